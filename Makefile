@@ -1,0 +1,29 @@
+# The two commands of the README are `make demo` and `make test`; each makes .venv itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m example_project.demo $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV)
+
+# One stamp an extra: an environment is made, or made anew when pyproject.toml changes.
+$(VENV)/.%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@
