@@ -1,0 +1,31 @@
+"""Where an item's bits are: from its bytes to a shard and positions in it; pinned for ever by golden vectors.
+
+The scheme is enhanced *triple* hashing, x + i y + C(i,2) z + C(i,3) mod m, over two mmh3 x64 128-bit digests
+(Dillinger and Manolios, "Bloom Filters in Probabilistic Verification", 2004). Enhanced double hashing has too few
+different probe sequences for small filters: measured at capacity 1,000 and error rate 1e-6 it delivers 2.1 times the
+error promised, at 10,000 1.1 times; this one is not distinguishable from independent positions.
+`python -m benchmarks hashing` repeats the measurement.
+"""
+
+from functools import cache
+
+from mmh3 import mmh3_x64_128_utupledigest
+
+SCHEME = "mmh3-x64-128 enhanced triple"
+
+
+@cache
+def _coefficients(hashes: int) -> tuple[tuple[int, int, int], ...]:
+    """i, C(i,2) and C(i,3) for each i below `hashes`."""
+    return tuple((i, i * (i - 1) // 2, i * (i - 1) * (i - 2) // 6) for i in range(hashes))
+
+
+def locate(item: bytes, layer: int, *, hashes: int, shards: int, shard_bits: int) -> tuple[int, list[int]]:
+    """The shard (0 to `shards` - 1) and the `hashes` positions (0 to `shard_bits` - 1) of an item in a layer.
+
+    Each layer has its own seeds. The shard comes from a word of the digests that the positions do not use.
+    """
+    x, y = mmh3_x64_128_utupledigest(item, 2 * layer)
+    z, word = mmh3_x64_128_utupledigest(item, 2 * layer + 1)
+    x, y, z = x % shard_bits, y % shard_bits, z % shard_bits
+    return word * shards >> 64, [(x + i * y + c * z + d) % shard_bits for i, c, d in _coefficients(hashes)]

@@ -1,0 +1,20 @@
+"""The names of everything that is stored: keys and hash fields are made here and nowhere else."""
+
+FILTER_FIELD = "filter"
+_LAYER_PREFIX = "layer:"
+
+
+def layer_field(layer: int) -> str:
+    """The field of the filter's hash that describes a layer."""
+    return f"{_LAYER_PREFIX}{layer}"
+
+
+def layer_of_field(field: str) -> int | None:
+    """The layer that a field describes; None for a field that describes none."""
+    number = field.removeprefix(_LAYER_PREFIX)
+    return int(number) if number != field and number.isdecimal() else None
+
+
+def shard_key(key: str, layer: int, shard: int) -> str:
+    """The key of the string that holds one shard."""
+    return f"{key}:{layer}:{shard}"

@@ -1,0 +1,70 @@
+"""What a user may ask of a filter: how each value is read, whatever it comes as, and refused.
+
+The same readers serve the settings (`BLOOMFILTER_CAPACITY = …`) and the arguments (`capacity = …`), so that a
+refusal always carries the name that the user wrote.
+"""
+
+import math
+from collections.abc import Callable
+
+from scrapy_bloom.errors import ConfigError
+
+DEFAULT_CAPACITY = 1_000_000
+DEFAULT_ERROR_RATE = 1e-6
+DEFAULT_EXPANSION = 2
+DEFAULT_CACHE_SIZE = 65_536
+
+
+def _number(name: str, value: object, allowed: str) -> float:
+    """A number from a number or its text: `1e8`, `100_000_000` and `100000000` are the same."""
+    refusal = ConfigError(f"{name} = {value!r}: {allowed}")
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise refusal
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise refusal from None
+    if not math.isfinite(number):
+        raise refusal
+    return number
+
+
+def whole(minimum: int, purpose: str) -> Callable[[str, object], int]:
+    """A reader of whole numbers of at least `minimum`."""
+    allowed = f"must be a whole number of at least {minimum}; {purpose}"
+
+    def read(name: str, value: object) -> int:
+        number = _number(name, value, allowed)
+        if number != math.floor(number) or number < minimum:
+            raise ConfigError(f"{name} = {value!r}: {allowed}")
+        return int(number)
+
+    return read
+
+
+def error_rate(name: str, value: object) -> float:
+    """The error rate, between 0 and 1, both excluded."""
+    allowed = (
+        "must lie between 0 and 1, both excluded; set the share of new requests that may be taken for "
+        "seen, for example 1e-6 for one page in a million"
+    )
+    number = _number(name, value, allowed)
+    if not 0 < number < 1:
+        raise ConfigError(f"{name} = {value!r}: {allowed}")
+    return number
+
+
+def ttl(name: str, value: object) -> float | None:
+    """The time to live in seconds; 0 or None, for ever, is None."""
+    if value is None:
+        return None
+    allowed = "must be a number of seconds, or 0 to remember for ever"
+    number = _number(name, value, allowed)
+    if number < 0:
+        raise ConfigError(f"{name} = {value!r}: {allowed}")
+    return number or None
+
+
+capacity = whole(1, "set how many different requests the crawl is expected to meet")
+expansion = whole(0, "set how many times larger each further layer is, 1 for equal layers, 0 to never grow")
+cache_size = whole(0, "set how many repeats the process remembers, 0 for none")

@@ -1,0 +1,149 @@
+"""How large a filter must be for what it promises, and what its bits say about it: formulas, no input or output.
+
+Notation of the field: n items, m bits, k hashes, p the error rate, f the fill ratio (share of bits that are 1).
+"""
+
+import math
+from dataclasses import dataclass
+
+HEADER_BYTES = 8
+MAX_SHARD_BYTES = 32 * 1024 * 1024
+
+# The k with the fewest bits is about log2(1/p); a smaller one costs up to 5 % more bits and a third fewer operations.
+_BITS_ALLOWANCE = 1.05
+# What a server keeps beside a string's bytes in the same allocation; 64 also covers what Valkey embeds.
+_STRING_OVERHEAD = 64
+_SMALLEST_CLASS = 128
+# Below this a filter is not divided: rounding costs less than its keys would.
+_SMALLEST_SHARD_BYTES = 64 * 1024
+_MOST_SHARDS_BY_CHOICE = 48
+_ROUNDING_ALLOWANCE = 1.02
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of one layer: `bits` (m, all shards together), `hashes` (k) and `shards` (equal bitmaps)."""
+
+    hashes: int
+    bits: int
+    shards: int
+
+    @property
+    def shard_bits(self) -> int:
+        """Bits of one shard."""
+        return self.bits // self.shards
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of the string that holds one shard, its header included."""
+        return HEADER_BYTES + self.shard_bits // 8
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the server's allocator takes for all shards."""
+        return self.shards * size_class(self.shard_bytes + _STRING_OVERHEAD)
+
+
+def size_class(size: int) -> int:
+    """The bytes that jemalloc takes for `size` bytes: its classes are four to a doubling (128, 160, 192, 224, 256, …).
+
+    Source: jemalloc(3), "Size classes"; measured on Redis 7.0 in DESIGN section 3.
+    """
+    if size <= _SMALLEST_CLASS:
+        return _SMALLEST_CLASS
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step
+
+
+def bits_needed(capacity: int, error_rate: float, hashes: int) -> int:
+    """The fewest bits that keep `error_rate` with `capacity` items and k `hashes`: ceil(-k n / ln(1 - p^(1/k))).
+
+    Source: Bloom (1970), solved for m with k fixed first, so that the promise is kept with a whole k.
+    """
+    return math.ceil(-hashes * capacity / _log_of_zeros(error_rate, hashes))
+
+
+def _log_of_zeros(error_rate: float, hashes: int) -> float:
+    """The logarithm of the share of bits that are 0 at an error rate: ln(1 - p^(1/k)).
+
+    Source of the two ways, exact for p close to 1 and close to 0: Maechler, "Computing log(1 - exp(-|a|))", 2012.
+    """
+    log_of_fill = math.log(error_rate) / hashes
+    if log_of_fill > -math.log(2):
+        return math.log(-math.expm1(log_of_fill))
+    return math.log1p(-math.exp(log_of_fill))
+
+
+def capacity_at(size: Size, error_rate: float) -> float:
+    """How many items a layer holds before its error rate is this one: -m / k ln(1 - p^(1/k))."""
+    return -size.bits / size.hashes * _log_of_zeros(error_rate, size.hashes)
+
+
+def error_rate_at(size: Size, count: float) -> float:
+    """The error rate with `count` items: (1 - e^(-k n / m))^k (Bloom 1970)."""
+    return float(fill_at(size, count) ** size.hashes)
+
+
+def fill_at(size: Size, count: float) -> float:
+    """The expected share of bits that are 1 with `count` items: 1 - e^(-k n / m)."""
+    return -math.expm1(-size.hashes * count / size.bits)
+
+
+def error_rate_of_fill(fill: float, hashes: int) -> float:
+    """The error rate that a fill ratio means: f^k, whatever filled the filter."""
+    return float(fill**hashes)
+
+
+def count_of_fill(fill: float, size: Size) -> int:
+    """The number of items that a fill ratio means: -m / k ln(1 - f) (Swamidass and Baldi 2007)."""
+    fullest = 1 - 1 / size.bits
+    return round(-size.bits / size.hashes * math.log1p(-min(fill, fullest)))
+
+
+def expected_false_positives(size: Size, count: int) -> float:
+    """How many of `count` different items are expected to be called seen wrongly while an empty filter fills.
+
+    The integral of the error rate over the additions. With f the fill at the end it is m / k times the sum over
+    j > k of f^j / j, the tail of the logarithm's series.
+    """
+    fill = fill_at(size, count)
+    total, power, j = 0.0, fill ** (size.hashes + 1), size.hashes + 1
+    while power / j > total * 1e-12:
+        total += power / j
+        power *= fill
+        j += 1
+    return size.bits / size.hashes * total
+
+
+def choose_hashes(capacity: int, error_rate: float) -> int:
+    """The smallest k whose bits are within 5 % of the best k's."""
+    most = max(1, math.ceil(-math.log2(error_rate))) + 1
+    bits = [bits_needed(capacity, error_rate, hashes) for hashes in range(1, most + 1)]
+    allowed = min(bits) * _BITS_ALLOWANCE
+    return next(k for k, needed in enumerate(bits, start=1) if needed <= allowed)
+
+
+def size_for(capacity: int, error_rate: float, max_shard_bytes: int = MAX_SHARD_BYTES) -> Size:
+    """The size of a layer that holds `capacity` items at `error_rate`.
+
+    Shards end just under a size class of the allocator, none above `max_shard_bytes`; what the rounding leaves over
+    becomes bits. Of the numbers of shards the smallest is taken that wastes under 2 %, or else the one that wastes
+    least.
+    """
+    hashes = choose_hashes(capacity, error_rate)
+    data_bytes = -(-bits_needed(capacity, error_rate, hashes) // 8)
+    fewest = -(-data_bytes // (max_shard_bytes - HEADER_BYTES - _STRING_OVERHEAD))
+    most = max(fewest, min(_MOST_SHARDS_BY_CHOICE, data_bytes // _SMALLEST_SHARD_BYTES), 1)
+    best = _rounded(hashes, data_bytes, fewest)
+    for shards in range(fewest + 1, max(most, fewest + fewest // 2) + 1):
+        if best.bits <= data_bytes * 8 * _ROUNDING_ALLOWANCE:
+            break
+        best = min(best, _rounded(hashes, data_bytes, shards), key=lambda size: size.bits)
+    return best
+
+
+def _rounded(hashes: int, data_bytes: int, shards: int) -> Size:
+    """`data_bytes` in equal `shards`, each rounded up to the end of its size class."""
+    overhead = HEADER_BYTES + _STRING_OVERHEAD
+    each = size_class(-(-data_bytes // shards) + overhead) - overhead
+    return Size(hashes, each * shards * 8, shards)

@@ -1,0 +1,1 @@
+"""The tests; servers that they need they start themselves (see `servers`)."""
