@@ -1,0 +1,205 @@
+"""The Bloom filter that a program uses: over Redis, or in this process; it knows nothing of Scrapy."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from scrapy_bloom import gauge, options, protocol
+from scrapy_bloom.cache import SeenCache
+from scrapy_bloom.info import Counters, FilterInfo, LayerInfo
+from scrapy_bloom.layers import Layers, Steps
+from scrapy_bloom.metadata import Layer, Plan
+from scrapy_bloom.sizing import count_of_fill, error_rate_of_fill
+from scrapy_bloom.store import Client, MemoryStore, RedisStore, Store
+
+T = TypeVar("T")
+Item = str | bytes
+
+
+class Filter:
+    """A Bloom filter over a store; `BloomFilter` and `MemoryBloomFilter` are the ones to use.
+
+    It is for one thread. Raises MismatchError where the stored filter was made with other parameters, WrongTypeError
+    where its key holds something else, and what the store's client raises.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        plan: Plan,
+        *,
+        cache_size: int = options.DEFAULT_CACHE_SIZE,
+        flush: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.key = key
+        self.plan = plan
+        self.counters = Counters()
+        self._store = store
+        self._cache = SeenCache(options.cache_size("cache_size", cache_size))
+        self._layers = Layers(key, plan, self._cache.clear, monotonic)
+        if flush:
+            self.clear()
+        self._run(self._layers.open())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process uses a filter now: not after `clear`, until the next use begins another."""
+        return bool(self._layers.all)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+    def add(self, item: Item) -> bool:
+        """Add an item; True: it was new."""
+        each = _bytes(item)
+        if self._layers.is_due:
+            self._run(self._layers.age())
+        if each in self._cache:
+            self.counters.cache_hits += 1
+            return False
+        return bool(self._add([each]))
+
+    def add_many(self, items: Sequence[Item]) -> list[bool]:
+        """Add items in one batch; True for each that was new, which a repeat within the batch is not."""
+        if self._layers.is_due:
+            self._run(self._layers.age())
+        batch = [_bytes(item) for item in items]
+        unknown = {item: None for item in batch if item not in self._cache}
+        self.counters.cache_hits += len(batch) - len(unknown)
+        new = self._add(list(unknown))
+        answers = []
+        for item in batch:
+            answers.append(item in new)
+            new.discard(item)
+        return answers
+
+    def __contains__(self, item: Item) -> bool:
+        return self.contains_many([item])[0]
+
+    def contains_many(self, items: Sequence[Item]) -> list[bool]:
+        """Whether each item is in the filter, in one batch; nothing is added."""
+        if self._layers.is_due:
+            self._run(self._layers.age())
+        batch = [_bytes(item) for item in items]
+        unknown = list(dict.fromkeys(item for item in batch if item not in self._cache))
+        present = self._run(protocol.contains(self._layers, unknown)) if unknown else set()
+        for item in present:
+            self._cache.add(item)
+        absent = set(unknown) - present
+        return [item not in absent for item in batch]
+
+    def info(self) -> FilterInfo:
+        """How large and how full the filter is, counted over 64 KB of each shard."""
+        by_layer = self._run(self._info())
+        bits = sum(layer.bits for layer in by_layer)
+        return FilterInfo(
+            capacity=self.plan.capacity,
+            error_rate=self.plan.error_rate,
+            layers=len(by_layer),
+            shards=sum(layer.shards for layer in by_layer),
+            bits=bits,
+            hashes=by_layer[-1].hashes,
+            memory_bytes=sum(layer.memory_bytes for layer in by_layer),
+            fill_ratio=sum(layer.fill_ratio * layer.bits for layer in by_layer) / bits,
+            estimated_count=sum(layer.estimated_count for layer in by_layer),
+            estimated_error_rate=sum(layer.estimated_error_rate for layer in by_layer),
+            by_layer=by_layer,
+        )
+
+    def clear(self) -> None:
+        """Delete the filter from the store; the next use begins another one."""
+        self._run(self._layers.clear())
+
+    def _add(self, unknown: list[bytes]) -> set[bytes]:
+        new = self._run(protocol.add(self._layers, unknown)) if unknown else set()
+        for item in unknown:
+            self._cache.add(item)
+        self.counters.added += len(new)
+        self.counters.expected_false_positives += len(new) * self._layers.error_rate if new else 0.0
+        return new
+
+    def _info(self) -> Steps[tuple[LayerInfo, ...]]:
+        yield from self._layers.age()
+        layers = self._layers.all
+        taken = [gauge.sample(layer, shard) for layer in layers for shard in range(layer.size.shards)]
+        ones = yield taken
+        fills = iter([gauge.fill(each, found) for each, found in zip(taken, ones, strict=True)])
+        return tuple(_describe(layer, [next(fills) for _ in range(layer.size.shards)]) for layer in layers)
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Carry out steps over the store."""
+        said = None
+        while True:
+            try:
+                ops = steps.send(said)  # type: ignore[arg-type]  # the first thing sent to a generator is None
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
+            said = self._store.execute(ops)
+            self.counters.round_trips += 1
+
+
+class BloomFilter(Filter):
+    """A Bloom filter in Redis at `key`, shared by every process that opens it with the same parameters.
+
+    `server` is a `redis.Redis` or `redis.RedisCluster`. `capacity` (at least 1) items keep `error_rate` (between 0
+    and 1); beyond, a filter with an `expansion` of 1 or more grows by layers and keeps it still, one with 0 does not.
+    With a `ttl` in seconds an item is forgotten between 1 and 1.25 times that after it was added. `fingerprint` names
+    where the items come from, and is stored and compared like the rest. `cache_size` repeats are remembered in the
+    process. `flush` deletes whatever is at the key first. Raises ConfigError for a value that is not allowed; for what
+    else see `Filter`.
+    """
+
+    def __init__(
+        self,
+        server: Client,
+        key: str,
+        *,
+        capacity: int = options.DEFAULT_CAPACITY,
+        error_rate: float = options.DEFAULT_ERROR_RATE,
+        expansion: int = options.DEFAULT_EXPANSION,
+        ttl: float | None = None,
+        fingerprint: str = "bytes",
+        cache_size: int = options.DEFAULT_CACHE_SIZE,
+        flush: bool = False,
+    ) -> None:
+        plan = Plan(capacity, error_rate, expansion, ttl, fingerprint)
+        super().__init__(RedisStore(server), key, plan, cache_size=cache_size, flush=flush)
+
+
+class MemoryBloomFilter(Filter):
+    """The same filter in this process's memory; the parameters are those of `BloomFilter`."""
+
+    def __init__(
+        self,
+        *,
+        capacity: int = options.DEFAULT_CAPACITY,
+        error_rate: float = options.DEFAULT_ERROR_RATE,
+        expansion: int = options.DEFAULT_EXPANSION,
+        ttl: float | None = None,
+        fingerprint: str = "bytes",
+        cache_size: int = options.DEFAULT_CACHE_SIZE,
+    ) -> None:
+        plan = Plan(capacity, error_rate, expansion, ttl, fingerprint)
+        super().__init__(MemoryStore(), "memory", plan, cache_size=cache_size)
+
+
+def _bytes(item: Item) -> bytes:
+    return item.encode() if isinstance(item, str) else item
+
+
+def _describe(layer: Layer, fills: list[float]) -> LayerInfo:
+    fill, size = sum(fills) / len(fills), layer.size
+    return LayerInfo(
+        capacity=layer.capacity,
+        error_rate=layer.error_rate,
+        shards=size.shards,
+        bits=size.bits,
+        hashes=size.hashes,
+        memory_bytes=size.memory_bytes,
+        fill_ratio=fill,
+        estimated_count=count_of_fill(fill, size),
+        estimated_error_rate=error_rate_of_fill(fill, size.hashes),
+        created=layer.created,
+    )

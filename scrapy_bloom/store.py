@@ -1,0 +1,57 @@
+"""Where operations are carried out: a Redis server, or this process; a store knows nothing of what they mean."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from scrapy_bloom.ops import Op
+
+
+class Client(Protocol):
+    """What is needed of a Redis client: `redis.Redis`, `redis.RedisCluster` and what behaves like them."""
+
+    def execute_command(self, *args: Any) -> Any:
+        """Send one command and return its reply."""
+
+    def pipeline(self, transaction: bool) -> Any:
+        """Collect commands that are sent together."""
+
+
+class Store(Protocol):
+    """Carries out operations."""
+
+    def execute(self, ops: Sequence[Op]) -> list[Any]:
+        """Carry out operations in their order, in one round trip, and return what each says."""
+
+
+class RedisStore:
+    """Operations as commands to a Redis-compatible server or cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def execute(self, ops: Sequence[Op]) -> list[Any]:
+        """One operation is one command; several are one pipeline, and on a cluster one for each node."""
+        if len(ops) == 1:
+            return [ops[0].reply(self._client.execute_command(*ops[0].wire()))]
+        pipeline = self._client.pipeline(transaction=False)
+        for op in ops:
+            pipeline.execute_command(*op.wire())
+        return [op.reply(raw) for op, raw in zip(ops, pipeline.execute(), strict=True)]
+
+
+class MemoryStore:
+    """Operations on this process's own memory; `now` may be any clock that gives seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.hashes: dict[str, dict[str, str]] = {}
+        self.strings: dict[str, bytearray] = {}
+        self._now = now
+
+    def now(self) -> float:
+        """The clock's time in seconds."""
+        return self._now()
+
+    def execute(self, ops: Sequence[Op]) -> list[Any]:
+        """Carry out operations one after another; nothing comes between those of one call."""
+        return [op.apply(self) for op in ops]

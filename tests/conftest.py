@@ -1,0 +1,91 @@
+"""Fixtures: servers that live as long as a test process, and a key prefix for each test."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MemoryBloomFilter
+from scrapy_bloom.filter import Filter
+from tests.servers import KINDS, Server
+
+# The machines that run these are shared and slow: a slow example says nothing.
+hypothesis.settings.register_profile(
+    "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("default")
+
+MakeFilter = Callable[..., Filter]
+
+# Every way in which the same filter is reached: the twin, both servers, both protocols, both kinds of replies.
+CONNECTIONS = {
+    "memory": None,
+    "valkey": ("valkey", {}),
+    "valkey-resp3": ("valkey", {"protocol": 3}),
+    "valkey-decoded": ("valkey", {"decode_responses": True}),
+    "redis": ("redis", {"protocol": 2}),
+    "redis-resp3-decoded": ("redis", {"protocol": 3, "decode_responses": True}),
+}
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Server]]:
+    """Gives the server of a kind, started at the first use."""
+    started: dict[str, Server] = {}
+
+    def of_kind(kind: str) -> Server:
+        if kind not in started:
+            started[kind] = Server(kind)
+        return started[kind]
+
+    yield of_kind
+    for server in started.values():
+        server.stop()
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> Server:
+    """Each kind of server in turn."""
+    return servers(request.param)
+
+
+@pytest.fixture
+def valkey(servers: Callable[[str], Server]) -> Server:
+    """Valkey alone, where the kind of server makes no difference."""
+    return servers("valkey")
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test has."""
+    return f"test:{os.getpid()}:{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A plain client of the server."""
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(params=CONNECTIONS)
+def make_filter(request: pytest.FixtureRequest, servers: Callable[[str], Server], key: str) -> Iterator[MakeFilter]:
+    """Makes filters that share nothing but their data; the one in memory makes one filter only."""
+    connection = CONNECTIONS[request.param]
+    if connection is None:
+        yield MemoryBloomFilter
+        return
+    kind, options = connection
+    clients: list[redis.Redis] = []
+
+    def make(**kwargs: Any) -> BloomFilter:
+        clients.append(servers(kind).client(**options))
+        return BloomFilter(clients[-1], key, **kwargs)
+
+    yield make
+    for client in clients:
+        client.close()

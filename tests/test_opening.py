@@ -1,0 +1,196 @@
+"""What happens when a filter is opened, lost, or is not what was expected."""
+
+import json
+import logging
+import multiprocessing
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, ConfigError, MismatchError, WrongTypeError
+
+STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("capacity", 0),
+        ("capacity", -5),
+        ("capacity", 1.5),
+        ("capacity", "many"),
+        ("capacity", True),
+        ("capacity", None),
+        ("capacity", float("nan")),
+        ("error_rate", 0),
+        ("error_rate", 1),
+        ("error_rate", "1 %"),
+        ("expansion", -1),
+        ("expansion", 1.5),
+        ("ttl", -1),
+        ("cache_size", -1),
+    ],
+)
+def test_values_that_are_not_allowed(client: redis.Redis, key: str, argument: str, value: Any) -> None:
+    """An argument that makes no sense is refused by its name and value, before anything is stored."""
+    with pytest.raises(ConfigError, match=f"{argument} = {value!r}: must"):
+        BloomFilter(client, key, **{argument: value})
+    assert not client.exists(key)
+
+
+def test_two_workers_share_a_filter(client: redis.Redis, key: str) -> None:
+    """What one worker adds is seen by another, who opened the same filter."""
+    one, other = BloomFilter(client, key, **STORED), BloomFilter(client, key, **STORED)
+    assert one.add("a")
+    assert not other.add("a")
+    assert other.add("b")
+    assert "b" in one
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("capacity", 2000), ("error_rate", 1e-4), ("expansion", 0), ("ttl", None), ("fingerprint", "other")],
+)
+def test_other_parameters_are_refused(client: redis.Redis, key: str, argument: str, value: Any) -> None:
+    """A worker with other parameters is refused when it opens the filter; the text shows both values."""
+    BloomFilter(client, key, **STORED)
+    with pytest.raises(MismatchError) as refusal:
+        BloomFilter(client, key, **{**STORED, argument: value})
+    assert f"{argument} = {value!r} here, {STORED[argument]!r} in the stored filter" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("field", "value"), [("format", 2), ("hash", "sha512")])
+def test_other_formats_are_refused(client: redis.Redis, key: str, field: str, value: Any) -> None:
+    """A filter that a newer release wrote, or that hashes otherwise, is not touched."""
+    BloomFilter(client, key, **STORED)
+    stored = json.loads(client.hget(key, "filter") or "{}")
+    client.hset(key, "filter", json.dumps({**stored, field: value}))
+    with pytest.raises(MismatchError, match=str(value)):
+        BloomFilter(client, key, **STORED)
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        pytest.param(lambda client, key: client.sadd(key, "a", "b"), "SET of 2 members", id="a SET of scrapy-redis"),
+        pytest.param(lambda client, key: client.set(key, "a"), "holds a string", id="a string"),
+        pytest.param(lambda client, key: client.rpush(key, "a"), "holds a list", id="a list"),
+        pytest.param(lambda client, key: client.hset(key, "a", "b"), "holds a hash", id="a hash of another kind"),
+        pytest.param(lambda client, key: client.hset(key, "filter", "b"), "holds a hash", id="no JSON"),
+    ],
+)
+def test_a_key_of_another_kind_is_refused(client: redis.Redis, key: str, fill: Any, said: str) -> None:
+    """What is not a filter is left as it is, and named with its size where that helps."""
+    fill(client, key)
+    before = client.dump(key)
+    with pytest.raises(WrongTypeError, match=said) as refusal:
+        BloomFilter(client, key)
+    assert key in str(refusal.value)
+    assert client.dump(key) == before
+
+
+@pytest.mark.parametrize("kind", ["set", "filter"])
+def test_flush_begins_anew(client: redis.Redis, key: str, kind: str) -> None:
+    """flush=True deletes what is there, of whatever kind and with whatever parameters."""
+    if kind == "set":
+        client.sadd(key, "a")
+    else:
+        BloomFilter(client, key, **STORED).add("a")
+    assert BloomFilter(client, key, capacity=77, flush=True).add("a")
+
+
+def test_clear_leaves_no_key(client: redis.Redis, key: str) -> None:
+    """After clear nothing of the filter is left on the server, of any layer."""
+    bloom = BloomFilter(client, key, capacity=100)
+    bloom.add_many([f"item {number}" for number in range(1000)])
+    assert len(list(client.scan_iter(f"{key}*"))) > 3
+    bloom.clear()
+    assert list(client.scan_iter(f"{key}*")) == []
+
+
+def lose_everything(client: redis.Redis, key: str) -> None:
+    client.unlink(*client.scan_iter(f"{key}*"))
+
+
+def lose_a_shard(client: redis.Redis, key: str) -> None:
+    client.unlink(f"{key}:0:0")
+
+
+def lose_the_parameters(client: redis.Redis, key: str) -> None:
+    client.unlink(key)
+    lose_a_shard(client, key)
+
+
+def clear_and_begin_anew(client: redis.Redis, key: str) -> None:
+    BloomFilter(client, key, **STORED).clear()
+    BloomFilter(client, key, **STORED)
+
+
+@pytest.mark.parametrize("lose", [lose_everything, lose_a_shard, lose_the_parameters, clear_and_begin_anew])
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+def test_a_lost_filter_is_noticed_at_once(
+    client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture, lose: Any, batch: bool
+) -> None:
+    """The next check after a loss empties the cache, warns once, and calls nothing seen that is not there."""
+    bloom = BloomFilter(client, key, **STORED)
+    add = (lambda item: bloom.add_many([item])[0]) if batch else bloom.add
+    assert add("before")
+    lose(client, key)
+    with caplog.at_level(logging.WARNING):
+        assert add("after")
+        assert add("before")
+        assert not add("after")
+        assert add("later")
+    assert len(caplog.records) == 1
+    assert key in caplog.text
+    assert "after" in BloomFilter(client, key, **STORED)
+
+
+def test_asking_a_lost_filter(client: redis.Redis, key: str) -> None:
+    """A question to a lost filter is answered by the new one."""
+    bloom = BloomFilter(client, key, cache_size=0, **STORED)
+    bloom.add("a")
+    lose_everything(client, key)
+    assert "a" not in bloom
+    assert bloom.add("a")
+
+
+def test_late_writes_leave_nothing_behind(client: redis.Redis, key: str) -> None:
+    """A worker that writes into a filter that is gone removes what it made there."""
+    late = BloomFilter(client, key, **STORED)
+    late.add_many([f"item {number}" for number in range(3000)])
+    BloomFilter(client, key, **STORED).clear()
+    assert late.add("a")
+    assert sorted(client.scan_iter(f"{key}*")) == [key.encode(), f"{key}:0:0".encode()]
+
+
+def race(port: int, key: str, barrier: Barrier, share: range, told: Any) -> None:
+    """A process that opens the filter and adds at the same moment as others."""
+    with redis.Redis(port=port) as client:
+        barrier.wait()
+        bloom = BloomFilter(client, key, capacity=100_000, cache_size=0)
+        items = [b"%040x" % number for number in share]
+        new = [item for item in items[:5000] if bloom.add(item)]
+        for start in range(5000, len(items), 500):
+            batch = items[start : start + 500]
+            new += [item for item, is_new in zip(batch, bloom.add_many(batch), strict=True) if is_new]
+        told.put(len(new))
+
+
+def test_eight_processes_at_once(server: Any, key: str) -> None:
+    """Eight processes create the filter and add the same 50,000 items at once: each is new exactly once."""
+    context = multiprocessing.get_context("spawn")
+    barrier, told = context.Barrier(8), context.Queue()
+    processes = [context.Process(target=race, args=(server.port, key, barrier, range(50_000), told)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    counts = [told.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    with server.client() as client:
+        bloom = BloomFilter(client, key, capacity=100_000)
+        assert all(bloom.contains_many([b"%040x" % number for number in range(50_000)]))
+        bloom.clear()
+    assert sum(counts) == 50_000

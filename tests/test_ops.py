@@ -1,0 +1,90 @@
+"""Each operation says the same over Redis and in memory, and leaves the same bytes: the twin is exact."""
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scrapy_bloom import header, ops
+from scrapy_bloom.store import MemoryStore, RedisStore
+
+SIZE = 24
+BITS = (SIZE - 8) * 8
+EPOCHS = (1, 2**40 - 1)
+
+shards = st.sampled_from(["0:0", "0:1"])
+positions = st.lists(st.integers(0, BITS - 1), min_size=1, max_size=4)
+operations = st.one_of(
+    st.builds(ops.Create, shards, st.just(SIZE), st.sampled_from(EPOCHS), st.booleans()),
+    st.builds(ops.Check, shards, positions, st.booleans()),
+    st.builds(ops.Seal, shards),
+    st.builds(ops.Sample, shards, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
+    st.builds(ops.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
+    st.builds(ops.PutNew, st.just("meta"), st.sampled_from(["filter", "layer:0"]), st.sampled_from(["{}", "1"])),
+    st.builds(ops.DropField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
+    st.builds(ops.Load, st.just("meta")),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(sequence=st.lists(operations, max_size=12))
+def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: list[ops.Op]) -> None:
+    """Any sequence of operations gives the same replies and the same strings in both stores."""
+    names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1")}
+    client.delete(*names.values())
+    over_redis, memory = RedisStore(client), MemoryStore()
+    moved = [op._replace(key=names[op.key]) for op in sequence]  # type: ignore[attr-defined]
+    said = over_redis.execute(moved), memory.execute(moved)
+    for here, there in zip(*said, strict=True):
+        if isinstance(here, ops.Snapshot):
+            assert here._replace(now=0) == there._replace(now=0)
+        else:
+            assert here == there
+    for name in (names["0:0"], names["0:1"]):
+        stored = client.get(name)
+        assert stored is None or isinstance(stored, bytes)
+        assert (stored or b"").rstrip(b"\0") == bytes(memory.strings.get(name, b"")).rstrip(b"\0")
+
+
+def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:
+    """Alive (7 bits), sealed (1), epoch (40) and 16 reserved bits, in this order, from the first bit on."""
+    store = RedisStore(client)
+    store.execute([ops.Create(key, SIZE, 0x123456789A, sealed=False)])
+    assert client.get(key) == bytes.fromhex("02123456789a0000").ljust(SIZE, b"\0")
+    store.execute([ops.Seal(key)])
+    assert client.get(key) == bytes.fromhex("03123456789a0000").ljust(SIZE, b"\0")
+
+
+def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:
+    """A shard is recognised whatever stands in the 16 reserved bits."""
+    store = RedisStore(client)
+    store.execute([ops.Create(key, SIZE, 77, sealed=False)])
+    client.bitfield(key).set("u16", 48, 0xFFFF).execute()
+    [(found, _)] = store.execute([ops.Check(key, [0], mark=False)])
+    assert header.identity(found) == header.live(77)
+
+
+def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
+    """A new shard takes its size class and no more, also where a late write left something at its key."""
+    size = 3 * 2**20 - 64
+    client.setbit(key, 5 * 8 * 2**18, 1)
+    RedisStore(client).execute([ops.Create(key, size, 1, sealed=False)])
+    assert client.memory_usage(key, samples=0) <= size + 64 + 256  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fill"),
+    [
+        pytest.param("none", lambda client, key: client.delete(key), id="nothing"),
+        pytest.param("set", lambda client, key: client.sadd(key, "a", "b"), id="a set"),
+        pytest.param("string", lambda client, key: client.set(key, "a"), id="a string"),
+        pytest.param("zset", lambda client, key: client.zadd(key, {"a": 1}), id="a sorted set"),
+    ],
+)
+def test_load_tells_what_is_at_a_key(client: redis.Redis, key: str, kind: str, fill: object) -> None:
+    """A look at a key that holds something else is no error; it says what is there."""
+    fill(client, key)  # type: ignore[operator]
+    [snapshot] = RedisStore(client).execute([ops.Load(key)])
+    assert (snapshot.kind, snapshot.members, snapshot.fields) == (kind, 2 if kind == "set" else 0, {})
+    seconds, microseconds = client.time()
+    assert abs(seconds + microseconds / 1e6 - snapshot.now) < 60
