@@ -1,0 +1,172 @@
+"""The dupefilter: from a Scrapy request to a fingerprint, and from the filter's answer to Scrapy's.
+
+It sees settings and requests, and never a bit.
+"""
+
+import logging
+import secrets
+import time
+from dataclasses import asdict
+from typing import Any, Self
+
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.utils.misc import load_object
+from scrapy.utils.request import RequestFingerprinterProtocol
+from scrapy_redis import defaults
+from scrapy_redis.connection import get_redis_from_settings
+from scrapy_redis.dupefilter import RFPDupeFilter
+
+from scrapy_bloom import compat
+from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.report import Report
+from scrapy_bloom.stats import FILTERED
+
+logger = logging.getLogger(__name__)
+
+
+class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
+    """scrapy-redis's dupefilter with a Bloom filter in the place of its SET, under either scheduler.
+
+    `server` is a Redis client, `key` where the filter is. Built by `from_spider`, `from_crawler` or `from_settings` it
+    follows the BLOOMFILTER_* settings, opens the filter at once and raises what is wrong with them or with what is
+    stored: ConfigError, MismatchError, WrongTypeError. Built directly it has the defaults, and opens at the first use.
+    """
+
+    def __init__(self, server: Any, key: str, debug: bool = False) -> None:
+        super().__init__(server, key, debug)
+        self.config = BloomConfig()
+        self.persist = False
+        self._crawler: Crawler | None = None
+        self._fingerprinter: RequestFingerprinterProtocol | None = None
+        self._filter: BloomFilter | None = None
+        self._report: Report | None = None
+
+    @classmethod
+    def from_spider(cls, spider: Spider) -> Self:
+        """For scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it."""
+        template = spider.settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
+        return cls._build(spider.settings, template % {"spider": spider.name}, spider.crawler)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """For Scrapy's own Scheduler: the filter that SCHEDULER_DUPEFILTER_KEY names, or one for this crawl alone."""
+        template = crawler.settings.get("SCHEDULER_DUPEFILTER_KEY")
+        key = template % {"spider": (crawler.spider or crawler.spidercls).name} if template else _unique_key()
+        return cls._build(crawler.settings, key, crawler)
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> Self:
+        """Where there is no crawler: as `from_crawler`, but the key cannot name the spider, and no stats are kept."""
+        key = settings.get("SCHEDULER_DUPEFILTER_KEY") or _unique_key()
+        if "%(spider)" in key:
+            raise ConfigError(
+                f"SCHEDULER_DUPEFILTER_KEY = {key!r}: from_settings knows no spider; set a key without %(spider)s, or "
+                "use from_crawler or from_spider"
+            )
+        return cls._build(settings, key, None)
+
+    @classmethod
+    def _build(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
+        config = BloomConfig.from_settings(settings)
+        self = cls(get_redis_from_settings(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
+        self.config = config
+        # A key that nobody named is a key that nobody finds again.
+        self.persist = settings.getbool("SCHEDULER_PERSIST") and bool(settings.get("SCHEDULER_DUPEFILTER_KEY"))
+        self._crawler = crawler
+        self._fingerprinter = _chosen_fingerprinter(settings, crawler)
+        self._filter = self._open(flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
+        self._report = Report(self._filter, crawler.stats if crawler else None)
+        self._report.start(self.server)
+        if crawler is not None:
+            crawler.signals.connect(self._report.finish, signals.spider_closed)
+        return self
+
+    @property
+    def filter(self) -> BloomFilter:
+        """The filter, opened at the first use where that was not done at the start."""
+        if self._filter is None:
+            self._filter = self._open(flush=False)
+        return self._filter
+
+    def request_seen(self, request: Request) -> bool:
+        """Whether this request, or one with the same fingerprint, was seen by any worker; if not, it is now.
+
+        If the filter was replaced by one that this crawl cannot use, the crawl is ended; the request is not dropped.
+        """
+        try:
+            is_new = self.filter.add(self.request_fingerprint(request))
+        except BloomError as error:
+            self._end_crawl(error)
+            return False
+        if self._report is not None:
+            self._report.update()
+        return not is_new
+
+    def request_fingerprint(self, request: Request) -> str:
+        """The fingerprint in hexadecimal: scrapy-redis's, or that of the REQUEST_FINGERPRINTER_CLASS that was set."""
+        if self._fingerprinter is not None:
+            return self._fingerprinter.fingerprint(request).hex()
+        return str(super().request_fingerprint(request))
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Log a request that is dropped, and count it as Scrapy's own filter does."""
+        super().log(request, spider)
+        if spider.crawler.stats is not None:
+            spider.crawler.stats.inc_value(FILTERED)
+
+    def open(self) -> None:
+        """Do nothing: Scrapy's own Scheduler calls this, scrapy-redis's does not, and the filter is open."""
+
+    def close(self, reason: str = "") -> None:  # noqa: ARG002  # Scrapy passes it
+        """Delete the filter, unless SCHEDULER_DUPEFILTER_KEY and SCHEDULER_PERSIST say that it stays."""
+        if not self.persist:
+            self.clear()
+
+    def clear(self) -> None:
+        """Delete the filter; what the stats say of it stays."""
+        if self._report is not None:
+            self._report.look()
+        self.filter.clear()
+
+    def _open(self, flush: bool) -> BloomFilter:
+        scheme = self._fingerprint_scheme()
+        return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **asdict(self.config))
+
+    def _fingerprint_scheme(self) -> str:
+        """What fingerprints are made by, as it is stored: it must not change under a filter."""
+        if type(self).request_fingerprint is not BloomRFPDupeFilter.request_fingerprint:
+            return f"{type(self).__module__}.{type(self).__qualname__}.request_fingerprint"
+        if self._fingerprinter is not None:
+            return f"{type(self._fingerprinter).__module__}.{type(self._fingerprinter).__qualname__}"
+        return "scrapy-redis"
+
+    def _end_crawl(self, error: BloomError) -> None:
+        """Say why and end the crawl, where there is one; an error raised here would drop one request after another."""
+        if self._crawler is None or self._crawler.spider is None:
+            raise error
+        logger.error("The crawl ends, since its filter cannot be used any more: %s", error)
+        compat.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
+
+
+def _unique_key() -> str:
+    """A key for one crawl; the time alone would be shared by crawls that start in the same second."""
+    return str(defaults.DUPEFILTER_KEY % {"timestamp": f"{int(time.time())}-{secrets.token_hex(4)}"})
+
+
+def _chosen_fingerprinter(settings: BaseSettings, crawler: Crawler | None) -> RequestFingerprinterProtocol | None:
+    """Scrapy's fingerprinter where the user has chosen one; None, for scrapy-redis's, where not."""
+    if settings.getpriority("REQUEST_FINGERPRINTER_CLASS") == SETTINGS_PRIORITIES["default"]:
+        return None
+    if crawler is not None:
+        return crawler.request_fingerprinter
+    chosen = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
+    if hasattr(chosen, "from_crawler"):
+        raise ConfigError(
+            f"REQUEST_FINGERPRINTER_CLASS = {settings['REQUEST_FINGERPRINTER_CLASS']!r}: it is built from a crawler, "
+            "which from_settings does not know; use from_crawler or from_spider"
+        )
+    return chosen()  # type: ignore[no-any-return]  # load_object loads anything

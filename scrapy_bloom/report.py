@@ -1,0 +1,74 @@
+"""What a crawl is told of its filter: a line at the start, stats while it runs, a line at the end."""
+
+import logging
+from typing import Any
+
+import redis
+from scrapy.statscollectors import StatsCollector
+
+from scrapy_bloom import stats
+from scrapy_bloom.advice import warn_of_limits
+from scrapy_bloom.filter import Filter
+from scrapy_bloom.info import FilterInfo
+
+logger = logging.getLogger(__name__)
+
+
+class Report:
+    """Tells a stats collector, if there is one, and the log about one filter."""
+
+    def __init__(self, bloom: Filter, collector: StatsCollector | None) -> None:
+        self._filter = bloom
+        self._collector = collector
+        self._trips = 0
+        self._info = bloom.info()
+
+    def start(self, server: Any) -> None:
+        """Say what was opened, and what about the server speaks against it."""
+        self._publish(self._info)
+        warn_of_limits(server, self._filter.key, self._info.memory_bytes)
+        logger.info("Opened the Bloom filter at %r: %s", self._filter.key, _in_words(self._info))
+
+    def update(self) -> None:
+        """Show the counters if there was a round trip; repeats alone are not worth the time."""
+        if self._trips != self._filter.counters.round_trips:
+            self._trips = self._filter.counters.round_trips
+            self._publish(self._filter.counters)
+
+    def look(self) -> None:
+        """Show how full the filter is, unless it is cleared or its server is away: then what is known stays."""
+        if not self._filter.is_open:
+            return
+        try:
+            self._info = self._filter.info()
+        except redis.RedisError as error:
+            logger.warning("How full the filter at %r is cannot be told: %s", self._filter.key, error)
+        self._publish(self._info)
+
+    def finish(self) -> None:
+        """Say what the filter did in this crawl."""
+        self.look()
+        self._publish(self._filter.counters)
+        counters = self._filter.counters
+        logger.info(
+            "The Bloom filter at %r took %s new requests of this process and answered %s repeats from its memory, in "
+            "%s round trips; %.2g pages may have been missed. It holds %s",
+            self._filter.key,
+            f"{counters.added:,}",
+            f"{counters.cache_hits:,}",
+            f"{counters.round_trips:,}",
+            counters.expected_false_positives,
+            _in_words(self._info),
+        )
+
+    def _publish(self, shown: Any) -> None:
+        if self._collector is not None:
+            stats.publish(self._collector, shown)
+
+
+def _in_words(info: FilterInfo) -> str:
+    return (
+        f"about {info.estimated_count:,} requests for a capacity of {info.capacity:,} "
+        f"({info.estimated_count / info.capacity:.0%}), error rate {info.estimated_error_rate:.2g} of "
+        f"{info.error_rate:.2g} allowed, {info.memory_bytes / 1e6:.1f} MB in {info.layers} layer(s)"
+    )
