@@ -1,0 +1,1 @@
+"""An ordinary Scrapy project whose crawls share a queue and a filter in Redis, and a demo of it."""

@@ -1,0 +1,16 @@
+"""A crawl that outlives its workers: stop it with one Ctrl-C, start it again, and it goes on where it was.
+
+Each time with `scrapy crawl resumed -a start_url=URL`; delete the keys `resumed:*` to begin anew.
+"""
+
+from .s1_shared import SharedSpider
+
+
+class ResumedSpider(SharedSpider):
+    """Leaves queue and filter in Redis when it closes; a page fetched before is not fetched again.
+
+    Without the setting, the first worker to close clears both, also under the others.
+    """
+
+    name = "resumed"
+    custom_settings = {"SCHEDULER_PERSIST": True}  # noqa: RUF012  # the name and the type are Scrapy's

