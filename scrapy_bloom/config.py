@@ -24,6 +24,7 @@ class BloomConfig:
     expansion: int = options.DEFAULT_EXPANSION
     ttl: float | None = None
     cache_size: int = options.DEFAULT_CACHE_SIZE
+    retry_timeout: float = options.DEFAULT_RETRY_TIMEOUT
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:

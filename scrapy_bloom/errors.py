@@ -13,5 +13,13 @@ class MismatchError(BloomError):
     """Raised when the stored filter was made with other parameters, or by a newer format."""
 
 
+class RefusedError(BloomError):
+    """Raised when the server refuses a command for a reason that waiting does not change."""
+
+
+class UnavailableError(BloomError):
+    """Raised when the server has been away for longer than the filter waits."""
+
+
 class WrongTypeError(BloomError):
     """Raised when the filter's key holds something that is not a filter."""

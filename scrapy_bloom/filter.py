@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from scrapy_bloom import gauge, options, protocol
 from scrapy_bloom.cache import SeenCache
-from scrapy_bloom.info import Counters, FilterInfo, LayerInfo
+from scrapy_bloom.info import FilterInfo, LayerInfo
 from scrapy_bloom.layers import Layers, Steps
 from scrapy_bloom.metadata import Layer, Plan
+from scrapy_bloom.patience import PatientStore, without_resending
 from scrapy_bloom.sizing import count_of_fill, error_rate_of_fill
 from scrapy_bloom.store import Client, MemoryStore, RedisStore, Store
 
@@ -35,10 +36,10 @@ class Filter:
     ) -> None:
         self.key = key
         self.plan = plan
-        self.counters = Counters()
         self._store = store
         self._cache = SeenCache(options.cache_size("cache_size", cache_size))
         self._layers = Layers(key, plan, self._cache.clear, monotonic)
+        self.counters = self._layers.counters
         if flush:
             self.clear()
         self._run(self._layers.open())
@@ -143,7 +144,9 @@ class Filter:
 class BloomFilter(Filter):
     """A Bloom filter in Redis at `key`, shared by every process that opens it with the same parameters.
 
-    `server` is a `redis.Redis` or `redis.RedisCluster`. `capacity` (at least 1) items keep `error_rate` (between 0
+    `server` is a `redis.Redis` or `redis.RedisCluster`, best one of the filter's own: its resending of commands is
+    turned off, since a lost reply must be known. The filter itself waits up to `retry_timeout` seconds for a server
+    that is away, and then raises UnavailableError. `capacity` (at least 1) items keep `error_rate` (between 0
     and 1); beyond, a filter with an `expansion` of 1 or more grows by layers and keeps it still, one with 0 does not.
     With a `ttl` in seconds an item is forgotten between 1 and 1.25 times that after it was added. `fingerprint` names
     where the items come from, and is stored and compared like the rest. `cache_size` repeats are remembered in the
@@ -162,10 +165,14 @@ class BloomFilter(Filter):
         ttl: float | None = None,
         fingerprint: str = "bytes",
         cache_size: int = options.DEFAULT_CACHE_SIZE,
+        retry_timeout: float = options.DEFAULT_RETRY_TIMEOUT,
         flush: bool = False,
     ) -> None:
         plan = Plan(capacity, error_rate, expansion, ttl, fingerprint)
-        super().__init__(RedisStore(server), key, plan, cache_size=cache_size, flush=flush)
+        store = PatientStore(
+            RedisStore(without_resending(server)), options.retry_timeout("retry_timeout", retry_timeout)
+        )
+        super().__init__(store, key, plan, cache_size=cache_size, flush=flush)
 
 
 class MemoryBloomFilter(Filter):

@@ -46,10 +46,12 @@ class FilterInfo:
 
 @dataclass
 class Counters:
-    """What this process has done: numbers of `added` items, `cache_hits` and `round_trips` to the store, and the sum of
-    the error rate over the additions, which is how many new items it may have called seen."""
+    """What this process has done: numbers of `added` items, of those that were `ambiguous` and taken for new, of
+    `cache_hits` and of `round_trips` to the store, and the sum of the error rate over the additions, which is how many
+    new items it may have called seen."""
 
     added: int = 0
+    ambiguous: int = 0
     cache_hits: int = 0
     round_trips: int = 0
     expected_false_positives: float = 0.0

@@ -8,13 +8,15 @@ that tries every order in which workers can come between each other.
 import logging
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scrapy_bloom import header, keys
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.gauge import Gauge
+from scrapy_bloom.info import Counters
 from scrapy_bloom.metadata import Layer, Plan
 from scrapy_bloom.ops import Create, DropField, Load, Op, PutNew, Seal, Snapshot, Unlink
+from scrapy_bloom.store import Said
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ logger = logging.getLogger(__name__)
 _CAUTION = 1.1
 
 T = TypeVar("T")
-Steps = Generator[Sequence[Op], list[Any], T]
+Steps = Generator[Sequence[Op], Said, T]
 
 
 class Layers:
@@ -36,6 +38,7 @@ class Layers:
         self.key = key
         self.plan = plan
         self.gauge = Gauge()
+        self.counters = Counters()
         self.all: list[Layer] = []
         self.deadline = math.inf
         self._forget = forget

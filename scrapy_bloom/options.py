@@ -13,6 +13,7 @@ DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
 DEFAULT_EXPANSION = 2
 DEFAULT_CACHE_SIZE = 65_536
+DEFAULT_RETRY_TIMEOUT = 30.0
 
 
 def _number(name: str, value: object, allowed: str) -> float:
@@ -54,17 +55,26 @@ def error_rate(name: str, value: object) -> float:
     return number
 
 
+def seconds(purpose: str) -> Callable[[str, object], float]:
+    """A reader of durations in seconds, 0 included."""
+    allowed = f"must be a number of seconds; {purpose}"
+
+    def read(name: str, value: object) -> float:
+        number = _number(name, value, allowed)
+        if number < 0:
+            raise ConfigError(f"{name} = {value!r}: {allowed}")
+        return number
+
+    return read
+
+
 def ttl(name: str, value: object) -> float | None:
     """The time to live in seconds; 0 or None, for ever, is None."""
-    if value is None:
-        return None
-    allowed = "must be a number of seconds, or 0 to remember for ever"
-    number = _number(name, value, allowed)
-    if number < 0:
-        raise ConfigError(f"{name} = {value!r}: {allowed}")
-    return number or None
+    return (value is not None and _ttl(name, value)) or None
 
 
 capacity = whole(1, "set how many different requests the crawl is expected to meet")
 expansion = whole(0, "set how many times larger each further layer is, 1 for equal layers, 0 to never grow")
+_ttl = seconds("set how long a request is remembered at least, 0 for ever")
+retry_timeout = seconds("set how long to wait for Redis when it is away, 0 not to wait")
 cache_size = whole(0, "set how many repeats the process remembers, 0 for none")

@@ -3,7 +3,7 @@
 With layers 0 to j: read all of them, then mark in layer j. Whoever finds a bit of j unset there, while j is not sealed,
 has the new item. Whoever marks in a sealed layer goes on to the ones after it; nobody else can come that far with the
 same item, since its bits are set now. Where the truth is unknown, because the bits that are found may be one's own from
-before the filter was lost, an item is new: it may be fetched twice, never not at all.
+before the filter was lost or a reply was, an item is new: it may be fetched twice, never not at all.
 """
 
 import logging
@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from scrapy_bloom.layers import Layers, Steps
 from scrapy_bloom.metadata import Layer
 from scrapy_bloom.ops import Check
+from scrapy_bloom.store import Said
 
 logger = logging.getLogger(__name__)
 
 # A server that loses the filter as often as this during one batch has no room for it.
 _MOST_RECOVERIES = 8
-
-Reply = tuple[int, bool]
 
 
 def contains(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
@@ -58,6 +57,7 @@ class _Batch:
     def __init__(self, items: Sequence[bytes]) -> None:
         self.pending = list(items)
         self.new: set[bytes] = set()
+        self.ambiguous = 0
         self._marked: set[bytes] = set()
         self._unsure: set[bytes] = set()
 
@@ -67,14 +67,18 @@ class _Batch:
 
     def read(self, present: set[bytes]) -> None:
         """Settle the items that are in a layer."""
-        self.new |= present & self._unsure
+        ambiguous = present & self._unsure
+        self.new |= ambiguous
+        self.ambiguous += len(ambiguous)
         self.pending = [item for item in self.pending if item not in present]
 
-    def mark(self, layers: Layers, checks: Sequence[Check], replies: Sequence[Reply]) -> set[str]:
+    def mark(self, layers: Layers, checks: Sequence[Check], said: Said) -> set[str]:
         """Settle what marking settles, and keep the rest pending; gives the keys of shards that were lost."""
         lost: set[str] = set()
         again: list[bytes] = []
-        for item, check, (found, was_present) in zip(self.pending, checks, replies, strict=True):
+        if said.repeated:
+            self._unsure.update(self.pending)
+        for item, check, (found, was_present) in zip(self.pending, checks, said, strict=True):
             if not layers.is_ours(found):
                 lost.add(check.key)
                 again.append(item)
@@ -83,6 +87,7 @@ class _Batch:
             elif was_present:
                 if item in self._unsure:
                     self.new.add(item)
+                    self.ambiguous += 1
             elif layers.is_live(found):
                 self.new.add(item)
             else:
@@ -106,7 +111,8 @@ def _add_part(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
             batch.read(present)
         if batch.pending and not lost:
             checks = _checks(ahead[-1:], batch.pending, mark=True)
-            lost = batch.mark(layers, checks, (yield checks))
+            said = yield checks
+            lost = batch.mark(layers, checks, said)
         if lost:
             recoveries += 1
             if recoveries > _MOST_RECOVERIES:
@@ -118,6 +124,7 @@ def _add_part(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
         elif batch.pending:
             looked = ahead[-1].index
             yield from layers.grow(ahead[-1])
+    layers.counters.ambiguous += batch.ambiguous
     return batch.new
 
 
@@ -128,10 +135,10 @@ def _checks(ahead: Sequence[Layer], items: Sequence[bytes], *, mark: bool) -> li
 def _read(layers: Layers, ahead: Sequence[Layer], items: Sequence[bytes]) -> Steps[tuple[set[bytes], set[str]]]:
     """The items that are in one of these layers, and the keys of shards that were lost."""
     checks = _checks(ahead, items, mark=False)
-    replies: list[Reply] = yield checks
+    said = yield checks
     present: set[bytes] = set()
     lost: set[str] = set()
-    for number, (check, (found, is_present)) in enumerate(zip(checks, replies, strict=True)):
+    for number, (check, (found, is_present)) in enumerate(zip(checks, said, strict=True)):
         if not layers.is_ours(found):
             lost.add(check.key)
         elif is_present:

@@ -7,6 +7,15 @@ from typing import Any, Protocol
 from scrapy_bloom.ops import Op
 
 
+class Said(list[Any]):
+    """What the operations of one round trip say.
+
+    `repeated`: an earlier attempt whose reply was lost may have carried some of them out already.
+    """
+
+    repeated = False
+
+
 class Client(Protocol):
     """What is needed of a Redis client: `redis.Redis`, `redis.RedisCluster` and what behaves like them."""
 
@@ -20,7 +29,7 @@ class Client(Protocol):
 class Store(Protocol):
     """Carries out operations."""
 
-    def execute(self, ops: Sequence[Op]) -> list[Any]:
+    def execute(self, ops: Sequence[Op]) -> Said:
         """Carry out operations in their order, in one round trip, and return what each says."""
 
 
@@ -30,14 +39,14 @@ class RedisStore:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def execute(self, ops: Sequence[Op]) -> list[Any]:
+    def execute(self, ops: Sequence[Op]) -> Said:
         """One operation is one command; several are one pipeline, and on a cluster one for each node."""
         if len(ops) == 1:
-            return [ops[0].reply(self._client.execute_command(*ops[0].wire()))]
+            return Said([ops[0].reply(self._client.execute_command(*ops[0].wire()))])
         pipeline = self._client.pipeline(transaction=False)
         for op in ops:
             pipeline.execute_command(*op.wire())
-        return [op.reply(raw) for op, raw in zip(ops, pipeline.execute(), strict=True)]
+        return Said(op.reply(raw) for op, raw in zip(ops, pipeline.execute(), strict=True))
 
 
 class MemoryStore:
@@ -52,6 +61,6 @@ class MemoryStore:
         """The clock's time in seconds."""
         return self._now()
 
-    def execute(self, ops: Sequence[Op]) -> list[Any]:
+    def execute(self, ops: Sequence[Op]) -> Said:
         """Carry out operations one after another; nothing comes between those of one call."""
-        return [op.apply(self) for op in ops]
+        return Said(op.apply(self) for op in ops)

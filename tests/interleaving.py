@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from scrapy_bloom.layers import Layers, Steps
 from scrapy_bloom.metadata import Plan
 from scrapy_bloom.ops import Op, Snapshot
-from scrapy_bloom.store import MemoryStore
+from scrapy_bloom.store import MemoryStore, Said
 
 Work = Callable[[Layers], Steps[Any]]
 Frozen = tuple[Any, ...]
@@ -98,7 +98,7 @@ class Search:
             try:
                 ops = next(steps)
                 for self._now, said in history:
-                    ops = steps.send([_plain(each) for each in said])
+                    ops = steps.send(Said(_plain(each) for each in said))
                 self._known[number, history] = ops
             except StopIteration as end:
                 self._known[number, history] = Done(end.value)

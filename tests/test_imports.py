@@ -9,7 +9,7 @@ ROWS = (
     {"errors"},
     {"sizing", "options", "keys", "header", "hashing", "cache", "info"},
     {"metadata", "config", "compat", "stats"},
-    {"ops", "gauge", "store", "layers", "protocol", "filter"},
+    {"ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
     {"advice", "report"},
     {"dupefilter"},
 )
@@ -19,12 +19,13 @@ OUTSIDE = {
     "config": {"scrapy"},
     "compat": {"scrapy"},
     "stats": {"scrapy"},
+    "patience": {"redis"},
     "advice": {"redis"},
     "report": {"redis", "scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
 }
 # Inside the row of the filter there is an order as well.
-ORDER = ("ops", "gauge", "store", "layers", "protocol", "filter")
+ORDER = ("ops", "gauge", "store", "patience", "layers", "protocol", "filter")
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 STANDARD = set(__import__("sys").stdlib_module_names)

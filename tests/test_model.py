@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.metadata import LIFETIME, Plan
-from scrapy_bloom.store import MemoryStore
+from scrapy_bloom.store import MemoryStore, Said
 
 items = st.integers(0, 400).map(lambda number: b"%d" % number)
 
@@ -27,7 +27,7 @@ class Crashing(MemoryStore):
     left: int | None = None
 
     def execute(self, ops):  # type: ignore[no-untyped-def]  # as the parent's
-        said = []
+        said = Said()
         for op in ops:
             if self.left is not None:
                 if self.left == 0:

@@ -1,0 +1,44 @@
+"""The tables of the README say what the code does."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from scrapy_bloom import keys, stats
+from scrapy_bloom.config import SETTINGS, BloomConfig
+from tests.test_imports import ROWS
+
+ROOT = Path(__file__).parent.parent
+
+
+def table(file: str, heading: str) -> list[list[str]]:
+    """The rows of the first table behind a heading, without the head, as their cells."""
+    section = (ROOT / file).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_settings() -> None:
+    """Every setting has its row, with its default."""
+    rows = {row[0].strip("`"): row[1] for row in table("README.md", "Settings")}
+    assert tuple(rows) == SETTINGS
+    for each, default in zip(fields(BloomConfig), rows.values(), strict=True):
+        assert float(default.replace(",", "")) == (each.default or 0)
+
+
+def test_stats() -> None:
+    """Every stat has its row."""
+    assert {row[0].strip("`") for row in table("README.md", "Stats")} == set(stats.NAMES)
+
+
+def test_keys() -> None:
+    """The patterns of the keys are those that the code makes."""
+    patterns = [row[0].strip("`") for row in table("README.md", "What is stored")]
+    assert patterns == ["<key>", keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>")]
+    assert keys.layer_of_field(keys.layer_field(7)) == 7
+
+
+def test_modules() -> None:
+    """The rows of the architecture in CONTRIBUTING are those that the imports are held to."""
+    rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Where things are")]
+    assert rows == list(ROWS)
