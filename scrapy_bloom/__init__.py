@@ -1,5 +1,6 @@
 """A Bloom filter in Redis as the dupefilter of a distributed Scrapy crawl."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.errors import (
@@ -15,11 +16,13 @@ from scrapy_bloom.info import FilterInfo, LayerInfo
 
 if TYPE_CHECKING:
     from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+    from scrapy_bloom.scheduler import BloomScheduler
 
 __all__ = [
     "BloomError",
     "BloomFilter",
     "BloomRFPDupeFilter",
+    "BloomScheduler",
     "ConfigError",
     "FilterInfo",
     "LayerInfo",
@@ -31,10 +34,11 @@ __all__ = [
 ]
 
 
+_WITH_SCRAPY = {"BloomRFPDupeFilter": "scrapy_bloom.dupefilter", "BloomScheduler": "scrapy_bloom.scheduler"}
+
+
 def __getattr__(name: str) -> Any:
     """Import what needs Scrapy only when it is asked for: the filters are usable without it."""
-    if name == "BloomRFPDupeFilter":
-        from scrapy_bloom.dupefilter import BloomRFPDupeFilter  # noqa: PLC0415  # the reason is above
-
-        return BloomRFPDupeFilter
+    if name in _WITH_SCRAPY:
+        return getattr(import_module(_WITH_SCRAPY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

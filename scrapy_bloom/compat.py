@@ -1,4 +1,7 @@
-"""Where supported versions of Scrapy differ."""
+"""Where supported versions of Scrapy differ, and where it has no public way."""
+
+import asyncio
+from typing import Any
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -14,3 +17,22 @@ def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
         deferred_from_coro(engine.close_spider_async(reason=reason))
     elif engine is not None:
         engine.close_spider(spider, reason)
+
+
+def wake(crawler: Crawler, seconds: float) -> None:
+    """Have the engine ask for the next request soon, and not only at its heartbeat every 5 seconds.
+
+    Without an asyncio loop, which is not Scrapy's default, the heartbeat remains.
+    """
+    slot = getattr(crawler.engine, "_slot", None)
+    if slot is None:
+        return
+    try:
+        asyncio.get_running_loop().call_later(seconds, _schedule, slot)
+    except RuntimeError:
+        return
+
+
+def _schedule(slot: Any) -> None:
+    if slot.closing is None:
+        slot.nextcall.schedule()

@@ -1,8 +1,8 @@
 """The settings of a crawl, read once into a frozen dataclass; nothing reads settings after that."""
 
 import difflib
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 from scrapy.settings import BaseSettings
 
@@ -25,6 +25,8 @@ class BloomConfig:
     ttl: float | None = None
     cache_size: int = options.DEFAULT_CACHE_SIZE
     retry_timeout: float = options.DEFAULT_RETRY_TIMEOUT
+    batch_size: int = options.DEFAULT_BATCH_SIZE
+    lease: float = options.DEFAULT_LEASE
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -36,6 +38,10 @@ class BloomConfig:
             if (name := PREFIX + each.name.upper()) in settings
         }
         return cls(**given)
+
+    def of_the_filter(self) -> dict[str, Any]:
+        """Those that are arguments of BloomFilter; the others are the scheduler's."""
+        return {name: value for name, value in asdict(self).items() if name not in ("batch_size", "lease")}
 
 
 SETTINGS = tuple(PREFIX + each.name.upper() for each in fields(BloomConfig))

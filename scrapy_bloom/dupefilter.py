@@ -6,7 +6,6 @@ It sees settings and requests, and never a bit.
 import logging
 import secrets
 import time
-from dataclasses import asdict
 from typing import Any, Self
 
 from scrapy import Request, Spider, signals
@@ -100,11 +99,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         try:
             is_new = self.filter.add(self.request_fingerprint(request))
         except BloomError as error:
-            self._end_crawl(error)
+            self.end_crawl(error)
             return False
+        self.update_stats()
+        return not is_new
+
+    def update_stats(self) -> None:
+        """Show what the filter did, where there is a crawl to show it."""
         if self._report is not None:
             self._report.update()
-        return not is_new
 
     def request_fingerprint(self, request: Request) -> str:
         """The fingerprint in hexadecimal: scrapy-redis's, or that of the REQUEST_FINGERPRINTER_CLASS that was set."""
@@ -134,7 +137,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def _open(self, flush: bool) -> BloomFilter:
         scheme = self._fingerprint_scheme()
-        return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **asdict(self.config))
+        return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.of_the_filter())
 
     def _fingerprint_scheme(self) -> str:
         """What fingerprints are made by, as it is stored: it must not change under a filter."""
@@ -144,11 +147,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return f"{type(self._fingerprinter).__module__}.{type(self._fingerprinter).__qualname__}"
         return "scrapy-redis"
 
-    def _end_crawl(self, error: BloomError) -> None:
+    def end_crawl(self, error: Exception) -> None:
         """Say why and end the crawl, where there is one; an error raised here would drop one request after another."""
         if self._crawler is None or self._crawler.spider is None:
             raise error
-        logger.error("The crawl ends, since its filter cannot be used any more: %s", error)
+        logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", error)
         compat.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
 
 

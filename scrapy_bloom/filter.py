@@ -1,7 +1,7 @@
 """The Bloom filter that a program uses: over Redis, or in this process; it knows nothing of Scrapy."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from scrapy_bloom import gauge, options, protocol
@@ -9,6 +9,7 @@ from scrapy_bloom.cache import SeenCache
 from scrapy_bloom.info import FilterInfo, LayerInfo
 from scrapy_bloom.layers import Layers, Steps
 from scrapy_bloom.metadata import Layer, Plan
+from scrapy_bloom.ops import Op
 from scrapy_bloom.patience import PatientStore, without_resending
 from scrapy_bloom.sizing import count_of_fill, error_rate_of_fill
 from scrapy_bloom.store import Client, MemoryStore, RedisStore, Store
@@ -37,6 +38,7 @@ class Filter:
         self.key = key
         self.plan = plan
         self._store = store
+        self._doubtful: set[bytes] = set()
         self._cache = SeenCache(options.cache_size("cache_size", cache_size))
         self._layers = Layers(key, plan, self._cache.clear, monotonic)
         self.counters = self._layers.counters
@@ -62,14 +64,27 @@ class Filter:
             return False
         return bool(self._add([each]))
 
-    def add_many(self, items: Sequence[Item]) -> list[bool]:
-        """Add items in one batch; True for each that was new, which a repeat within the batch is not."""
+    def knows(self, item: Item) -> bool:
+        """Whether this process knows without asking that an item is in the filter."""
+        known = not self._layers.is_due and _bytes(item) in self._cache
+        self.counters.cache_hits += known
+        return known
+
+    def doubt(self, items: Iterable[Item]) -> None:
+        """Take it that these may be in the filter by an attempt of which the end is not known: then they are new."""
+        self._doubtful.update(_bytes(item) for item in items)
+
+    def add_many(self, items: Sequence[Item], first: Sequence[Op] = ()) -> list[bool]:
+        """Add items in one batch; True for each that was new, which a repeat within the batch is not.
+
+        The `first` operations are carried out before the filter's own, in the same round trip.
+        """
         if self._layers.is_due:
             self._run(self._layers.age())
         batch = [_bytes(item) for item in items]
         unknown = {item: None for item in batch if item not in self._cache}
         self.counters.cache_hits += len(batch) - len(unknown)
-        new = self._add(list(unknown))
+        new = self._add(list(unknown), first)
         answers = []
         for item in batch:
             answers.append(item in new)
@@ -113,12 +128,19 @@ class Filter:
         """Delete the filter from the store; the next use begins another one."""
         self._run(self._layers.clear())
 
-    def _add(self, unknown: list[bytes]) -> set[bytes]:
-        new = self._run(protocol.add(self._layers, unknown)) if unknown else set()
+    def _add(self, unknown: list[bytes], first: Sequence[Op] = ()) -> set[bytes]:
+        if not unknown:
+            return set()
+        try:
+            new = self._run(protocol.add(self._layers, unknown, self._doubtful), first)
+        except Exception:
+            self.doubt(unknown)
+            raise
+        self._doubtful.difference_update(unknown)
         for item in unknown:
             self._cache.add(item)
         self.counters.added += len(new)
-        self.counters.expected_false_positives += len(new) * self._layers.error_rate if new else 0.0
+        self.counters.expected_false_positives += len(new) * self._layers.error_rate
         return new
 
     def _info(self) -> Steps[tuple[LayerInfo, ...]]:
@@ -129,15 +151,17 @@ class Filter:
         fills = iter([gauge.fill(each, found) for each, found in zip(taken, ones, strict=True)])
         return tuple(_describe(layer, [next(fills) for _ in range(layer.size.shards)]) for layer in layers)
 
-    def _run(self, steps: Steps[T]) -> T:
-        """Carry out steps over the store."""
+    def _run(self, steps: Steps[T], first: Sequence[Op] = ()) -> T:
+        """Carry out steps over the store, `first` with the first of them."""
         said = None
         while True:
             try:
                 ops = steps.send(said)  # type: ignore[arg-type]  # the first thing sent to a generator is None
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
-            said = self._store.execute(ops)
+            said = self._store.execute([*first, *ops] if first else ops)
+            del said[: len(first)]
+            first = ()
             self.counters.round_trips += 1
 
 
@@ -169,10 +193,19 @@ class BloomFilter(Filter):
         flush: bool = False,
     ) -> None:
         plan = Plan(capacity, error_rate, expansion, ttl, fingerprint)
-        store = PatientStore(
+        self._patient = PatientStore(
             RedisStore(without_resending(server)), options.retry_timeout("retry_timeout", retry_timeout)
         )
-        super().__init__(store, key, plan, cache_size=cache_size, flush=flush)
+        super().__init__(self._patient, key, plan, cache_size=cache_size, flush=flush)
+
+    @property
+    def retry_timeout(self) -> float:
+        """Seconds that are waited for a server that is away; 0: UnavailableError is raised at once."""
+        return self._patient.timeout
+
+    @retry_timeout.setter
+    def retry_timeout(self, seconds: float) -> None:
+        self._patient.timeout = seconds
 
 
 class MemoryBloomFilter(Filter):

@@ -18,3 +18,18 @@ def layer_of_field(field: str) -> int | None:
 def shard_key(key: str, layer: int, shard: int) -> str:
     """The key of the string that holds one shard."""
     return f"{key}:{layer}:{shard}"
+
+
+def held_key(queue: str, worker: str) -> str:
+    """The key of the sorted set of requests that a worker holds of a queue."""
+    return f"{queue}:held:{worker}"
+
+
+def workers_key(queue: str) -> str:
+    """The key of the sorted set of a queue's workers, by the time of their last sign of life."""
+    return f"{queue}:workers"
+
+
+def recovery_key(queue: str, worker: str) -> str:
+    """The key that says that a dead worker's requests are being put back."""
+    return f"{queue}:recovery:{worker}"

@@ -29,7 +29,7 @@ redis.call('BITFIELD', KEYS[1], 'SET', 'u8', ARGV[1] * 8 - 8, 0, 'SET', 'u8', 0,
 return 1
 """
 
-Wire = tuple[str | int, ...]
+Wire = tuple[str | bytes | int | float, ...]
 
 
 class Memory(Protocol):

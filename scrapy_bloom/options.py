@@ -14,6 +14,8 @@ DEFAULT_ERROR_RATE = 1e-6
 DEFAULT_EXPANSION = 2
 DEFAULT_CACHE_SIZE = 65_536
 DEFAULT_RETRY_TIMEOUT = 30.0
+DEFAULT_BATCH_SIZE = 100
+DEFAULT_LEASE = 60.0
 
 
 def _number(name: str, value: object, allowed: str) -> float:
@@ -77,4 +79,14 @@ capacity = whole(1, "set how many different requests the crawl is expected to me
 expansion = whole(0, "set how many times larger each further layer is, 1 for equal layers, 0 to never grow")
 _ttl = seconds("set how long a request is remembered at least, 0 for ever")
 retry_timeout = seconds("set how long to wait for Redis when it is away, 0 not to wait")
+batch_size = whole(1, "set how many requests BloomScheduler checks and queues at once")
 cache_size = whole(0, "set how many repeats the process remembers, 0 for none")
+
+
+def lease(name: str, value: object) -> float:
+    """The lease in seconds, above 0."""
+    allowed = "must be above 0; set the seconds of silence after which a worker's requests are put back"
+    number = _number(name, value, allowed)
+    if number <= 0:
+        raise ConfigError(f"{name} = {value!r}: {allowed}")
+    return number

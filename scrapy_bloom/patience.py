@@ -6,8 +6,8 @@ resending is turned off, and what is sent again is marked as such: only the prot
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from redis import exceptions
 from redis.backoff import NoBackoff
@@ -20,7 +20,7 @@ from scrapy_bloom.store import Said, Store
 logger = logging.getLogger(__name__)
 
 # LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
-_AWAY = (
+AWAY = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
@@ -44,6 +44,9 @@ _REFUSALS: dict[type[Exception], str] = {
 }
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
+_OUTAGE_PAUSE = 0.5
+
+T = TypeVar("T")
 
 
 def without_resending(client: Any) -> Any:
@@ -53,55 +56,94 @@ def without_resending(client: Any) -> Any:
     return client
 
 
-class PatientStore:
-    """A store that waits for a server that is away, for up to `timeout` seconds, and blocks meanwhile.
+def limit_blocking(client: Any, seconds: float) -> Any:
+    """The client, with no command or connection attempt waiting longer than this for an answer."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is not None:
+        limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds)
+        pool.connection_kwargs.update(limits)
+        pool.disconnect()
+    return client
+
+
+def patiently(attempt: Callable[[], T], timeout: float) -> T:
+    """What an attempt gives, once Redis answers; blocks for up to `timeout` seconds while it is away.
 
     Raises UnavailableError after that, and RefusedError where waiting is of no use.
     """
-
-    def __init__(self, store: Store, timeout: float) -> None:
-        self._store = store
-        self._timeout = timeout
-
-    def execute(self, ops: Sequence[Op]) -> Said:
-        """Carry out operations, again if need be; then what they say is `repeated`."""
+    begin, pause = time.monotonic(), _FIRST_PAUSE
+    while True:
         try:
-            return self._attempt(ops)
-        except _AWAY as error:
-            return self._wait(ops, error)
-
-    def _wait(self, ops: Sequence[Op], error: Exception) -> Said:
-        begin, pause = time.monotonic(), _FIRST_PAUSE
-        repeated = _may_be_done(ops, error)
-        logger.warning("Redis is away (%s): waiting for up to %g s", _in_words(error), self._timeout)
-        while (waited := time.monotonic() - begin) < self._timeout:
-            time.sleep(min(pause, self._timeout - waited))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            try:
-                said = self._attempt(ops)
-            except _AWAY as another:
-                error = another
-                repeated = repeated or _may_be_done(ops, error)
-            else:
-                logger.warning("Redis is back after %.1f s", time.monotonic() - begin)
-                said.repeated = repeated
-                return said
-        raise UnavailableError(
-            f"Redis has been away for {self._timeout:g} s ({_in_words(error)}): bring it back, or set a larger "
-            f"BLOOMFILTER_RETRY_TIMEOUT (now {self._timeout:g})"
-        ) from None
-
-    def _attempt(self, ops: Sequence[Op]) -> Said:
-        try:
-            return self._store.execute(ops)
+            result = attempt()
         except tuple(_REFUSALS) as error:
             advice = next(text for kind, text in _REFUSALS.items() if isinstance(error, kind))
             raise RefusedError(f"Redis refused a command ({_in_words(error)}): {advice}") from None
+        except AWAY as error:
+            waited = time.monotonic() - begin
+            if waited >= timeout:
+                raise UnavailableError(
+                    f"Redis has been away for {waited:.0f} s ({_in_words(error)}): bring it back, or set a larger "
+                    f"BLOOMFILTER_RETRY_TIMEOUT (now {timeout:g})"
+                ) from None
+            if pause == _FIRST_PAUSE:
+                logger.warning("Redis is away (%s): waiting for up to %g s", _in_words(error), timeout)
+            time.sleep(min(pause, timeout - waited))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        else:
+            if pause != _FIRST_PAUSE:
+                logger.warning("Redis is back after %.1f s", time.monotonic() - begin)
+            return result
 
 
-def _may_be_done(ops: Sequence[Op], error: Exception) -> bool:
-    """Whether the server may have carried out some of the operations though it failed; of several, others may be."""
-    return len(ops) > 1 or not isinstance(error, _NOT_DONE)
+class PatientStore:
+    """A store that waits for a server that is away, for up to `timeout` seconds, which may be set anew."""
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self.timeout = timeout
+        self._store = store
+
+    def execute(self, ops: Sequence[Op]) -> Said:
+        """Carry out operations, again if need be; then what they say is `repeated`."""
+        repeated = False
+
+        def attempt() -> Said:
+            nonlocal repeated
+            try:
+                said = self._store.execute(ops)
+            except AWAY as error:
+                # A server that says so has not carried the operation out; of several, others may be.
+                repeated = repeated or len(ops) > 1 or not isinstance(error, _NOT_DONE)
+                raise
+            said.repeated = repeated
+            return said
+
+        return patiently(attempt, self.timeout)
+
+
+class Outage:
+    """Attempts that do not wait: while Redis is away they are made from time to time, and give None in between."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._next = 0.0
+
+    def attempt(self, work: Callable[[], T]) -> T | None:
+        """What some work gives, or None where Redis is away; raises RefusedError as `patiently` does."""
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        try:
+            result = patiently(work, 0)
+        except UnavailableError as error:
+            if self._since is None:
+                self._since = now
+                logger.warning("%s. The crawl pauses until it is back", error)
+            self._next = time.monotonic() + _OUTAGE_PAUSE
+            return None
+        if self._since is not None:
+            logger.warning("Redis is back after %.1f s: the crawl goes on", now - self._since)
+            self._since = None
+        return result
 
 
 def _in_words(error: Exception) -> str:

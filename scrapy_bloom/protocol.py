@@ -8,7 +8,7 @@ before the filter was lost or a reply was, an item is new: it may be fetched twi
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from scrapy_bloom.layers import Layers, Steps
 from scrapy_bloom.metadata import Layer
@@ -33,8 +33,10 @@ def contains(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
     return present
 
 
-def add(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
+def add(layers: Layers, items: Sequence[bytes], unsure: Set[bytes] = frozenset()) -> Steps[set[bytes]]:
     """Add different items, and give those that are new to every worker.
+
+    The `unsure` ones may be marked already, by an attempt of which the end is not known.
 
     Where the newest layer has little room left they are added in parts, so that it is not overfilled.
     """
@@ -44,7 +46,7 @@ def add(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
         if layers.is_due or not layers.all:
             yield from layers.age()
         part = math.ceil(min(layers.allowance, len(rest)))
-        added = yield from _add_part(layers, rest[:part])
+        added = yield from _add_part(layers, rest[:part], unsure)
         yield from layers.note_added(len(added))
         new |= added
         rest = rest[part:]
@@ -54,12 +56,12 @@ def add(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
 class _Batch:
     """What is known of the items that one worker adds at once."""
 
-    def __init__(self, items: Sequence[bytes]) -> None:
+    def __init__(self, items: Sequence[bytes], unsure: Set[bytes]) -> None:
         self.pending = list(items)
         self.new: set[bytes] = set()
         self.ambiguous = 0
         self._marked: set[bytes] = set()
-        self._unsure: set[bytes] = set()
+        self._unsure = {item for item in items if item in unsure}
 
     def doubt(self) -> None:
         """From now on nobody can tell the bits that this worker has set from those that it would find."""
@@ -97,8 +99,8 @@ class _Batch:
         return lost
 
 
-def _add_part(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
-    batch = _Batch(items)
+def _add_part(layers: Layers, items: Sequence[bytes], unsure: Set[bytes]) -> Steps[set[bytes]]:
+    batch = _Batch(items, unsure)
     looked, epoch, recoveries = -1, layers.epoch, 0
     while batch.pending:
         ahead = layers.after(looked)

@@ -6,10 +6,11 @@ from scrapy_bloom.info import Counters, FilterInfo
 
 FILTERED = "dupefilter/filtered"
 _PREFIX = "bloomfilter/"
+RECOVERED = "bloomfilter/recovered"
 
 _OF_THE_PROCESS = ("added", "ambiguous", "cache_hits", "round_trips", "expected_false_positives")
 _OF_THE_FILTER = ("fill_ratio", "estimated_count", "estimated_error_rate", "memory_bytes", "layers")
-NAMES = (FILTERED, *(_PREFIX + name for name in (*_OF_THE_PROCESS, *_OF_THE_FILTER)))
+NAMES = (FILTERED, RECOVERED, *(_PREFIX + name for name in (*_OF_THE_PROCESS, *_OF_THE_FILTER)))
 
 
 def publish(stats: StatsCollector, shown: Counters | FilterInfo) -> None:

@@ -34,7 +34,13 @@ def test_stats() -> None:
 def test_keys() -> None:
     """The patterns of the keys are those that the code makes."""
     patterns = [row[0].strip("`") for row in table("README.md", "What is stored")]
-    assert patterns == ["<key>", keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>")]
+    assert patterns == [
+        "<key>",
+        keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
+        keys.held_key("<queue>", "<worker>"),
+        keys.workers_key("<queue>"),
+        keys.recovery_key("<queue>", "<worker>"),
+    ]
     assert keys.layer_of_field(keys.layer_field(7)) == 7
 
 

@@ -11,7 +11,7 @@ ROWS = (
     {"metadata", "config", "compat", "stats"},
     {"ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
     {"advice", "report"},
-    {"dupefilter"},
+    {"dupefilter", "custody", "outbox", "scheduler"},
 )
 # Which third-party packages a module may import; every other one has the standard library alone.
 OUTSIDE = {
@@ -23,9 +23,12 @@ OUTSIDE = {
     "advice": {"redis"},
     "report": {"redis", "scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
+    "custody": {"redis"},
+    "outbox": {"scrapy"},
+    "scheduler": {"redis", "scrapy", "scrapy_redis"},
 }
-# Inside the row of the filter there is an order as well.
-ORDER = ("ops", "gauge", "store", "patience", "layers", "protocol", "filter")
+# Inside the rows of the filter and of Scrapy there is an order as well.
+ORDER = ("ops", "gauge", "store", "patience", "layers", "protocol", "filter", "dupefilter", "custody", "outbox", "scheduler")
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 STANDARD = set(__import__("sys").stdlib_module_names)

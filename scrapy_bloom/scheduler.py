@@ -1,0 +1,251 @@
+"""The scheduler that loses nothing: scrapy-redis's, with batches, outages and dead workers taken care of.
+
+A worker never holds a request that Redis does not hold too (see `custody`). Nothing here waits for Redis: while it is
+away requests are kept, none is handed out, and the engine asks again.
+"""
+
+import logging
+from typing import Any, Self
+
+import redis
+from scrapy import Request, Spider, signals
+from scrapy.exceptions import DontCloseSpider
+from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
+from scrapy_redis import defaults
+from scrapy_redis.queue import PriorityQueue
+from scrapy_redis.scheduler import Scheduler
+
+from scrapy_bloom import compat
+from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.custody import Custody, Member
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.outbox import Outbox, Parcel, Undelivered
+from scrapy_bloom.patience import Outage, limit_blocking, patiently, without_resending
+from scrapy_bloom.stats import RECOVERED
+
+logger = logging.getLogger(__name__)
+
+# How long a command may block the reactor, where REDIS_PARAMS does not say otherwise.
+_SOCKET_TIMEOUT_SECONDS = 5.0
+# At the end of a crawl delivery is tried for so long; what remains goes to a file.
+_LAST_TRY_SECONDS = 3.0
+# An idle worker asks so often whether others have made work for it.
+_IDLE_SECONDS = 0.5
+
+
+class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no types
+    """scrapy-redis's Scheduler, at least once: no request is lost with a reply, with Redis, or with a worker.
+
+    The queue and the requests in it are scrapy-redis's own, so that a crawl may change between both schedulers. Needs
+    BloomRFPDupeFilter as DUPEFILTER_CLASS and scrapy-redis's PriorityQueue; refuses others with ConfigError. Waits for
+    a Redis that is not up yet, and raises UnavailableError after BLOOMFILTER_RETRY_TIMEOUT.
+    """
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> Self:
+        """Connect, and make sure that the other parts are those that this one works with."""
+        _refuse_unfit(settings)
+        config = BloomConfig.from_settings(settings)
+        self: Self = patiently(lambda: super(BloomScheduler, cls).from_settings(settings), config.retry_timeout)
+        self._config = config
+        self._blocking = settings.getdict("REDIS_PARAMS").get("socket_timeout", _SOCKET_TIMEOUT_SECONDS)
+        without_resending(limit_blocking(self.server, self._blocking))
+        return self
+
+    def open(self, spider: Spider) -> None:
+        """Open queue and filter, join the workers, and take up what an earlier crawl could not deliver."""
+        key = self.queue_key % {"spider": spider.name}
+        self._custody = Custody(self.server, key, self._config.lease)
+        self._outbox = Outbox()
+        self._undelivered = Undelivered(key)
+        self._outage = Outage()
+        self._taken: dict[Request, Member] = {}
+        self._has_ended = False
+        patiently(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
+        limit_blocking(self.df.server, self._blocking)
+        patiently(self._custody.join, self._config.retry_timeout)
+        self._take_up()
+        # From here on nothing may block the reactor for long.
+        self.df.filter.retry_timeout = 0.0
+        spider.crawler.signals.connect(self._stay_while_others_work, signals.spider_idle)
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Keep a request for the next batch; False: it is known to be a repeat. One found later is dropped then."""
+        fingerprint = None
+        if not request.dont_filter:
+            fingerprint = self.df.request_fingerprint(request)
+            if fingerprint in self._outbox or self.df.filter.knows(fingerprint):
+                self.df.log(request, self.spider)
+                return False
+        member = self.queue._encode_request(request)
+        self._outbox.add(Parcel(member, -request.priority, fingerprint, request))
+        if len(self._outbox) >= self._config.batch_size:
+            self._deliver()
+        return True
+
+    def next_request(self) -> Request | None:
+        """Deliver what waits, release what is finished, and take a request; None while Redis is away."""
+        if not self._deliver():
+            return None
+        finished = self._finished()
+        taken = self._attempt(lambda: (self._custody.take(finished.values()),))
+        if taken is None:
+            return None
+        self._forget(finished)
+        if taken[0] is None:
+            return None
+        request: Request = self.queue._decode_request(taken[0])
+        self._taken[request] = taken[0]
+        self._count("scheduler/dequeued/redis")
+        return request
+
+    def has_pending_requests(self) -> bool:
+        """Whether there is work; while Redis is away nobody knows, and the crawl goes on."""
+        if not self._deliver():
+            return not self._has_ended
+        finished = self._finished()
+        waiting: int | None = self._attempt(lambda: self._custody.release_and_count(finished.values()))
+        if waiting is None:
+            return not self._has_ended
+        self._forget(finished)
+        return waiting > 0
+
+    def close(self, reason: str) -> None:  # noqa: ARG002  # the engine passes it
+        """Deliver what waits and say goodbye; the last worker clears all unless SCHEDULER_PERSIST is set."""
+        self._custody.stop()
+        try:
+            is_last = patiently(self._leave, _LAST_TRY_SECONDS)
+        except (BloomError, redis.RedisError) as error:
+            logger.error("Redis could not be told of the end of this worker: %s", error)
+            if self._outbox.parcels:
+                path = self._undelivered.write(self._outbox.parcels)
+                logger.error(
+                    "%d requests that could not be delivered are in %s: a crawl that is started in the same directory "
+                    "takes them up",
+                    len(self._outbox),
+                    path,
+                )
+            return
+        if is_last and not self.persist:
+            self.flush()
+
+    def flush(self) -> None:
+        """Delete the filter, the queue, and what workers hold of it."""
+        super().flush()
+        self._custody.clear()
+
+    def _leave(self) -> bool:
+        while self._outbox:
+            self._send()
+        self._custody.release_and_count(self._finished().values())
+        return self._custody.leave()
+
+    def _take_up(self) -> None:
+        """Queue what an earlier crawl could not deliver; whether the filter was told of it nobody knows."""
+        for path, parcels in self._undelivered.read():
+            self.df.filter.doubt(parcel.fingerprint for parcel in parcels if parcel.fingerprint is not None)
+            for parcel in parcels:
+                self._outbox.add(parcel)
+            while self._outbox:
+                patiently(self._send, self._config.retry_timeout)
+            path.unlink(missing_ok=True)
+            logger.info("%d requests that could not be delivered before are queued, from %s", len(parcels), path)
+
+    def _deliver(self) -> bool:
+        """Send all batches that wait; False: Redis is away."""
+        while self._outbox:
+            if self._attempt(self._send) is None:
+                return False
+        return True
+
+    def _send(self) -> bool:
+        """Have the next batch checked, then queued: two round trips, between which other workers could take over."""
+        batch = self._outbox.parcels[: self._config.batch_size]
+        repeats = self._check([parcel for parcel in batch if parcel.fingerprint is not None])
+        batch = [parcel for parcel in batch if parcel not in repeats]
+        members = {parcel.member: parcel.score for parcel in batch}
+        try:
+            self._custody.put(members, [*members, *self._outbox.settled])
+            self._outbox.sent(batch)
+            self._count("scheduler/enqueued/redis", len(batch))
+        finally:
+            for parcel in repeats:
+                self._drop(parcel)
+        return True
+
+    def _check(self, parcels: list[Parcel]) -> list[Parcel]:
+        """Ask the filter, which remembers the new ones now; gives the repeats, which are out of the outbox."""
+        if not parcels:
+            return []
+        holds = self._custody.hold({parcel.member: parcel.score for parcel in parcels})
+        answers = self.df.filter.add_many([str(parcel.fingerprint) for parcel in parcels], holds)
+        self.df.update_stats()
+        return self._outbox.settle(parcels, answers)
+
+    def _drop(self, repeat: Parcel) -> None:
+        """Tell of a repeat as the engine would have, had it been known at once; handlers may enqueue other requests."""
+        if repeat.request is None:
+            return
+        self.df.log(repeat.request, self.spider)
+        self.spider.crawler.signals.send_catch_log(signals.request_dropped, request=repeat.request, spider=self.spider)
+
+    def _attempt(self, work: Any) -> Any:
+        """What some work with Redis gives, or None: it is away, or refuses, which ends the crawl."""
+        if self._has_ended:
+            return None
+        try:
+            result = self._outage.attempt(work)
+        except (BloomError, redis.RedisError) as error:
+            self._has_ended = True
+            self.df.end_crawl(error)
+            return None
+        if result is None:
+            compat.wake(self.spider.crawler, _IDLE_SECONDS)
+        if self.stats is not None and self._custody.recovered:
+            self.stats.set_value(RECOVERED, self._custody.recovered)
+        return result
+
+    def _finished(self) -> dict[Request, Member]:
+        """The requests that the engine is done with; what they led to is delivered by then."""
+        engine = self.spider.crawler.engine
+        running = engine._slot.inprogress if engine is not None and engine._slot is not None else set()
+        still_held = {member for request, member in self._taken.items() if request in running}
+        return {
+            request: member
+            for request, member in self._taken.items()
+            if request not in running and member not in still_held
+        }
+
+    def _forget(self, finished: dict[Request, Member]) -> None:
+        for request in finished:
+            del self._taken[request]
+
+    def _stay_while_others_work(self) -> None:
+        """An idle worker stays while others hold requests that may lead to more, or put them back."""
+        if self._has_ended:
+            return
+        if self._attempt(self._custody.is_work_elsewhere) is not False:
+            compat.wake(self.spider.crawler, _IDLE_SECONDS)
+            raise DontCloseSpider
+
+    def _count(self, stat: str, number: int = 1) -> None:
+        if self.stats is not None:
+            self.stats.inc_value(stat, number)
+
+
+def _refuse_unfit(settings: BaseSettings) -> None:
+    dupefilter = settings.get("DUPEFILTER_CLASS")
+    if not issubclass(load_object(dupefilter), BloomRFPDupeFilter):
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = {dupefilter!r}: BloomScheduler checks requests in batches, which only "
+            "'scrapy_bloom.BloomRFPDupeFilter' and its subclasses can do; set that, or scrapy-redis's SCHEDULER"
+        )
+    queue = settings.get("SCHEDULER_QUEUE_CLASS") or defaults.SCHEDULER_QUEUE_CLASS
+    if not issubclass(load_object(queue), PriorityQueue):
+        raise ConfigError(
+            f"SCHEDULER_QUEUE_CLASS = {queue!r}: BloomScheduler holds what it takes from a sorted set, and a list has "
+            "no command that gives the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's "
+            "SCHEDULER"
+        )
