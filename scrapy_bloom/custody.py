@@ -10,8 +10,9 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import redis
@@ -27,6 +28,10 @@ Member = bytes | str
 _BEATS = 4
 # Whoever puts a dead worker's requests back keeps others from doing the same for so long.
 _RECOVERY_SECONDS = 10
+# Whoever may be about to clear everything keeps others from joining for so long, if it dies while it does.
+_CLOSING_SECONDS = 30
+_CLOSING_PAUSE = 0.05
+_LAST_BEAT_SECONDS = 2.0
 _CHUNK = 500
 # How far a worker looks along the queue: the head may be another's by the time that it is reached for.
 _AHEAD = 16
@@ -84,6 +89,9 @@ class Custody:
     def join(self) -> None:
         """Say that this worker lives, from now on until `leave`, in a thread: a busy reactor is not a dead worker."""
         self._beat()
+        # Who clears looks for workers after it has said that it will; who joins looks for that after it has joined.
+        while self._client.exists(keys.closing_key(self._key)):
+            time.sleep(_CLOSING_PAUSE)
         self._heart.start()
 
     def hold(self, members: Mapping[Member, float]) -> list[Hold]:
@@ -139,19 +147,32 @@ class Custody:
         return int(self._client.zcard(self._key))
 
     def is_work_elsewhere(self) -> bool:
-        """Whether other workers hold requests, or the queue has some again after they did."""
-        others = [keys.held_key(self._key, worker) for worker in self._beat() if worker != self._worker]
-        return bool(others) and any(self._client.zcard(key) for key in (*others, self._key, *others, self._key))
+        """Whether other workers hold requests, or one is so silent that it may turn out to have died holding some."""
+        silences = self._beat()
+        held = [keys.held_key(self._key, worker) for worker in silences]
+        if any(silence > 2 * self._lease / _BEATS for silence in silences.values()):
+            return True
+        # Requests go from the queue to a worker and, as others, back: both are looked at before and after the other.
+        return bool(held) and any(self._client.zcard(key) for key in (*held, self._key, *held, self._key))
 
-    def leave(self) -> bool:
-        """Put back what is still held, and say goodbye; says whether no other worker is left."""
+    def leave(self, clear: Callable[[], None] | None) -> None:
+        """Put back what is still held and say goodbye; the last worker to do so is the one to `clear`."""
         self._put_back(self._worker)
         self._client.zrem(keys.workers_key(self._key), self._worker)
-        return not self._client.zcard(keys.workers_key(self._key))
+        if clear is None:
+            return
+        closing = keys.closing_key(self._key)
+        self._client.sadd(closing, self._worker)
+        self._client.expire(closing, _CLOSING_SECONDS)
+        if not self._client.zcard(keys.workers_key(self._key)):
+            clear()
+        self._client.srem(closing, self._worker)
 
     def stop(self) -> None:
-        """Give no more signs of life."""
+        """Give no more signs of life, nor one that is under way."""
         self._stopped.set()
+        if self._heart.is_alive():
+            self._heart.join(_LAST_BEAT_SECONDS)
 
     def clear(self) -> None:
         """Forget what all workers hold; the queue itself is the scheduler's."""
@@ -174,14 +195,15 @@ class Custody:
                 # The reactor's own attempts say so once, and in which state the crawl is.
                 logger.debug("No sign of life could be given: %s", error)
 
-    def _beat(self) -> list[str]:
-        """Say that this worker lives, put back what silent ones held, and list the others that live."""
+    def _beat(self) -> dict[str, float]:
+        """Say that this worker lives, put back what silent ones held, and give the seconds of silence of the others."""
         found = self._client.eval(_BEAT, 1, keys.workers_key(self._key), self._worker)
         silences = {_text(name): float(silence) for name, silence in zip(found[::2], found[1::2], strict=True)}
+        del silences[self._worker]
         for worker, silence in silences.items():
-            if silence > self._lease and worker != self._worker:
+            if silence > self._lease:
                 self._recover(worker, silence)
-        return list(silences)
+        return silences
 
     def _recover(self, worker: str, silence: float) -> None:
         lock = keys.recovery_key(self._key, worker)

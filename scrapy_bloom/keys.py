@@ -30,6 +30,11 @@ def workers_key(queue: str) -> str:
     return f"{queue}:workers"
 
 
+def closing_key(queue: str) -> str:
+    """The key of the set of workers that may be about to clear everything."""
+    return f"{queue}:closing"
+
+
 def recovery_key(queue: str, worker: str) -> str:
     """The key that says that a dead worker's requests are being put back."""
     return f"{queue}:recovery:{worker}"

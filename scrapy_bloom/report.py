@@ -8,6 +8,7 @@ from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom import stats
 from scrapy_bloom.advice import warn_of_limits
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.info import FilterInfo
 
@@ -41,7 +42,7 @@ class Report:
             return
         try:
             self._info = self._filter.info()
-        except redis.RedisError as error:
+        except (BloomError, redis.RedisError) as error:
             logger.warning("How full the filter at %r is cannot be told: %s", self._filter.key, error)
         self._publish(self._info)
 

@@ -116,7 +116,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Deliver what waits and say goodbye; the last worker clears all unless SCHEDULER_PERSIST is set."""
         self._custody.stop()
         try:
-            is_last = patiently(self._leave, _LAST_TRY_SECONDS)
+            patiently(self._leave, _LAST_TRY_SECONDS)
         except (BloomError, redis.RedisError) as error:
             logger.error("Redis could not be told of the end of this worker: %s", error)
             if self._outbox.parcels:
@@ -127,20 +127,17 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     len(self._outbox),
                     path,
                 )
-            return
-        if is_last and not self.persist:
-            self.flush()
 
     def flush(self) -> None:
         """Delete the filter, the queue, and what workers hold of it."""
         super().flush()
         self._custody.clear()
 
-    def _leave(self) -> bool:
+    def _leave(self) -> None:
         while self._outbox:
             self._send()
         self._custody.release_and_count(self._finished().values())
-        return self._custody.leave()
+        self._custody.leave(None if self.persist else self.flush)
 
     def _take_up(self) -> None:
         """Queue what an earlier crawl could not deliver; whether the filter was told of it nobody knows."""

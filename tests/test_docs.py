@@ -39,6 +39,7 @@ def test_keys() -> None:
         keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
         keys.held_key("<queue>", "<worker>"),
         keys.workers_key("<queue>"),
+        keys.closing_key("<queue>"),
         keys.recovery_key("<queue>", "<worker>"),
     ]
     assert keys.layer_of_field(keys.layer_field(7)) == 7
