@@ -43,6 +43,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._fingerprinter: RequestFingerprinterProtocol | None = None
         self._filter: BloomFilter | None = None
         self._report: Report | None = None
+        self._has_ended = False
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -96,6 +97,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         If the filter was replaced by one that this crawl cannot use, the crawl is ended; the request is not dropped.
         """
+        if self._has_ended:
+            return False
         try:
             is_new = self.filter.add(self.request_fingerprint(request))
         except BloomError as error:
@@ -148,11 +151,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return "scrapy-redis"
 
     def end_crawl(self, error: Exception) -> None:
-        """Say why and end the crawl, where there is one; an error raised here would drop one request after another."""
+        """Say why and end the crawl, once; an error that is raised would drop one request after another."""
         if self._crawler is None or self._crawler.spider is None:
             raise error
-        logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", error)
-        compat.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
+        if not self._has_ended:
+            self._has_ended = True
+            logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", error)
+            compat.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
 
 
 def _unique_key() -> str:

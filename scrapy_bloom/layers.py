@@ -144,9 +144,14 @@ class Layers:
             yield from self.grow(newest)
 
     def clear(self) -> Steps[None]:
-        """Delete the filter, whatever is at its key; the parameters last are looked at by nobody."""
+        """Delete the filter, or whatever else is at its key; nobody's parameters matter."""
         snapshot: Snapshot = (yield [Load(self.key)])[0]
-        doomed = {key for layer in (*self.all, *self._stored(snapshot)) for key in layer.shard_keys}
+        try:
+            stored = self._stored(snapshot)
+        except WrongTypeError:
+            # A newer format may name its strings otherwise: they are not ours to guess.
+            stored = []
+        doomed = {key for layer in (*self.all, *stored) for key in layer.shard_keys}
         yield [Unlink(key) for key in (self.key, *sorted(doomed))]
         self.all = []
         self.deadline = math.inf

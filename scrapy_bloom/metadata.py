@@ -59,10 +59,13 @@ class Layer:
 
     @classmethod
     def parse(cls, key: str, index: int, text: str) -> Self:
-        """The layer that `dump` wrote."""
-        stored = json.loads(text)
-        size = Size(stored["hashes"], stored["bits"], stored["shards"])
-        return cls(key, index, stored["epoch"], stored["capacity"], stored["error_rate"], size, stored["created"])
+        """The layer that `dump` wrote; raises WrongTypeError for anything else."""
+        try:
+            stored = json.loads(text)
+            size = Size(stored["hashes"], stored["bits"], stored["shards"])
+            return cls(key, index, stored["epoch"], stored["capacity"], stored["error_rate"], size, stored["created"])
+        except (ValueError, KeyError, TypeError):
+            raise WrongTypeError(f"layer {index} of the filter at {key!r} cannot be read: use another key") from None
 
 
 @dataclass(frozen=True)
