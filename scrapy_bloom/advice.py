@@ -11,8 +11,8 @@ logger = logging.getLogger(__name__)
 def warn_of_limits(server: Any, key: str, memory_bytes: int) -> None:
     """Warn where the filter does not fit the server's maxmemory, or where the server may evict it.
 
-    `memory_bytes` is what the filter takes now. Managed servers may deny INFO, and a cluster answers for each node;
-    what they do not say is not warned about.
+    `memory_bytes` is what the filter takes when it is made. Managed servers may deny INFO, and a cluster answers for
+    each node; what they do not say is not warned about.
     """
     try:
         memory = server.info("memory")

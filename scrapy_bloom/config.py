@@ -8,6 +8,7 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom import options
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.metadata import Plan
 
 PREFIX = "BLOOMFILTER_"
 
@@ -38,6 +39,10 @@ class BloomConfig:
             if (name := PREFIX + each.name.upper()) in settings
         }
         return cls(**given)
+
+    def plan(self) -> Plan:
+        """What the filter is made by."""
+        return Plan(self.capacity, self.error_rate, self.expansion, self.ttl)
 
     def of_the_filter(self) -> dict[str, Any]:
         """Those that are arguments of BloomFilter; the others are the scheduler's."""

@@ -18,6 +18,7 @@ from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import compat
+from scrapy_bloom.advice import warn_of_limits
 from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import BloomFilter
@@ -78,9 +79,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.persist = settings.getbool("SCHEDULER_PERSIST") and bool(settings.get("SCHEDULER_DUPEFILTER_KEY"))
         self._crawler = crawler
         self._fingerprinter = _chosen_fingerprinter(settings, crawler)
+        warn_of_limits(self.server, key, config.plan().memory_bytes)
         self._filter = self._open(flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
         self._report = Report(self._filter, crawler.stats if crawler else None)
-        self._report.start(self.server)
+        self._report.start()
         if crawler is not None:
             crawler.signals.connect(self._report.finish, signals.spider_closed)
         return self
@@ -133,7 +135,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self.clear()
 
     def clear(self) -> None:
-        """Delete the filter; what the stats say of it stays."""
+        """Delete the filter; what the stats say of it stays. One that ended the crawl is not ours to delete."""
+        if self._has_ended:
+            return
         if self._report is not None:
             self._report.look()
         self.filter.clear()

@@ -18,7 +18,14 @@ class RefusedError(BloomError):
 
 
 class UnavailableError(BloomError):
-    """Raised when the server has been away for longer than the filter waits."""
+    """Raised when the server has been away for longer than `timeout` seconds; `fault` says how it showed."""
+
+    def __init__(self, timeout: float, fault: str) -> None:
+        self.fault = fault
+        super().__init__(
+            f"BLOOMFILTER_RETRY_TIMEOUT = {timeout:g}: Redis has been away for longer ({fault}); bring it back, or set "
+            "a longer time"
+        )
 
 
 class WrongTypeError(BloomError):

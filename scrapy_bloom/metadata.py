@@ -89,6 +89,11 @@ class Plan:
             object.__setattr__(self, name, getattr(options, name)(name, getattr(self, name)))
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes that a new filter takes."""
+        return self.first_layer("", 0, 0, 0.0).size.memory_bytes
+
+    @property
     def generation(self) -> float | None:
         """Seconds after which the newest layer has to make way for another; None: never."""
         return self.ttl and self.ttl / GENERATIONS

@@ -81,10 +81,7 @@ def patiently(attempt: Callable[[], T], timeout: float) -> T:
         except AWAY as error:
             waited = time.monotonic() - begin
             if waited >= timeout:
-                raise UnavailableError(
-                    f"Redis has been away for {waited:.0f} s ({_in_words(error)}): bring it back, or set a larger "
-                    f"BLOOMFILTER_RETRY_TIMEOUT (now {timeout:g})"
-                ) from None
+                raise UnavailableError(timeout, _in_words(error)) from None
             if pause == _FIRST_PAUSE:
                 logger.warning("Redis is away (%s): waiting for up to %g s", _in_words(error), timeout)
             time.sleep(min(pause, timeout - waited))
@@ -137,7 +134,7 @@ class Outage:
         except UnavailableError as error:
             if self._since is None:
                 self._since = now
-                logger.warning("%s. The crawl pauses until it is back", error)
+                logger.warning("Redis is away (%s): the crawl pauses until it is back", error.fault)
             self._next = time.monotonic() + _OUTAGE_PAUSE
             return None
         if self._since is not None:

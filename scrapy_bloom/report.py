@@ -7,7 +7,6 @@ import redis
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom import stats
-from scrapy_bloom.advice import warn_of_limits
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.info import FilterInfo
@@ -24,10 +23,9 @@ class Report:
         self._trips = 0
         self._info = bloom.info()
 
-    def start(self, server: Any) -> None:
-        """Say what was opened, and what about the server speaks against it."""
+    def start(self) -> None:
+        """Say what was opened."""
         self._publish(self._info)
-        warn_of_limits(server, self._filter.key, self._info.memory_bytes)
         logger.info("Opened the Bloom filter at %r: %s", self._filter.key, _in_words(self._info))
 
     def update(self) -> None:

@@ -137,7 +137,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         while self._outbox:
             self._send()
         self._custody.release_and_count(self._finished().values())
-        self._custody.leave(None if self.persist else self.flush)
+        self._custody.leave(None if self.persist or self._has_ended else self.flush)
 
     def _take_up(self) -> None:
         """Queue what an earlier crawl could not deliver; whether the filter was told of it nobody knows."""
