@@ -19,8 +19,10 @@ from scrapy_bloom.store import Said, Store
 
 logger = logging.getLogger(__name__)
 
+# Everything that redis-py raises; RedisClusterException is no RedisError.
+_FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
 # LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
-AWAY = (
+_AWAY = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
@@ -36,10 +38,14 @@ _NOT_DONE = (
     exceptions.ClusterDownError,
 )
 # Answers that no waiting changes. The first two are ConnectionErrors, and so are looked for first.
+_LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
+_PERMISSION = "allow BITFIELD, BITCOUNT, EVAL, HSETNX, HDEL and UNLINK on the filter's keys"
+# What Valkey and Redis say of a command that a script may not run; for them it is an error like any other.
+_FORBIDDEN_IN_A_SCRIPT = ("ACL failure", "can't run this command")
 _REFUSALS: dict[type[Exception], str] = {
-    exceptions.AuthenticationError: "check the user name and the password in REDIS_URL or REDIS_PARAMS",
-    exceptions.AuthorizationError: "check the user name and the password in REDIS_URL or REDIS_PARAMS",
-    exceptions.NoPermissionError: "allow BITFIELD, BITCOUNT, EVAL, HSETNX, HDEL and UNLINK on the filter's keys",
+    exceptions.AuthenticationError: _LOGIN,
+    exceptions.AuthorizationError: _LOGIN,
+    exceptions.NoPermissionError: _PERMISSION,
     exceptions.OutOfMemoryError: "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY",
 }
 _FIRST_PAUSE = 0.05
@@ -75,10 +81,10 @@ def patiently(attempt: Callable[[], T], timeout: float) -> T:
     while True:
         try:
             result = attempt()
-        except tuple(_REFUSALS) as error:
-            advice = next(text for kind, text in _REFUSALS.items() if isinstance(error, kind))
-            raise RefusedError(f"Redis refused a command ({_in_words(error)}): {advice}") from None
-        except AWAY as error:
+        except _FAULTS as error:
+            advice = _advice(error)
+            if advice is not None:
+                raise RefusedError(f"Redis refused a command ({_in_words(error)}): {advice}") from None
             waited = time.monotonic() - begin
             if waited >= timeout:
                 raise UnavailableError(timeout, _in_words(error)) from None
@@ -107,7 +113,7 @@ class PatientStore:
             nonlocal repeated
             try:
                 said = self._store.execute(ops)
-            except AWAY as error:
+            except _FAULTS as error:
                 # A server that says so has not carried the operation out; of several, others may be.
                 repeated = repeated or len(ops) > 1 or not isinstance(error, _NOT_DONE)
                 raise
@@ -141,6 +147,18 @@ class Outage:
             logger.warning("Redis is back after %.1f s: the crawl goes on", now - self._since)
             self._since = None
         return result
+
+
+def _advice(error: Exception) -> str | None:
+    """What to do about an error that waiting does not change; None: the server is away, and worth waiting for."""
+    for kind, advice in _REFUSALS.items():
+        if isinstance(error, kind):
+            return advice
+    words = _in_words(error)
+    if isinstance(error, _AWAY) or "NOREPLICAS" in words:
+        return None
+    is_forbidden = any(part in words for part in _FORBIDDEN_IN_A_SCRIPT)
+    return _PERMISSION if is_forbidden else "see what it says"
 
 
 def _in_words(error: Exception) -> str:

@@ -115,6 +115,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def close(self, reason: str) -> None:  # noqa: ARG002  # the engine passes it
         """Deliver what waits and say goodbye; the last worker clears all unless SCHEDULER_PERSIST is set."""
         self._custody.stop()
+        self.df.filter.retry_timeout = _LAST_TRY_SECONDS
         try:
             patiently(self._leave, _LAST_TRY_SECONDS)
         except (BloomError, redis.RedisError) as error:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from redis import RedisCluster
+
 from scrapy_bloom.ops import Op
 
 
@@ -38,11 +40,16 @@ class RedisStore:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._is_cluster = isinstance(client, RedisCluster)
 
     def execute(self, ops: Sequence[Op]) -> Said:
-        """One operation is one command; several are one pipeline, and on a cluster one for each node."""
-        if len(ops) == 1:
-            return Said([ops[0].reply(self._client.execute_command(*ops[0].wire()))])
+        """One operation is one command, and several are one pipeline.
+
+        In a cluster they are sent one by one: redis-py's pipeline there sends commands again when a reply was lost, in
+        silence, and that cannot be turned off.
+        """
+        if len(ops) == 1 or self._is_cluster:
+            return Said(op.reply(self._client.execute_command(*op.wire())) for op in ops)
         pipeline = self._client.pipeline(transaction=False)
         for op in ops:
             pipeline.execute_command(*op.wire())

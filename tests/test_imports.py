@@ -19,6 +19,7 @@ OUTSIDE = {
     "config": {"scrapy"},
     "compat": {"scrapy"},
     "stats": {"scrapy"},
+    "store": {"redis"},
     "patience": {"redis"},
     "advice": {"redis"},
     "report": {"redis", "scrapy"},
