@@ -1,0 +1,1 @@
+"""The measurements behind what scrapy-bloom promises: `python -m benchmarks --help`."""
