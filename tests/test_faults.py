@@ -1,0 +1,486 @@
+"""Crawls in the middle of which something fails: every page is fetched, and scrapy-redis as it is shows what is lost.
+
+Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests import crawling
+from tests.crawling import Crawl, Worker
+from tests.faults import Links, Moments, chain, ledger_settings, read_ledger, serving_once, tree
+from tests.proxy import Place, at_random, proxying
+from tests.servers import Server, running
+from tests.sites import Site
+
+PAGES = 121
+DELAY = 0.02
+# When in a crawl it happens.
+MIDDLE = 40
+
+OURS: dict[str, object] = {"SCHEDULER": "scrapy_bloom.BloomScheduler", "DUPEFILTER_CLASS": crawling.BLOOM}
+STOCK: dict[str, object] = {
+    "SCHEDULER": crawling.REDIS_SCHEDULER,
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+}
+# scrapy-redis's own Scheduler, with our filter.
+FILTER_ALONE: dict[str, object] = {"SCHEDULER": crawling.REDIS_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
+
+Kind = dict[str, object]
+
+
+class Scene:
+    """A site, its moments, and crawls of it that share a queue, a filter and a ledger."""
+
+    def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
+        self.site = site
+        self.moments = moments
+        self.workers: list[Worker] = []
+        self._directory = directory
+        self._ledger = directory / "ledger"
+        self._settings = {**settings, **ledger_settings(self._ledger)}
+
+    @property
+    def fetched(self) -> Counter[str]:
+        """How often spiders got each page."""
+        return Counter(read_ledger(self._ledger, self.site))
+
+    @property
+    def missed(self) -> set[str]:
+        """The pages that no spider got."""
+        return set(self.site.links) - set(self.fetched)
+
+    @property
+    def twice(self) -> int:
+        """How many fetches were not the first of their page."""
+        return self.fetched.total() - len(self.fetched)
+
+    def start(self, name: str, kind: Kind, **settings: object) -> Worker:
+        """A worker that begins to crawl."""
+        worker = Worker(name, self.site.url, self._directory, {**self._settings, **kind, **settings})
+        self.workers.append(worker)
+        return worker
+
+    def crawl(self, kind: Kind, name: str = "worker", **settings: object) -> Crawl:
+        """Crawl to the end."""
+        return self.start(name, kind, **settings).wait()
+
+    def log(self, name: str) -> str:
+        """What a worker has logged until now."""
+        return (self._directory / f"{name}.log").read_text()
+
+
+@contextmanager
+def scene(links: Links, directory: Path, server_url: str, key: str, delay: float = DELAY) -> Iterator[Scene]:
+    """A site to crawl; workers that are left are killed at the end."""
+    settings = {
+        "REDIS_URL": server_url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    with serving_once(links, delay) as (site, moments):
+        played = Scene(site, moments, directory, settings)
+        try:
+            yield played
+            moments.check()
+        finally:
+            for worker in played.workers:
+                worker.process.kill()
+                worker.process.wait()
+
+
+@pytest.fixture
+def durable() -> Iterator[Server]:
+    """A server of the test's own that forgets nothing when it is killed."""
+    with running("valkey", "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+def keys_of(client: redis.Redis, key: str) -> set[str]:
+    """Everything that is stored for a crawl."""
+    return {each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000)}
+
+
+def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
+    """What of that is the filter's."""
+    return {each for each in keys_of(client, key) if not each.startswith(f"{key}:queue")}
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, and fail when it does not come true."""
+    end = time.monotonic() + crawling.LIMIT
+    while not condition():
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
+def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    """Show a line, which pytest-xdist passes on by stderr alone."""
+    with capsys.disabled():
+        print(f"\n{line}", file=sys.stderr)
+
+
+def complaints_in(log: str) -> list[str]:
+    """The warnings and errors of this package."""
+    lines = [line for line in log.splitlines() if "[scrapy_bloom." in line]
+    return [line for line in lines if " WARNING: " in line or " ERROR: " in line]
+
+
+def assert_ended_well(*crawls: Crawl) -> None:
+    """Each ended by itself, with no error that anybody has to read."""
+    for ended in crawls:
+        assert "Traceback" not in ended.log
+        assert ended.exit_code == 0
+        assert ended.stats["finish_reason"] == "finished"
+
+
+# Redis goes and comes back.
+
+
+class Outage:
+    """Kills a server, and starts it again after some seconds."""
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        self._server = server
+        self._timer = threading.Timer(seconds, server.start)
+
+    def __call__(self, _: str) -> None:
+        self._server.kill()
+        self._timer.start()
+
+    def join(self) -> None:
+        """Wait until the server is back."""
+        self._timer.join()
+
+
+OUTAGES = {"chain, 2 s": (chain, 2.0), "tree, 2 s": (tree, 2.0), "tree, 15 s": (tree, 15.0)}
+
+
+def crawl_with_outage(kind: Kind, durable: Server, key: str, directory: Path, outage: str) -> tuple[Crawl, Scene]:
+    """A crawl in the middle of which Redis is killed and comes back."""
+    shape, seconds = OUTAGES[outage]
+    with scene(shape(PAGES), directory, durable.url, key) as played:
+        away = Outage(durable, seconds)
+        played.moments.when(MIDDLE, away)
+        ended = played.crawl(kind)
+        away.join()
+    return ended, played
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_redis_killed(
+    outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Redis is killed and comes back: the crawl pauses, goes on, and fetches every page."""
+    ended, played = crawl_with_outage(OURS, durable, key, tmp_path, outage)
+    tell(capsys, f"Redis killed ({outage}): BloomScheduler missed {len(played.missed)}, {played.twice} fetched twice")
+    assert played.missed == set()
+    assert_ended_well(ended)
+    assert max(played.fetched.values()) <= 2
+    with durable.client() as client:
+        assert keys_of(client, key) == set()
+
+
+@pytest.mark.parametrize("outage", ["chain, 2 s", "tree, 2 s"])
+def test_redis_killed_under_scrapy_redis(
+    outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: scrapy-redis misses pages."""
+    ended, played = crawl_with_outage(STOCK, durable, key, tmp_path, outage)
+    reason = ended.stats["finish_reason"]
+    tell(capsys, f"Redis killed ({outage}): scrapy-redis missed {len(played.missed)} of {PAGES}, {reason!r}")
+    assert played.missed
+
+
+def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that is started before Redis waits for it, and then fetches every page."""
+    durable.kill()
+    with scene(tree(13), tmp_path, durable.url, key) as played:
+        worker = played.start("worker", OURS)
+        until(lambda: complaints_in(played.log("worker")))
+        durable.start()
+        ended = worker.wait()
+        assert played.missed == set()
+    assert_ended_well(ended)
+
+
+def test_redis_never_up(durable: Server, key: str, tmp_path: Path) -> None:
+    """Without Redis a crawl waits for as long as it is told, and then fails with one clear error."""
+    durable.kill()
+    with scene(tree(13), tmp_path, durable.url, key) as played:
+        ended = played.crawl(OURS, BLOOMFILTER_RETRY_TIMEOUT=0.5)
+        assert ended.exit_code == crawling.REFUSED_EXIT_CODE
+        assert played.site.fetched == []
+    errors = {line for line in ended.log.splitlines() if line.startswith("scrapy_bloom.errors.")}
+    assert len(errors) == 1
+    assert "BLOOMFILTER_RETRY_TIMEOUT = 0.5" in errors.pop()
+
+
+# Replies are lost.
+
+
+def crawl_with_lost_replies(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[Crawl, Scene, int]:
+    """A crawl with 20 replies to the filter lost; gives how many commands were carried out again."""
+    with (
+        proxying(valkey.port, "BITFIELD", "SADD") as proxy,
+        scene(tree(PAGES), directory, proxy.url, key) as played,
+    ):
+        # Never two in a row, so that scrapy-redis's one further attempt gets through, and nobody hears of it.
+        proxy.plan = iter([None, None, None, Place.AFTER, None, None, Place.REPLY] * 10)
+        ended = played.crawl(kind)
+        return ended, played, proxy.resent
+
+
+def test_replies_lost_to_the_filter_alone(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The filter under scrapy-redis's Scheduler: no reply that is lost loses a page, and each is counted."""
+    ended, played, resent = crawl_with_lost_replies(FILTER_ALONE, valkey, key, tmp_path)
+    assert played.missed == set()
+    assert played.twice == 0
+    assert_ended_well(ended)
+    assert ended.stats["bloomfilter/ambiguous"] == resent == 20
+
+
+def test_replies_lost_to_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The control: scrapy-redis ends its crawl well, and has missed pages."""
+    ended, played, _ = crawl_with_lost_replies(STOCK, valkey, key, tmp_path)
+    assert played.missed
+    assert_ended_well(ended)
+
+
+def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Whatever the scheduler sends may be cut anywhere, the signs of life included: no page is lost."""
+    places = [each for each in Place if each is not Place.STALL]
+    with proxying(valkey.port) as proxy, scene(tree(PAGES), tmp_path, proxy.url, key) as played:
+        # Not while it starts, which has another way to wait.
+        plan = at_random(random.Random(5), places, 20, 25)
+        played.moments.when(2, lambda _: setattr(proxy, "plan", plan))
+        ended = played.crawl(OURS)
+        assert played.missed == set()
+        assert proxy.faults >= 15
+    assert_ended_well(ended)
+
+
+def test_clients_killed(valkey: Server, key: str, tmp_path: Path) -> None:
+    """All connections are killed every 100 ms for 3 seconds, and no page is lost."""
+    killed = 0
+    stop = threading.Event()
+
+    def kill() -> None:
+        nonlocal killed
+        with valkey.client() as client:
+            for _ in range(30):
+                killed += client.client_kill_filter(_type="normal", skipme=True)
+                stop.wait(0.1)
+
+    killer = threading.Thread(target=kill)
+    with scene(chain(PAGES), tmp_path, valkey.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: killer.start())
+        ended = played.crawl(OURS)
+        stop.set()
+        killer.join()
+        assert played.missed == set()
+    assert killed >= 5
+    assert_ended_well(ended)
+
+
+# The filter is lost.
+
+
+def crawl_with_loss(valkey: Server, key: str, directory: Path, lost: Callable[[set[str]], set[str]]) -> Crawl:
+    """A crawl in the middle of which some of the filter's keys are deleted; no page is missed."""
+    with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
+
+        def lose(_: str) -> None:
+            assert client.unlink(*lost(keys_of_the_filter(client, key))) > 0
+
+        played.moments.when(MIDDLE, lose)
+        ended = played.crawl(OURS)
+        assert played.missed == set()
+        assert max(played.fetched.values()) <= 2
+        assert keys_of(client, key) == set()
+    assert_ended_well(ended)
+    return ended
+
+
+def warnings_about(ended: Crawl, key: str) -> list[str]:
+    """The warnings of this package that name the filter."""
+    return [
+        line for line in ended.log.splitlines() if "[scrapy_bloom." in line and " WARNING: " in line and key in line
+    ]
+
+
+def test_filter_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A filter that is deleted is noticed and made anew, with one warning."""
+    ended = crawl_with_loss(valkey, key, tmp_path, lambda keys: keys)
+    (warning,) = complaints_in(ended.log)
+    assert "replaced" in warning
+
+
+def test_shard_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A shard that is evicted is noticed and made anew, with one warning."""
+    ended = crawl_with_loss(valkey, key, tmp_path, lambda keys: keys - {key})
+    (warning,) = complaints_in(ended.log)
+    assert "1 of 1 shards" in warning
+
+
+# Workers go.
+
+
+# A worker that says nothing for so many seconds is taken for dead.
+LEASE = {"BLOOMFILTER_LEASE": 2}
+
+
+def crawl_with_killed_workers(
+    kind: Kind, valkey: Server, key: str, directory: Path, *, workers: int, kills: int
+) -> tuple[list[Crawl], Scene]:
+    """A tree of 600 pages; at random moments the worker that asks for a page is killed, and another started."""
+    source = random.Random(6)
+    crawls: list[Crawl] = []
+    with scene(tree(600), directory, valkey.url, key, delay=0.05) as played:
+        by_name: dict[str, Worker] = {}
+
+        def start() -> None:
+            name = f"worker-{len(by_name)}"
+            # What is cleared at the end would be crawled anew by one that is still starting then.
+            by_name[name] = played.start(name, kind, CONCURRENT_REQUESTS=8, SCHEDULER_PERSIST=True)
+
+        def kill(victim: str) -> None:
+            process = by_name[victim].process
+            if process.poll() is not None:  # it was killed while this page was on its way: another one will do
+                played.moments.when(played.moments.asked + 1, kill)
+                return
+            process.kill()
+            process.wait()
+            start()
+
+        for part in range(kills):
+            played.moments.when(source.randrange(30, 100) + 100 * part, kill)
+        for _ in range(workers):
+            start()
+        # The list grows while they are killed.
+        crawls.extend(worker.wait() for worker in played.workers)
+    assert len(crawls) == workers + kills
+    return crawls, played
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_killed(
+    workers: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workers are killed at random moments and replaced: no page is missed, and the crawl ends by itself."""
+    crawls, played = crawl_with_killed_workers({**OURS, **LEASE}, valkey, key, tmp_path, workers=workers, kills=4)
+    recovered = sum(ended.stats.get("bloomfilter/recovered", 0) for ended in crawls)
+    tell(
+        capsys,
+        f"{workers} workers, 4 times one killed and replaced: BloomScheduler missed {len(played.missed)} of 600, "
+        f"{played.twice} fetched twice, {recovered} put back",
+    )
+    assert played.missed == set()
+    assert_ended_well(*(ended for ended in crawls if ended.exit_code != -signal.SIGKILL))
+    assert recovered > 0
+    with valkey.client() as client:
+        assert keys_of(client, key) == keys_of_the_filter(client, key)
+
+
+def test_workers_killed_under_scrapy_redis(
+    valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: what a worker held when it was killed is never fetched."""
+    _, played = crawl_with_killed_workers(STOCK, valkey, key, tmp_path, workers=2, kills=1)
+    tell(capsys, f"2 workers, one killed and replaced: scrapy-redis missed {len(played.missed)} of 600")
+    assert played.missed
+
+
+def test_ctrl_c_during_an_outage(durable: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that is stopped while Redis is away stops within seconds; the next one fetches all that is left."""
+    settings: dict[str, object] = {"SCHEDULER_PERSIST": True, **LEASE}
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: durable.kill())
+        worker = played.start("first", OURS, **settings)
+        until(lambda: complaints_in(played.log("first")))
+        begin = time.monotonic()
+        worker.process.send_signal(signal.SIGINT)
+        first = worker.wait()
+        assert time.monotonic() - begin < 10
+        assert first.stats["finish_reason"] == "shutdown"
+        assert "Traceback" not in first.log
+        assert played.missed
+        durable.start()
+        second = played.crawl(OURS, "second", **settings)
+        assert played.missed == set()
+        assert max(played.fetched.values()) <= 2
+    assert_ended_well(second)
+
+
+def test_ctrl_c_just_before_redis_is_back(durable: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that is stopped tries to deliver for a while: a Redis that comes back soon has everything."""
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: durable.kill())
+        worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE)
+        until(lambda: complaints_in(played.log("first")))
+        worker.process.send_signal(signal.SIGINT)
+        # As soon as it has found that it cannot deliver.
+        until(lambda: complaints_in(played.log("first").partition("Closing spider")[2]))
+        durable.start()
+        first = worker.wait()
+        assert " ERROR: " not in first.log
+        assert list(tmp_path.glob("undelivered*")) == []
+        second = played.crawl(OURS, "second", SCHEDULER_PERSIST=True, **LEASE)
+        assert played.missed == set()
+    assert_ended_well(second)
+
+
+def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[set[str], Crawl, Scene]:
+    """Two workers without SCHEDULER_PERSIST, one of which ends early; gives the keys that there are then."""
+    with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
+        # A worker of scrapy-redis that finds the queue empty leaves, so that there must be something in it.
+        played.crawl(kind, "first", SCHEDULER_PERSIST=True, CLOSESPIDER_PAGECOUNT=2, CONCURRENT_REQUESTS=1)
+        both, alone = threading.Event(), threading.Event()
+        arrived: Counter[str] = Counter()
+        slow = played.site.before
+
+        def meet(worker: str) -> None:
+            slow(worker)
+            arrived[worker] += 1
+            if len(arrived) == 2:
+                both.set()
+            both.wait(crawling.LIMIT)
+            if worker == "right" and arrived[worker] > 10:
+                alone.wait(crawling.LIMIT)
+
+        played.site.before = meet
+        left = played.start("left", kind, CONCURRENT_REQUESTS=1, CLOSESPIDER_PAGECOUNT=10)
+        right = played.start("right", kind, CONCURRENT_REQUESTS=1)
+        assert left.wait().stats["finish_reason"] == "closespider_pagecount"
+        rest = keys_of(client, key)
+        alone.set()
+        return rest, right.wait(), played
+
+
+def test_first_to_finish_clears_nothing(valkey: Server, key: str, tmp_path: Path) -> None:
+    """With SCHEDULER_PERSIST=False the last worker clears all keys, and no other any."""
+    rest, ended, played = crawl_with_one_that_leaves(OURS, valkey, key, tmp_path)
+    assert {key, f"{key}:queue", f"{key}:0:0"} <= rest
+    assert played.missed == set()
+    assert played.twice == 0
+    assert_ended_well(ended)
+    with valkey.client() as client:
+        assert keys_of(client, key) == set()
+
+
+def test_first_to_finish_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The control: the first worker to finish deletes the queue under the other."""
+    _, _, played = crawl_with_one_that_leaves(STOCK, valkey, key, tmp_path)
+    assert played.missed
