@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from scrapy_bloom.metadata import Layer
+from scrapy_bloom.metadata import MARGIN, Layer
 from scrapy_bloom.ops import Sample
 from scrapy_bloom.sizing import HEADER_BYTES, capacity_at, count_of_fill, error_rate_at
 
 # 64 KB are counted in 0.1 to 0.2 ms, and give the number of items within 0.2 % at half full (one standard deviation).
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLE_ERROR = 0.005
-# A layer counts as full this part of its items early: for the sample's error, and for what others add meanwhile.
-_MARGIN = 1 / 64
 # All workers together may add this part of what still fits in before one of them looks again, but a look is not taken
 # more often than after this part of the layer.
 _AHEAD = 1 / 4
@@ -74,7 +72,7 @@ class Gauge:
 
     def room(self, layer: Layer) -> float:
         """Items that a layer still takes before its error rate is the one it may have; not above 0: it is full."""
-        return capacity_at(layer.size, layer.error_rate) * (1 - _MARGIN) - self._counts[layer.index]
+        return capacity_at(layer.size, layer.error_rate) * (1 - MARGIN) - self._counts[layer.index]
 
     def error_rate(self, layers: Iterable[Layer]) -> float:
         """The error rate of these layers together, at most their sum."""

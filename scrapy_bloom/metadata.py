@@ -1,6 +1,7 @@
 """What is stored beside the bits: the plan that every worker must agree on, and the layers there are, as JSON."""
 
 import json
+import math
 import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -15,6 +16,9 @@ FORMAT = 1
 # worker that was stopped between its look at the clock and its addition.
 GENERATIONS = 5
 LIFETIME = 1.25
+# A layer counts as full this part of its items early, for the sample's error and for what others add meanwhile; it has
+# room for twice as much more, so that a filter that was sized right does not grow.
+MARGIN = 1 / 64
 # A filter whose layers were overfilled, by very many workers at once, gives the next one this part of its error rate.
 _LEAST_LEFT = 1 / 64
 
@@ -135,14 +139,18 @@ class Plan:
     def first_layer(self, key: str, index: int, epoch: int, now: float) -> Layer:
         """The layer that begins a filter in which nothing is alive."""
         capacity, error_rate = self._first_capacity, self._share(self.error_rate)
-        return Layer(key, index, epoch, capacity, error_rate, size_for(capacity, error_rate), now)
+        return Layer(key, index, epoch, capacity, error_rate, self._size(capacity, error_rate), now)
 
     def next_layer(self, newest: Layer, error_rate: float, now: float) -> Layer:
         """The layer that follows those alive, whose error rates are now `error_rate` together."""
         capacity = self._first_capacity if self.is_over_age(newest, now) else newest.capacity * self.expansion
         share = self._share(max(self.error_rate - error_rate, self.error_rate * _LEAST_LEFT))
-        size = size_for(capacity, share)
+        size = self._size(capacity, share)
         return Layer(newest.key, newest.index + 1, newest.epoch, capacity, share, size, now)
+
+    def _size(self, capacity: int, error_rate: float) -> Size:
+        """The size of a layer, with room for what a filter that grows has to keep free at the end of it."""
+        return size_for(math.ceil(capacity * (1 + 2 * MARGIN)) if self.expansion else capacity, error_rate)
 
     def _share(self, left: float) -> float:
         """The error rate of a layer: half of what is left, or all of it where no other layer will follow.

@@ -66,6 +66,14 @@ def test_each_layer_is_larger_and_stricter(make_filter: MakeFilter) -> None:
         taken += 1.1 * layer.estimated_error_rate
 
 
+@pytest.mark.parametrize("capacity", [1000, 20_000, 60_000])
+def test_a_filter_that_was_sized_right_does_not_grow(capacity: int) -> None:
+    """A filter holds its capacity in its first layer, whatever the samples' error."""
+    bloom = MemoryBloomFilter(capacity=capacity, error_rate=1e-3, cache_size=0)
+    bloom.add_many(urls(0, capacity))
+    assert bloom.info().layers == 1
+
+
 def test_round_trips_do_not_depend_on_the_batch(make_filter: MakeFilter) -> None:
     """With several layers a repeat is one round trip and a new item two, for a batch of any size."""
     bloom = make_filter(capacity=1000, cache_size=0)
