@@ -26,10 +26,17 @@ def contains(layers: Layers, items: Sequence[bytes]) -> Steps[set[bytes]]:
     for _ in range(_MOST_RECOVERIES):
         if layers.is_due or not layers.all:
             yield from layers.age()
-        present, lost = yield from _read(layers, layers.all, items)
-        if not lost:
+        newest = layers.newest
+        present, lost, is_sealed = yield from _read(layers, layers.all, items)
+        if lost:
+            yield from layers.recover(lost)
+        elif not is_sealed or len(present) == len(items):
             break
-        yield from layers.recover(lost)
+        else:
+            # Another worker has gone on to a layer that is not known here, or is about to.
+            yield from layers.open()
+            if layers.newest == newest:
+                break
     return present
 
 
@@ -109,7 +116,7 @@ def _add_part(layers: Layers, items: Sequence[bytes], unsure: Set[bytes]) -> Ste
             ahead, epoch = layers.all, layers.epoch
         lost: set[str] = set()
         if len(ahead) > 1:
-            present, lost = yield from _read(layers, ahead, batch.pending)
+            present, lost, _ = yield from _read(layers, ahead, batch.pending)
             batch.read(present)
         if batch.pending and not lost:
             checks = _checks(ahead[-1:], batch.pending, mark=True)
@@ -134,8 +141,8 @@ def _checks(ahead: Sequence[Layer], items: Sequence[bytes], *, mark: bool) -> li
     return [Check(*layer.locate(item), mark) for layer in ahead for item in items]
 
 
-def _read(layers: Layers, ahead: Sequence[Layer], items: Sequence[bytes]) -> Steps[tuple[set[bytes], set[str]]]:
-    """The items that are in one of these layers, and the keys of shards that were lost."""
+def _read(layers: Layers, ahead: Sequence[Layer], items: Sequence[bytes]) -> Steps[tuple[set[bytes], set[str], bool]]:
+    """The items in one of these layers, the keys of shards that were lost, and whether the last layer is sealed."""
     checks = _checks(ahead, items, mark=False)
     said = yield checks
     present: set[bytes] = set()
@@ -145,4 +152,5 @@ def _read(layers: Layers, ahead: Sequence[Layer], items: Sequence[bytes]) -> Ste
             lost.add(check.key)
         elif is_present:
             present.add(items[number % len(items)])
-    return present, lost
+    is_sealed = any(not layers.is_live(found) for found, _ in said[-len(items) :])
+    return present, lost, is_sealed

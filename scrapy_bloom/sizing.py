@@ -133,6 +133,8 @@ def size_for(capacity: int, error_rate: float, max_shard_bytes: int = MAX_SHARD_
     hashes = choose_hashes(capacity, error_rate)
     data_bytes = -(-bits_needed(capacity, error_rate, hashes) // 8)
     fewest = -(-data_bytes // (max_shard_bytes - HEADER_BYTES - _STRING_OVERHEAD))
+    while _rounded(hashes, data_bytes, fewest).shard_bytes > max_shard_bytes:
+        fewest += 1
     most = max(fewest, min(_MOST_SHARDS_BY_CHOICE, data_bytes // _SMALLEST_SHARD_BYTES), 1)
     best = _rounded(hashes, data_bytes, fewest)
     for shards in range(fewest + 1, max(most, fewest + fewest // 2) + 1):

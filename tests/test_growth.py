@@ -86,6 +86,18 @@ def test_round_trips_do_not_depend_on_the_batch(make_filter: MakeFilter) -> None
     assert bloom.counters.round_trips == before + 3
 
 
+def test_asking_sees_what_others_added_after_a_growth(client: redis.Redis, key: str) -> None:
+    """A worker that only asks notices that the filter has grown: no item that another added is missing."""
+    asking = BloomFilter(client, key, capacity=100, error_rate=1e-3, cache_size=0)
+    adding = BloomFilter(client, key, capacity=100, error_rate=1e-3, cache_size=0)
+    for start in range(0, 5000, 500):
+        adding.add_many(urls(start, start + 500))
+        assert asking.contains_many(urls(start, start + 500)) == [True] * 500
+    before = asking.counters.round_trips
+    assert "nobody added this" not in asking
+    assert asking.counters.round_trips == before + 1
+
+
 def test_a_growth_is_logged_once(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """The worker that begins a layer says so, with the sizes; the others adopt it in silence."""
     workers = [BloomFilter(client, key, capacity=1000, error_rate=1e-3) for _ in range(3)]
