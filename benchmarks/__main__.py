@@ -71,4 +71,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
+        say("Interrupted.")
         sys.exit(130)

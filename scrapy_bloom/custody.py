@@ -182,10 +182,14 @@ class Custody:
         self._client.unlink(self._held)
 
     def _pipeline(self) -> Any:
-        """Commands that are carried out in their order: one round trip on a server, and one each in a cluster."""
+        """Commands that are carried out in their order, none after one that fails.
+
+        One round trip on a server, as a transaction: a full server refuses to hold a request, but would still take it
+        from the queue. One round trip each in a cluster, where a transaction cannot span the keys.
+        """
         if self._is_cluster:
             return _OneByOne(self._client)
-        return self._client.pipeline(transaction=False)
+        return self._client.pipeline(transaction=True)
 
     def _beat_on(self) -> None:
         while not self._stopped.wait(self._lease / _BEATS):

@@ -5,18 +5,41 @@ The crawling processes load this file for `Ledger`, so that it imports nothing t
 
 import json
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tests.sites import Site, serving
+
+if TYPE_CHECKING:
+    import pytest
 
 Links = Mapping[str, Sequence[str]]
 Action = Callable[[str], object]
 
 FANOUT = 3
+# How long is waited for what must happen; only a machine that hangs comes near it.
+LIMIT = 60.0
+_POLL_SECONDS = 0.01
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, and fail when it does not come true."""
+    end = time.monotonic() + LIMIT
+    never = threading.Event()
+    while not condition():
+        assert time.monotonic() < end
+        never.wait(_POLL_SECONDS)
+
+
+def tell(capsys: "pytest.CaptureFixture[str]", line: str) -> None:
+    """Show a line, which pytest-xdist passes on by stderr alone."""
+    with capsys.disabled():
+        print(f"\n{line}", file=sys.stderr)
 
 
 def chain(pages: int) -> Links:

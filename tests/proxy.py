@@ -17,13 +17,18 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 
 class Place(StrEnum):
-    """Where in the exchange of a command and its reply a fault is; the connection ends there."""
+    """Where in the exchange of a command and its reply a fault is; only after a late reply the connection goes on."""
 
     BEFORE = "before the request"
     REQUEST = "in mid-request"
     AFTER = "after the request"
     REPLY = "in mid-reply"
     STALL = "no reply in time"
+    LATE = "late reply"
+
+
+CUTS = (Place.BEFORE, Place.REQUEST, Place.AFTER, Place.REPLY)
+"""The places where the connection is cut, of which the client hears at once."""
 
 
 Plan = Iterator[Place | None]
@@ -32,6 +37,7 @@ Plan = Iterator[Place | None]
 DONE = (Place.AFTER, Place.REPLY, Place.STALL)
 """The places where the server has carried the command out, and the client does not know."""
 
+_LATE_SECONDS = 0.05
 # What a client sends when it connects: a fault there is one like any other before the request.
 _HANDSHAKE = frozenset({b"HELLO", b"AUTH", b"CLIENT", b"SELECT"})
 
@@ -59,6 +65,7 @@ class Proxy(ThreadingTCPServer):
         self.plan: Plan = iter(())
         self.done: Counter[bytes] = Counter()
         self.faults = 0
+        self.ended = threading.Event()
         self._names = frozenset(name.encode() for name in names)
         self._lock = threading.Lock()
 
@@ -103,6 +110,7 @@ def proxying(upstream: int, *names: str) -> Iterator[Proxy]:
         try:
             yield proxy
         finally:
+            proxy.ended.set()
             proxy.shutdown()
             thread.join()
 
@@ -133,14 +141,16 @@ class _Connection(StreamRequestHandler):
         reply = _read(replies)
         if is_aimed_at:
             self.server.note_done(command)
-        if place is None:
+        if place is Place.LATE:
+            self.server.ended.wait(_LATE_SECONDS)
+        if place in {None, Place.LATE}:
             self.wfile.write(reply)
         elif place is Place.REPLY:
             self.wfile.write(reply[: len(reply) // 2])
         elif place is Place.STALL:
             while self.rfile.read(1):  # until the client gives up
                 pass
-        return place is None
+        return place in {None, Place.LATE}
 
 
 def _read(stream: BufferedIOBase) -> bytes:

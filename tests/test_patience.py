@@ -6,13 +6,14 @@ The faults are real: a proxy that cuts connections at known places, servers that
 import logging
 import random
 import socket
-import sys
+import subprocess
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -25,25 +26,24 @@ from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomError, BloomFilter, BloomRFPDupeFilter, RefusedError, UnavailableError
-from tests.proxy import DONE, Place, Proxy, at_random, proxying
+from tests.faults import LIMIT, tell, until
+from tests.proxy import CUTS, DONE, Place, Proxy, at_random, proxying
 from tests.servers import KINDS, Server, running
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test
-# How long a test waits for what must happen, and its clients for a reply; only a machine that hangs comes near it.
-LIMIT = 60.0
-# How long they wait for one that does not come. It may be too short for a busy machine, and then is a stall more.
+# How long clients wait for a reply that does not come. It may be too short for a busy machine: then it is a stall more.
 STALL_TIMEOUT = 0.3
 
-# 1,000 faults over 10,000 items, 1,000 for each place one by one and as many in batches; a fault comes on average after
-# so many commands that all of them come.
+# 1,000 faults over 10,000 items, 1,000 for each place one by one and as many in batches. How many faults, and how many
+# commands they are apart on average: so few that all have come when every item was sent once.
 ITEMS = 1000
 BATCH = 20
 WORKERS = 5
-ONE_BY_ONE = dict.fromkeys(Place, (185, 6)) | {Place.STALL: (30, 30)}
-IN_BATCHES = dict.fromkeys(Place, (50, 25)) | {Place.STALL: (30, 32)}
+ONE_BY_ONE = dict.fromkeys(CUTS, (185, 6)) | {Place.STALL: (30, 30)}
+IN_BATCHES = dict.fromkeys(CUTS, (50, 18)) | {Place.STALL: (30, 30)}
 
 T = TypeVar("T")
-every_place = pytest.mark.parametrize("place", Place)
+every_place = pytest.mark.parametrize("place", ONE_BY_ONE)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def proxy(valkey: Server) -> Iterator[Proxy]:
 @contextmanager
 def filter_at(port: int, key: str, **options: Any) -> Iterator[BloomFilter]:
     """A filter with a client of its own."""
-    with redis.Redis(port=port, socket_timeout=options.pop("socket_timeout", LIMIT)) as client:
+    with redis.Redis("127.0.0.1", port, socket_timeout=options.pop("socket_timeout", LIMIT)) as client:
         yield BloomFilter(client, key, **{"capacity": 20_000, **options})
 
 
@@ -70,19 +70,6 @@ def bloom(proxy: Proxy, key: str) -> Iterator[BloomFilter]:
 def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     """The warnings that have a part."""
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, and fail when it does not come true."""
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end
-
-
-def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    """Show a line, which pytest-xdist passes on by stderr alone."""
-    with capsys.disabled():
-        print(f"\n{line}", file=sys.stderr)
 
 
 # Replies that are lost: 1,000 random faults, that several workers meet.
@@ -262,7 +249,7 @@ def test_two_workers_while_the_filter_grows(valkey: Server, key: str) -> None:
     source = random.Random(3)
     items = [f"item {number}" for number in range(1200)]
     with proxying(valkey.port) as proxy, ExitStack() as stack:
-        proxy.plan = at_random(source, [each for each in Place if each is not Place.STALL], 60, 60)
+        proxy.plan = at_random(source, CUTS, 60, 60)
         bad = stack.enter_context(filter_at(proxy.port, key, **options))
         good = stack.enter_context(filter_at(valkey.port, key, **options))
         left = list(items)
@@ -279,6 +266,15 @@ def test_two_workers_while_the_filter_grows(valkey: Server, key: str) -> None:
         # What the filter takes for seen by its error rate, and no more.
         assert len(unclaimed) <= 2
         assert all(good.contains_many(items))
+
+
+def test_late_replies(proxy: Proxy, bloom: BloomFilter) -> None:
+    """A reply that is merely late is a reply: nothing is sent again, and nothing ambiguous."""
+    proxy.fail(Place.LATE, Place.LATE, Place.LATE)
+    assert bloom.add("a")
+    assert bloom.add_many(["b", "c"]) == [True, True]
+    assert proxy.faults == 3
+    assert proxy.resent == bloom.counters.ambiguous == 0
 
 
 def test_reading_again_is_no_doubt(proxy: Proxy, bloom: BloomFilter) -> None:
@@ -349,12 +345,16 @@ def test_hidden_resending_is_off(proxy: Proxy, key: str, way: Callable[[Proxy], 
     assert_resent_by_us_alone(proxy, BloomRFPDupeFilter.from_settings(Settings(settings)))
 
 
+def free_port() -> str:
+    """A port for what a server listens on besides its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
 @pytest.fixture
 def cluster() -> Iterator[Proxy]:
     """A proxy of a cluster of one node, which sends its clients to the proxy."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        bus = str(free.getsockname()[1])
-    options = ("--cluster-enabled", "yes", "--cluster-port", bus)
+    options = ("--cluster-enabled", "yes", "--cluster-port", free_port())
     with running("valkey", *options) as server, proxying(server.port, "BITFIELD") as proxy:
         with server.client() as client:
             client.config_set("cluster-announce-port", proxy.port)
@@ -368,6 +368,46 @@ def test_hidden_resending_is_off_in_a_cluster(cluster: Proxy, key: str) -> None:
     settings = {"REDIS_URL": cluster.url, "REDIS_PARAMS": {"redis_cls": redis.RedisCluster}}
     common = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
     assert_resent_by_us_alone(cluster, BloomRFPDupeFilter.from_settings(Settings({**settings, **common})))
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server, and the URL of its TLS port."""
+    certificate, private = (str(tmp_path / name) for name in ("certificate.pem", "key.pem"))
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-out", certificate, "-keyout", private]
+    subprocess.run([*command, *subject], check=True, capture_output=True)
+    port = free_port()
+    options = (
+        "--tls-port",
+        port,
+        "--tls-cert-file",
+        certificate,
+        "--tls-key-file",
+        private,
+        "--tls-auth-clients",
+        "no",
+    )
+    with running("redis", *options) as server:
+        yield server, f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}"
+
+
+def test_tls_connection_cut(encrypted: tuple[Server, str], key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A connection by TLS that is cut while a reply is waited for is like any other."""
+    server, url = encrypted
+    settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
+    bloom = BloomRFPDupeFilter.from_settings(Settings(settings)).filter
+    with server.client() as admin, ThreadPoolExecutor(1) as thread:
+        for work, answer in ((lambda: bloom.add("a"), True), (lambda: bloom.add_many(["b", "c"]), [True, True])):
+            admin.execute_command("CLIENT", "PAUSE", int(LIMIT * 1000), "WRITE")
+            added = thread.submit(work)
+            until(lambda: admin.info("clients")["blocked_clients"])
+            admin.client_kill_filter(_type="normal", skipme=True)
+            admin.client_unpause()
+            assert added.result(LIMIT) == answer
+            assert_waited_once(caplog, "ConnectionError")
+            caplog.clear()
+    assert bloom.add_many(["a", "b", "c"]) == [False, False, False]
 
 
 # Redis away, and back.
