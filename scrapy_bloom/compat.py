@@ -1,11 +1,13 @@
 """Where supported versions of Scrapy differ, and where it has no public way."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
+from twisted.internet import task
 
 CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
 
@@ -31,6 +33,34 @@ def wake(crawler: Crawler, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, _schedule, slot)
     except RuntimeError:
         return
+
+
+def hold_back_start(crawler: Crawler, has_room: Callable[[], bool], seconds: float) -> None:
+    """Have the engine take no more from the spider's start() while there is no room, which is asked every so often.
+
+    The engine takes what start() gives as fast as it can, and has no way for a scheduler to say that it is too fast.
+    """
+    engine = crawler.engine
+    if engine is not None and engine._start is not None:
+        engine._start = _held_back(engine._start, has_room, seconds)
+
+
+async def _held_back(start: AsyncIterator[Any], has_room: Callable[[], bool], seconds: float) -> AsyncIterator[Any]:
+    async for each in start:
+        yield each
+        while not has_room():
+            await _pause(seconds)
+
+
+async def _pause(seconds: float) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # another reactor than Scrapy's default
+        from twisted.internet import reactor  # noqa: PLC0415  # importing it installs it
+
+        await task.deferLater(reactor, seconds)
+    else:
+        await asyncio.sleep(seconds)
 
 
 def _schedule(slot: Any) -> None:

@@ -14,12 +14,12 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 from scrapy_redis import defaults
-from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import compat
 from scrapy_bloom.advice import warn_of_limits
 from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.report import Report
@@ -73,7 +73,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @classmethod
     def _build(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
         config = BloomConfig.from_settings(settings)
-        self = cls(get_redis_from_settings(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
+        self = cls(connect(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
         self.config = config
         # A key that nobody named is a key that nobody finds again.
         self.persist = settings.getbool("SCHEDULER_PERSIST") and bool(settings.get("SCHEDULER_DUPEFILTER_KEY"))

@@ -62,16 +62,6 @@ def without_resending(client: Any) -> Any:
     return client
 
 
-def limit_blocking(client: Any, seconds: float) -> Any:
-    """The client, with no command or connection attempt waiting longer than this for an answer."""
-    pool = getattr(client, "connection_pool", None)
-    if pool is not None:
-        limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds)
-        pool.connection_kwargs.update(limits)
-        pool.disconnect()
-    return client
-
-
 def patiently(attempt: Callable[[], T], timeout: float) -> T:
     """What an attempt gives, once Redis answers; blocks for up to `timeout` seconds while it is away.
 

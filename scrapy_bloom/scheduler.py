@@ -18,17 +18,16 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import compat
 from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.connection import limited
 from scrapy_bloom.custody import Custody, Member
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
 from scrapy_bloom.outbox import Outbox, Parcel, Undelivered
-from scrapy_bloom.patience import Outage, limit_blocking, patiently, without_resending
+from scrapy_bloom.patience import Outage, patiently, without_resending
 from scrapy_bloom.stats import RECOVERED
 
 logger = logging.getLogger(__name__)
 
-# How long a command may block the reactor, where REDIS_PARAMS does not say otherwise.
-_SOCKET_TIMEOUT_SECONDS = 5.0
 # At the end of a crawl delivery is tried for so long; what remains goes to a file.
 _LAST_TRY_SECONDS = 3.0
 # An idle worker asks so often whether others have made work for it.
@@ -48,10 +47,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Connect, and make sure that the other parts are those that this one works with."""
         _refuse_unfit(settings)
         config = BloomConfig.from_settings(settings)
-        self: Self = patiently(lambda: super(BloomScheduler, cls).from_settings(settings), config.retry_timeout)
+        parent = super().from_settings
+        self: Self = patiently(lambda: parent(limited(settings)), config.retry_timeout)
+        without_resending(self.server)
         self._config = config
-        self._blocking = settings.getdict("REDIS_PARAMS").get("socket_timeout", _SOCKET_TIMEOUT_SECONDS)
-        without_resending(limit_blocking(self.server, self._blocking))
         return self
 
     def open(self, spider: Spider) -> None:
@@ -64,19 +63,21 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._taken: dict[Request, Member] = {}
         self._has_ended = False
         patiently(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
-        limit_blocking(self.df.server, self._blocking)
         patiently(self._custody.join, self._config.retry_timeout)
         self._take_up()
         # From here on nothing may block the reactor for long.
         self.df.filter.retry_timeout = 0.0
         spider.crawler.signals.connect(self._stay_while_others_work, signals.spider_idle)
+        compat.hold_back_start(spider.crawler, lambda: len(self._outbox) < self._config.batch_size, _IDLE_SECONDS)
 
     def enqueue_request(self, request: Request) -> bool:
         """Keep a request for the next batch; False: it is known to be a repeat. One found later is dropped then."""
         fingerprint = None
         if not request.dont_filter:
             fingerprint = self.df.request_fingerprint(request)
-            if fingerprint in self._outbox or self.df.filter.knows(fingerprint):
+            waits = fingerprint in self._outbox
+            self.df.filter.counters.cache_hits += waits
+            if waits or self.df.filter.knows(fingerprint):
                 self.df.log(request, self.spider)
                 return False
         member = self.queue._encode_request(request)
@@ -87,16 +88,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def next_request(self) -> Request | None:
         """Deliver what waits, release what is finished, and take a request; None while Redis is away."""
-        if not self._deliver():
-            return None
-        finished = self._finished()
-        taken = self._attempt(lambda: (self._custody.take(finished.values()),))
-        if taken is None:
-            return None
-        self._forget(finished)
-        if taken[0] is None:
-            return None
-        request: Request = self.queue._decode_request(taken[0])
+        request = None
+        while request is None:
+            if not self._deliver():
+                return None
+            finished = self._finished()
+            taken = self._attempt(lambda finished=finished: (self._custody.take(finished.values()),))
+            if taken is None:
+                return None
+            self._forget(finished)
+            if taken[0] is None:
+                return None
+            request = self._decode(taken[0])
         self._taken[request] = taken[0]
         self._count("scheduler/dequeued/redis")
         return request
@@ -119,15 +122,16 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         try:
             patiently(self._leave, _LAST_TRY_SECONDS)
         except (BloomError, redis.RedisError) as error:
-            logger.error("Redis could not be told of the end of this worker: %s", error)
-            if self._outbox.parcels:
-                path = self._undelivered.write(self._outbox.parcels)
-                logger.error(
-                    "%d requests that could not be delivered are in %s: a crawl that is started in the same directory "
-                    "takes them up",
-                    len(self._outbox),
-                    path,
-                )
+            fault = error.fault if isinstance(error, UnavailableError) else error
+            logger.error("Redis could not be told of the end of this worker: %s", fault)
+        if self._outbox:
+            path = self._undelivered.write(self._outbox.parcels)
+            logger.error(
+                "%d requests that could not be delivered are in %s: a crawl that is started in the same directory "
+                "takes them up",
+                len(self._outbox),
+                path,
+            )
 
     def flush(self) -> None:
         """Delete the filter, the queue, and what workers hold of it."""
@@ -135,7 +139,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._custody.clear()
 
     def _leave(self) -> None:
-        while self._outbox:
+        while self._outbox and not self._has_ended:
             self._send()
         self._custody.release_and_count(self._finished().values())
         self._custody.leave(None if self.persist or self._has_ended else self.flush)
@@ -188,6 +192,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         self.df.log(repeat.request, self.spider)
         self.spider.crawler.signals.send_catch_log(signals.request_dropped, request=repeat.request, spider=self.spider)
+
+    def _decode(self, member: Member) -> Request | None:
+        """The request that was serialised, or None: it stays held, and so is in the queue again for the next crawl."""
+        try:
+            request: Request = self.queue._decode_request(member)
+        except Exception:  # whatever the serialiser or the spider makes of it
+            logger.exception("A request of the queue %r cannot be read; it is left for another crawl", self.queue.key)
+            return None
+        return request
 
     def _attempt(self, work: Any) -> Any:
         """What some work with Redis gives, or None: it is away, or refuses, which ends the crawl."""

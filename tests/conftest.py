@@ -11,7 +11,7 @@ import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter import Filter
-from tests.servers import KINDS, Server
+from tests.servers import KINDS, Server, running
 
 # The machines that run these are shared and slow: a slow example says nothing.
 hypothesis.settings.register_profile(
@@ -57,6 +57,13 @@ def server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> 
 def valkey(servers: Callable[[str], Server]) -> Server:
     """Valkey alone, where the kind of server makes no difference."""
     return servers("valkey")
+
+
+@pytest.fixture
+def durable() -> Iterator[Server]:
+    """A server of the test's own that forgets nothing when it is killed."""
+    with running("valkey", "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
 
 
 @pytest.fixture

@@ -73,12 +73,14 @@ class Crawl:
 
 
 class Worker:
-    """A `scrapy runspider` process."""
+    """A `scrapy runspider` process; `spider` is the file that the spider is in."""
 
-    def __init__(self, name: str, start: str, directory: Path, settings: dict[str, object]) -> None:
+    def __init__(
+        self, name: str, start: str, directory: Path, settings: dict[str, object], spider: str = __file__
+    ) -> None:
         self._ledger, self._log = directory / f"{name}.json", directory / f"{name}.log"
         options = {"USER_AGENT": name, "TELNETCONSOLE_ENABLED": False, "DUPEFILTER_CLASS": BLOOM, **settings}
-        command = [sys.executable, "-m", "scrapy", "runspider", __file__, "-a", f"start={start}"]
+        command = [sys.executable, "-m", "scrapy", "runspider", spider, "-a", f"start={start}"]
         command += ["-a", f"ledger={self._ledger}", "-s", "LOG_LEVEL=DEBUG"]
         command += chain.from_iterable(("-s", f"{setting}={value}") for setting, value in options.items())
         # The settings of a project around the checkout are not ours.

@@ -17,7 +17,11 @@ from tests.sites import Site, serving
 
 PAGES = 60
 KEY = "SCHEDULER_DUPEFILTER_KEY"
-SCHEDULERS = {"scrapy-redis": crawling.REDIS_SCHEDULER, "scrapy": crawling.OWN_SCHEDULER}
+SCHEDULERS = {
+    "scrapy-redis": crawling.REDIS_SCHEDULER,
+    "scrapy": crawling.OWN_SCHEDULER,
+    "scrapy-bloom": "scrapy_bloom.BloomScheduler",
+}
 every_scheduler = pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 
 Run = Callable[..., Crawl]
@@ -259,11 +263,24 @@ def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, sc
     assert ended.stats["finish_reason"] == "bloomfilter_error"
     assert len(site.paths) < PAGES
     assert ended.log.count("Closing spider (bloomfilter_error)") == 1
-    (why,) = ours(ended, "ERROR")
+    why, *undelivered = ours(ended, "ERROR")
+    assert all("could not be delivered" in line for line in undelivered)
+    assert len(undelivered) == (scheduler == SCHEDULERS["scrapy-bloom"])
     assert [part for part in (repr(stored.key), "capacity", "77") if part not in why] == []
     assert "Traceback" not in ended.log
     assert len(ours(ended, "INFO")) == 2
     assert set(stats.NAMES) - {stats.RECOVERED} <= set(ended.stats)
+
+
+@every_scheduler
+def test_memory_full_in_the_middle(site: Site, run: Run, scheduler: str) -> None:
+    """A server that takes no more ends the crawl, under every scheduler, with a reason of its own and advice."""
+    with running("valkey") as server, server.client() as client:
+        site.on["/page/3"] = lambda _: client.config_set("maxmemory", 1)
+        ended = run(REDIS_URL=server.url, SCHEDULER=scheduler)
+    assert ended.stats["finish_reason"] == "bloomfilter_error"
+    assert len(site.paths) < PAGES
+    assert "raise the server's maxmemory" in ours(ended, "ERROR")[0]
 
 
 def test_request_is_not_dropped_with_its_filter(site: Site, run: Run, stored: Stored) -> None:

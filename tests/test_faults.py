@@ -10,130 +10,33 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
 from tests import crawling
-from tests.crawling import Crawl, Worker
-from tests.faults import Links, Moments, chain, ledger_settings, read_ledger, serving_once, tell, tree, until
+from tests.crawling import Crawl, Worker, crawl
+from tests.faults import chain, tell, tree, until
 from tests.proxy import CUTS, Place, at_random, proxying
+from tests.scenes import (
+    FILTER_ALONE,
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    STOCK,
+    Kind,
+    Scene,
+    assert_ended_well,
+    complaints_in,
+    keys_of,
+    keys_of_the_filter,
+    scene,
+)
 from tests.servers import Server, running
-from tests.sites import Site
-
-PAGES = 121
-DELAY = 0.02
-# When in a crawl it happens.
-MIDDLE = 40
-
-OURS: dict[str, object] = {"SCHEDULER": "scrapy_bloom.BloomScheduler", "DUPEFILTER_CLASS": crawling.BLOOM}
-STOCK: dict[str, object] = {
-    "SCHEDULER": crawling.REDIS_SCHEDULER,
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-}
-# scrapy-redis's own Scheduler, with our filter.
-FILTER_ALONE: dict[str, object] = {"SCHEDULER": crawling.REDIS_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
-
-# A worker that says nothing for so many seconds is taken for dead.
-LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 2}
-
-Kind = dict[str, object]
-
-
-class Scene:
-    """A site, its moments, and crawls of it that share a queue, a filter and a ledger."""
-
-    def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
-        self.site = site
-        self.moments = moments
-        self.workers: list[Worker] = []
-        self._directory = directory
-        self._ledger = directory / "ledger"
-        self._settings = {**settings, **ledger_settings(self._ledger)}
-
-    @property
-    def fetched(self) -> Counter[str]:
-        """How often spiders got each page."""
-        return Counter(read_ledger(self._ledger, self.site))
-
-    @property
-    def missed(self) -> set[str]:
-        """The pages that no spider got."""
-        return set(self.site.links) - set(self.fetched)
-
-    @property
-    def twice(self) -> int:
-        """How many fetches were not the first of their page."""
-        return self.fetched.total() - len(self.fetched)
-
-    def start(self, name: str, kind: Kind, **settings: object) -> Worker:
-        """A worker that begins to crawl."""
-        worker = Worker(name, self.site.url, self._directory, {**self._settings, **kind, **settings})
-        self.workers.append(worker)
-        return worker
-
-    def crawl(self, kind: Kind, name: str = "worker", **settings: object) -> Crawl:
-        """Crawl to the end."""
-        return self.start(name, kind, **settings).wait()
-
-    def log(self, name: str) -> str:
-        """What a worker has logged until now."""
-        return (self._directory / f"{name}.log").read_text()
-
-
-@contextmanager
-def scene(links: Links, directory: Path, server_url: str, key: str, delay: float = DELAY) -> Iterator[Scene]:
-    """A site to crawl; workers that are left are killed at the end."""
-    settings = {
-        "REDIS_URL": server_url,
-        "SCHEDULER_DUPEFILTER_KEY": key,
-        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-        "BLOOMFILTER_CAPACITY": 1000,
-    }
-    with serving_once(links, delay) as (site, moments):
-        played = Scene(site, moments, directory, settings)
-        try:
-            yield played
-            moments.check()
-        finally:
-            for worker in played.workers:
-                worker.process.kill()
-                worker.process.wait()
-
-
-@pytest.fixture
-def durable() -> Iterator[Server]:
-    """A server of the test's own that forgets nothing when it is killed."""
-    with running("valkey", "--appendonly", "yes", "--appendfsync", "always") as server:
-        yield server
-
-
-def keys_of(client: redis.Redis, key: str) -> set[str]:
-    """Everything that is stored for a crawl."""
-    return {each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000)}
-
-
-def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
-    """What of that is the filter's."""
-    return {each for each in keys_of(client, key) if not each.startswith(f"{key}:queue")}
-
-
-def complaints_in(log: str) -> list[str]:
-    """The warnings and errors of this package."""
-    lines = [line for line in log.splitlines() if "[scrapy_bloom." in line]
-    return [line for line in lines if " WARNING: " in line or " ERROR: " in line]
-
-
-def assert_ended_well(*crawls: Crawl) -> None:
-    """Each ended by itself, with no error that anybody has to read."""
-    for ended in crawls:
-        assert "Traceback" not in ended.log
-        assert ended.exit_code == 0
-        assert ended.stats["finish_reason"] == "finished"
-
+from tests.sites import serving
 
 # Redis goes and comes back.
 
@@ -398,6 +301,58 @@ def test_filter_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 def test_shard_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
     """A shard that is evicted is noticed and made anew, with one warning."""
     assert "1 of 1 shards" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys - {key})
+
+
+def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
+    """When the queue and what workers hold go with the filter, the crawl still goes on with what it has, and ends."""
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: client.unlink(*keys_of(client, key)))
+        ended = played.crawl(OURS)
+        # What was in the queue is nowhere else; whatever was being fetched, and what it led to, is.
+        assert MIDDLE <= len(played.fetched) < PAGES
+        assert keys_of(client, key) == set()
+    assert_ended_well(ended)
+    assert [line for line in complaints_in(ended.log) if "replaced" in line]
+
+
+def test_filter_deleted_under_scrapy_redis(
+    valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: scrapy-redis does not notice, and says nothing."""
+    with valkey.client() as client, serving(60) as site:
+
+        def lose(_: str) -> None:
+            del site.on["/page/3"]
+            assert client.unlink(key)
+
+        site.on["/page/3"] = lose
+        settings = {**STOCK, "REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key}
+        ended = crawl("worker", site.url, tmp_path, SCHEDULER_QUEUE_KEY=f"{key}:queue", **settings)
+        twice = len(site.paths) - len(set(site.paths))
+    tell(capsys, f"filter deleted: scrapy-redis fetched {twice} of 60 pages twice, and warned of nothing")
+    assert twice
+    assert not [line for line in ended.log.splitlines() if " WARNING: " in line and "[py.warnings]" not in line]
+
+
+@pytest.mark.parametrize("kind", ["scrapy-redis", "scrapy-bloom"])
+def test_set_in_the_place_of_a_filter(
+    kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A SET of an earlier crawl: scrapy-redis takes all pages for seen and ends well; here it is refused."""
+    with valkey.client() as client, scene(tree(61), tmp_path, valkey.url, key) as played:
+        played.crawl(STOCK, "earlier", SCHEDULER_PERSIST=True)
+        assert client.type(key) == b"set"
+        before = played.fetched.total()
+        ended = played.crawl(STOCK if kind == "scrapy-redis" else OURS, "later", SCHEDULER_PERSIST=True)
+        fetched = played.fetched.total() - before
+        tell(capsys, f"a SET at the filter's key: {kind} fetched {fetched} of 61, exit code {ended.exit_code}")
+        assert fetched == 0
+        assert client.scard(key) == 61
+    if kind == "scrapy-redis":
+        assert_ended_well(ended)
+    else:
+        assert ended.exit_code == crawling.REFUSED_EXIT_CODE
+        assert f"the key {key!r} holds a SET of 61 members" in ended.log
 
 
 # Workers go.

@@ -11,18 +11,19 @@ ROWS = (
     {"metadata", "config", "compat", "stats"},
     {"ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
     {"advice", "report"},
-    {"dupefilter", "custody", "outbox", "scheduler"},
+    {"connection", "dupefilter", "custody", "outbox", "scheduler"},
 )
 # Which third-party packages a module may import; every other one has the standard library alone.
 OUTSIDE = {
     "hashing": {"mmh3"},
     "config": {"scrapy"},
-    "compat": {"scrapy"},
+    "compat": {"scrapy", "twisted"},
     "stats": {"scrapy"},
     "store": {"redis"},
     "patience": {"redis"},
     "advice": {"redis"},
     "report": {"redis", "scrapy"},
+    "connection": {"scrapy", "scrapy_redis"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "custody": {"redis"},
     "outbox": {"scrapy"},
@@ -32,7 +33,7 @@ OUTSIDE = {
 ORDER = (
     *("metadata", "config"),
     *("ops", "gauge", "store", "patience", "layers", "protocol", "filter"),
-    *("dupefilter", "custody", "outbox", "scheduler"),
+    *("connection", "dupefilter", "custody", "outbox", "scheduler"),
 )
 
 PACKAGE = Path(scrapy_bloom.__file__).parent

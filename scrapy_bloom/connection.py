@@ -1,0 +1,25 @@
+"""The Redis client that a crawl's settings ask for, with what this package needs of any."""
+
+from typing import Any
+
+from scrapy.settings import BaseSettings
+from scrapy_redis.connection import get_redis_from_settings
+
+from scrapy_bloom.patience import without_resending
+
+# How long a command or a connection may wait for an answer, and so block the reactor. scrapy-redis's default is 30.
+_SOCKET_TIMEOUT_SECONDS = 5.0
+
+
+def connect(settings: BaseSettings) -> Any:
+    """A client as scrapy-redis would make it, that neither waits for long nor sends a command again by itself."""
+    return without_resending(get_redis_from_settings(limited(settings)))
+
+
+def limited(settings: BaseSettings) -> BaseSettings:
+    """The settings with a shorter timeout, where REDIS_PARAMS has none; one in REDIS_URL goes before either."""
+    ours = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _SOCKET_TIMEOUT_SECONDS)
+    result = BaseSettings()
+    result.attributes = {name: value for name, value in settings.attributes.items() if name != "REDIS_PARAMS"}
+    result.set("REDIS_PARAMS", {**ours, **settings.getdict("REDIS_PARAMS")})
+    return result
