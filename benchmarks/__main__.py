@@ -1,12 +1,14 @@
 """What scrapy-bloom costs and what it keeps of its promises, measured beside what it replaces.
 
-    python -m benchmarks                    all parts, in about eight minutes on two cores
+    python -m benchmarks                    all parts
     python -m benchmarks streams memory     some of them
-    python -m benchmarks > tables.txt       tables go to standard output, progress to standard error
+    python -m benchmarks crawls --html /usr/share/doc/python3-doc/html
+    python -m benchmarks --write            write benchmarks/RESULTS.md and docs/*.svg too
 
-Every part starts servers of its own on free ports of this machine, and ends them. What is compared is run in turns, so
-that a busy machine slows down all of it alike: trust the ratios, which come first, more than the seconds. Valkey comes
-with the `bench` extra; Debian's redis-server is measured too where it is installed.
+Tables go to standard output, progress to standard error. Every part starts servers of its own on free ports of this
+machine, and ends them. What is compared is run in turns, so that a busy machine slows down all of it alike: trust the
+ratios, which come first, more than the seconds. Valkey comes with the `bench` extra; Debian's redis-server is measured
+too where it is installed, and is the one where there is only one.
 """
 
 import argparse
@@ -14,15 +16,22 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
 from types import ModuleType
 
-from benchmarks import growth, hashing, memory, server, streams, versions
-from benchmarks.report import heading, say
+from benchmarks import caches, crawls, growth, hashing, memory, micro, report, server, streams, versions
+from benchmarks.asked import Asked
+from benchmarks.plots import DIRECTORY, Plot
 
+RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS: dict[str, ModuleType] = {
     "streams": streams,
+    "crawls": crawls,
     "server": server,
     "memory": memory,
+    "micro": micro,
+    "caches": caches,
     "growth": growth,
     "hashing": hashing,
 }
@@ -32,21 +41,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts that were asked for, or all."""
     # Whatever ends this ends the servers too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    chosen = _chosen(arguments)
+    options = _options(arguments)
+    asked = Asked(tuple(options.html), options.large)
     started = time.monotonic()
-    print(versions.text())
-    for name in chosen:
-        heading(name, _sentence(PARTS[name]))
-        say(f"{name} …")
+    command = " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
+    report.line(f"# Results\n\nPrinted by `{command}` on {date.today():%Y-%m-%d}.\n\n{versions.text()}")
+    plots: list[Plot] = []
+    for name in options.part or PARTS:
+        report.heading(name, PARTS[name].__doc__ or "")
+        report.say(f"{name} …")
         part_started = time.monotonic()
-        PARTS[name].run()
-        say(f"{name}: {time.monotonic() - part_started:.0f} s")
-    print(f"\nAll of this took {time.monotonic() - started:.0f} s.")
+        drawn = PARTS[name].run(asked)
+        for plot in drawn if options.write else ():
+            report.line(f"\n![{plot.title}](../docs/{plot.name}.svg)")
+        plots += drawn
+        report.say(f"{name}: {time.monotonic() - part_started:.0f} s")
+    report.line(f"\nAll of this took {time.monotonic() - started:.0f} s.")
+    if options.write:
+        _write(plots)
     return 0
 
 
-def _chosen(arguments: Sequence[str] | None) -> list[str]:
-    """The parts that are named on the command line, or all."""
+def _write(plots: Sequence[Plot]) -> None:
+    DIRECTORY.mkdir(exist_ok=True)
+    for plot in plots:
+        report.say(f"wrote {plot.write(DIRECTORY)}")
+    RESULTS.write_text(report.text(), encoding="utf-8")
+    report.say(f"wrote {RESULTS}")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     width = max(map(len, PARTS))
     parts = "\n".join(f"  {name:<{width}}  {_sentence(part)}" for name, part in PARTS.items())
     parser = argparse.ArgumentParser(
@@ -56,11 +80,17 @@ def _chosen(arguments: Sequence[str] | None) -> list[str]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", nargs="*", metavar="part", help="which to run (all of them)")
-    chosen: list[str] = parser.parse_args(arguments).part or list(PARTS)
-    for name in chosen:
+    parser.add_argument("--html", type=Path, action="append", default=[], help="crawl this directory of HTML too")
+    parser.add_argument("--large", action="store_true", help="measure the memory of 10^8 URLs too")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md and docs/*.svg")
+    options = parser.parse_args(arguments)
+    for name in options.part:
         if name not in PARTS:
             parser.error(f"{name}: there is no such part; there are {', '.join(PARTS)}")
-    return chosen
+    for path in options.html:
+        if not (path / "index.html").is_file():
+            parser.error(f"--html {path}: there is no index.html in it")
+    return options
 
 
 def _sentence(part: ModuleType) -> str:
@@ -71,5 +101,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        say("Interrupted.")
+        report.say("Interrupted.")
         sys.exit(130)

@@ -9,7 +9,7 @@ from pybloom_live import ScalableBloomFilter
 
 from benchmarks.launch import memory_usage
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.store import Client
+from scrapy_bloom.line import Client
 
 GROWS = "scrapy-bloom, 10,000"
 SIZED = "scrapy-bloom, 1,000,000"

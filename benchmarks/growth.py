@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchmarks import growers, report
+from benchmarks.asked import Asked
 from benchmarks.launch import Server, bloom_module, running
+from benchmarks.plots import Plot
 from benchmarks.spread import spread
 from benchmarks.urls import urls
 
@@ -35,7 +37,7 @@ class Outcome:
     false_positives: int
 
 
-def run() -> None:
+def run(_: Asked) -> list[Plot]:
     """Fill every filter at every rate, and print a table for each rate."""
     module = bloom_module()
     names = [name for name in growers.MAKERS if module or name != growers.REDISBLOOM]
@@ -46,6 +48,7 @@ def run() -> None:
             versions = f"{server.name}{growers.module_version(client)}"
     for rate in STRANGERS:
         _print(versions, rate, {task.name: outcome for task, outcome in outcomes.items() if task.error_rate == rate})
+    return []
 
 
 def _fill(task: Task) -> Outcome:

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from mmh3 import mmh3_x64_128_utupledigest
 
 from benchmarks import report
+from benchmarks.asked import Asked
 from benchmarks.interval import wilson
+from benchmarks.plots import Plot
 from benchmarks.spread import spread
 from scrapy_bloom.hashing import locate
 from scrapy_bloom.sizing import bits_needed, choose_hashes
@@ -74,7 +76,7 @@ class Outcome(NamedTuple):
     lookups: int
 
 
-def run() -> None:
+def run(_: Asked) -> list[Plot]:
     """Try each scheme in each case, and print a table."""
     tasks = [Task(case, scheme) for case in CASES for scheme in SCHEMES]
     rows = [_row(task, outcome) for task, outcome in zip(tasks, spread(_try, tasks), strict=True)]
@@ -86,10 +88,11 @@ def run() -> None:
     )
     for case in RARE_CASES:
         double, ours = (case.predicted(SCHEMES[name].values) for name in ("enhanced double", "scrapy-bloom"))
-        print(
+        report.line(
             f"\nPredicted for n = {case.capacity:,} at p = {case.error_rate:g}, m = {case.bits:,}: "
             f"{double:.2f} with enhanced double, {ours:.2f} with scrapy-bloom."
         )
+    return []
 
 
 def _double(item: bytes, hashes: int, bits: int) -> list[int]:

@@ -1,14 +1,21 @@
-"""The bits of a filter beside the textbook's fewest, and its bytes on a server beside those of a SET."""
+"""The bytes of a filter on a server beside the textbook's fewest, a SET's and RedisBloom's; its error rate as it fills.
+
+Nothing is rounded in a filter's favour: bytes are MEMORY USAGE of all its keys, the hash of its parameters included.
+"""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import redis
 
 from benchmarks import report
+from benchmarks.asked import Asked
 from benchmarks.fingerprints import fingerprints
-from benchmarks.launch import Server, binaries, memory_usage, running
+from benchmarks.launch import Server, binaries, bloom_module, memory_usage, running
+from benchmarks.plots import Lines, Plot
 from scrapy_bloom import BloomFilter
 
 
@@ -25,8 +32,7 @@ class Case(NamedTuple):
         return -self.capacity * math.log(self.error_rate) / math.log(2) ** 2
 
 
-SIZES = [*((10**power, rate) for rate in (1e-3, 1e-6) for power in range(4, 8)), (5_000_000, 1e-6)]
-CASES = [Case(*size, expansion) for size in SIZES for expansion in (0, 2)]
+RATES = (1e-3, 1e-6)
 SET_SIZES = (10_000, 100_000, 1_000_000)
 BATCH = 10_000
 
@@ -34,13 +40,20 @@ PROMISED = Case(5_000_000, 1e-6, 0)
 MOST_TIMES_TEXTBOOK = 1.06
 MOST_TIMES_BITS = 1.03
 
+# The error rate as a filter fills: so many more are looked up at each of these parts of its capacity.
+FILLED = Case(100_000, 1e-3, 2)
+PARTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0)
+STRANGERS = 200_000
+OURS, REDISBLOOM = "scrapy-bloom", "RedisBloom"
+
 
 @dataclass
 class Measured:
-    """What one server said: bytes by case, and bytes a member of a SET by the number of its members."""
+    """What one server said: bits and bytes by case, RedisBloom's bytes, and bytes a member of a SET by its size."""
 
     bits: dict[Case, int] = field(default_factory=dict)
     filters: dict[Case, int] = field(default_factory=dict)
+    redisbloom: dict[Case, int] = field(default_factory=dict)
     sets: dict[int, float] = field(default_factory=dict)
 
     def times_textbook(self, case: Case) -> float:
@@ -51,47 +64,65 @@ class Measured:
         """MEMORY USAGE over what the bits alone would take."""
         return self.filters[case] * 8 / self.bits[case]
 
-    def times_smaller(self, case: Case) -> float:
-        """How many times the bytes of a SET of as many members; of a million, where there are more."""
-        return self.sets[min(case.capacity, max(self.sets))] * case.capacity / self.filters[case]
+    def to_redisbloom(self, case: Case) -> str:
+        """RedisBloom's bytes over those of the filter, where it is there."""
+        return f"{self.redisbloom[case] / self.filters[case]:.2f}" if self.redisbloom else "-"
 
-    def reserve(self, capacity: int, error_rate: float) -> float:
-        """The part that is added to the bits so that the filter can grow."""
-        return self.bits[Case(capacity, error_rate, 2)] / self.bits[Case(capacity, error_rate, 0)] - 1
+    def a_member(self, number: int) -> float:
+        """Bytes a member of a SET of so many; of a million, where there are more."""
+        return self.sets[min(number, max(self.sets))]
 
 
-def run() -> None:
+def run(asked: Asked) -> list[Plot]:
     """Measure on each server that there is, and print them side by side."""
+    powers = range(4, 9 if asked.large else 8)
+    cases = [Case(10**power, rate, expansion) for rate in RATES for power in powers for expansion in (0, 2)]
+    cases += [PROMISED, PROMISED._replace(expansion=2)]
+    module = bloom_module()
+    options = ("--loadmodule", module) if module else ()
     found: dict[str, Measured] = {}
     for kind in binaries():
-        with running(kind) as server, server.client() as client:
-            found[server.name] = _measure(server, client)
-    _print_filters(found)
-    _print_sets(found)
+        with running(kind, *options) as server, server.client() as client:
+            found[server.name] = _measure(server, client, cases, has_module=bool(module))
+    _print_filters(found, cases)
+    rows = [(f"{members:,}", *(f"{each.sets[members]:.1f}" for each in found.values())) for members in SET_SIZES]
+    report.table("Bytes a URL of a SET of fingerprints:", ("members", *found), rows)
     name, measured = next(iter(found.items()))
     promise = f"{PROMISED.capacity:,} at {PROMISED.error_rate:g}, expansion {PROMISED.expansion}"
     report.target(f"bits of {promise}, times the textbook's,", measured.times_textbook(PROMISED), MOST_TIMES_TEXTBOOK)
     report.target(f"bytes of {promise}, times its bits on {name},", measured.times_bits(PROMISED), MOST_TIMES_BITS)
+    with running(None, *options) as server, server.client() as client:
+        curves = _fill(server, client, [OURS, *([REDISBLOOM] if module else [])])
+    return [_plot_bytes(measured, cases), curves]
 
 
-def _measure(server: Server, client: redis.Redis) -> Measured:
+def _measure(server: Server, client: redis.Redis, cases: Iterable[Case], *, has_module: bool) -> Measured:
     measured = Measured()
-    for case in CASES:
+    for case in cases:
         bloom = BloomFilter(client, "bench:bloom", **case._asdict())
         measured.bits[case] = bloom.info().bits
         measured.filters[case] = memory_usage(client, "bench:bloom")
         bloom.clear()
+        if has_module:
+            _reserve(client, "bench:redisbloom", case)
+            measured.redisbloom[case] = memory_usage(client, "bench:redisbloom")
+            client.delete("bench:redisbloom")
     report.say(f"  filters on {server.name}")
     endless = fingerprints()
     for members in SET_SIZES:
         while (count := client.scard("bench:set")) < members:
-            client.sadd("bench:set", *(next(endless) for _ in range(min(BATCH, members - count))))
+            client.sadd("bench:set", *islice(endless, min(BATCH, members - count)))
         measured.sets[members] = memory_usage(client, "bench:set") / members
     report.say(f"  a SET on {server.name}")
     return measured
 
 
-def _print_filters(found: dict[str, Measured]) -> None:
+def _reserve(client: Any, key: str, case: Case) -> None:
+    how = ("EXPANSION", case.expansion) if case.expansion else ("NONSCALING",)
+    client.execute_command("BF.RESERVE", key, case.error_rate, case.capacity, *how)
+
+
+def _print_filters(found: dict[str, Measured], cases: Sequence[Case]) -> None:
     servers = list(found.values())
     rows = [
         (
@@ -100,14 +131,14 @@ def _print_filters(found: dict[str, Measured]) -> None:
             f"{case.expansion}",
             f"{servers[0].times_textbook(case):.3f}",
             " / ".join(f"{each.times_bits(case):.3f}" for each in servers),
-            " / ".join(f"{each.times_smaller(case):.1f}" for each in servers),
+            " / ".join(f"{each.a_member(case.capacity) * case.capacity / each.filters[case]:.1f}" for each in servers),
+            " / ".join(each.to_redisbloom(case) for each in servers),
             " / ".join(f"{each.filters[case] / case.capacity:.2f}" for each in servers),
-            f"{servers[0].reserve(case.capacity, case.error_rate):.1%}" if case.expansion else "",
         )
-        for case in CASES
+        for case in cases
     ]
     report.table(
-        f"Filters as they are created, MEMORY USAGE of all their keys on {' / '.join(found)}:",
+        f"Filters as they are created, on {' / '.join(found)}:",
         (
             "capacity",
             "error rate",
@@ -115,14 +146,64 @@ def _print_filters(found: dict[str, Measured]) -> None:
             "bits to textbook",
             "bytes to bits",
             "SET to filter",
+            "RedisBloom to filter",
             "bytes a URL",
-            "reserve for growing",
         ),
         rows,
     )
-    print(f"\nSETs of more than {max(SET_SIZES):,} are taken to need as many bytes a URL as one of that many.")
+    report.line(f"\nSETs of more than {max(SET_SIZES):,} are taken to need as many bytes a URL as one of that many.")
 
 
-def _print_sets(found: dict[str, Measured]) -> None:
-    rows = [(f"{members:,}", *(f"{each.sets[members]:.1f}" for each in found.values())) for members in SET_SIZES]
-    report.table("Bytes a URL of a SET of fingerprints:", ("members", *found), rows)
+def _plot_bytes(measured: Measured, cases: Sequence[Case]) -> Lines:
+    curves: dict[str, list[tuple[float, float]]] = {}
+    sizes = {OURS: measured.filters, **({REDISBLOOM: measured.redisbloom} if measured.redisbloom else {})}
+    for rate in RATES:
+        chosen = [case for case in cases if case == Case(case.capacity, rate, 2) and case.capacity != PROMISED.capacity]
+        for name, size in sizes.items():
+            curves[f"{name}, {rate:g}"] = [(case.capacity, size[case] / case.capacity) for case in chosen]
+        curves[f"textbook, {rate:g}"] = [(case.capacity, case.textbook_bits / 8 / case.capacity) for case in chosen]
+    curves["SET"] = [(size, measured.sets[size]) for size in SET_SIZES]
+    return Lines("memory", "Bytes a URL", "URLs", "bytes a URL", curves)
+
+
+def _fill(server: Server, client: redis.Redis, names: Sequence[str]) -> Lines:
+    """Fill filters, and look up what was never added on the way."""
+    bloom = BloomFilter(client, "bench:fill", **FILLED._asdict(), cache_size=0)
+    if REDISBLOOM in names:
+        _reserve(client, "bench:fill:bf", FILLED)
+    commands: Any = client
+    adds: dict[str, Any] = {
+        OURS: bloom.add_many,
+        REDISBLOOM: lambda some: commands.execute_command("BF.MADD", "bench:fill:bf", *some),
+    }
+    asks: dict[str, Any] = {
+        OURS: bloom.contains_many,
+        REDISBLOOM: lambda some: commands.execute_command("BF.MEXISTS", "bench:fill:bf", *some),
+    }
+    endless = fingerprints()
+    strangers = list(islice(endless, STRANGERS))
+    rows, added = [], 0
+    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for part in PARTS:
+        while added < part * FILLED.capacity:
+            some = list(islice(endless, min(BATCH, int(part * FILLED.capacity) - added)))
+            added += len(some)
+            for name in names:
+                adds[name](some)
+        found = {name: sum(list(asks[name](some)).count(True) for some in _chunks(strangers)) for name in names}
+        for name in names:
+            curves[name].append((added, max(found[name], 0.5) / STRANGERS))
+        rows.append((f"{part:g}", *(report.rate(found[name], STRANGERS) for name in names)))
+        report.say(f"  filled to {part:g}")
+    report.table(
+        f"Error rate measured as filters of {FILLED.capacity:,} at {FILLED.error_rate:g} fill, and grow beyond. "
+        f"{server.name}; {STRANGERS:,} looked up each time, 95 % intervals.",
+        ("added to capacity", *names),
+        rows,
+    )
+    title = f"Error rate as a filter of {FILLED.capacity:,} at {FILLED.error_rate:g} fills"
+    return Lines("fill", title, "URLs added", "error rate", curves)
+
+
+def _chunks(each: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (each[start : start + BATCH] for start in range(0, len(each), BATCH))

@@ -1,34 +1,41 @@
-"""The repeats that a process remembers, so that they never leave it; it knows nothing of filters."""
+"""What a process remembers of what it met last; it knows nothing of filters."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
-class SeenCache:
-    """A bounded set of items that are known to be in the filter.
+class Recent(Generic[Key, Value]):
+    """A bounded dict of about the `size` keys that were met last; none if `size` is 0.
 
-    Two generations of half of `size` each: additions go to the young one, a hit in the old one moves the item back,
-    and a full young generation replaces the old one. Both steps are one dict operation, and an item that is met at
-    least once in `size` / 2 others is never forgotten.
+    Two generations of half of `size` each: additions go to the young one, a hit in the old one moves the key back, and
+    a full young generation replaces the old one. Both steps are one dict operation, and a key that is met at least once
+    in `size` / 2 others is never forgotten.
     """
 
     def __init__(self, size: int) -> None:
         self._half = -(-size // 2)
-        self._young: dict[bytes, None] = {}
-        self._old: dict[bytes, None] = {}
+        self._young: dict[Key, Value] = {}
+        self._old: dict[Key, Value] = {}
 
-    def __contains__(self, item: bytes) -> bool:
-        if item in self._young:
-            return True
-        if item in self._old:
-            self.add(item)
-            return True
-        return False
+    def get(self, key: Key) -> Value | None:
+        """The value of a key, or None where it is not known."""
+        value = self._young.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self.put(key, value)
+        return value
 
-    def add(self, item: bytes) -> None:
-        """Remember an item; the least recently met ones go first."""
-        if not self._half:
-            return
+    def put(self, key: Key, value: Value) -> None:
+        """Remember a key; the least recently met ones go first."""
         if len(self._young) >= self._half:
+            if not self._half:
+                return
             self._old, self._young = self._young, {}
-        self._young[item] = None
+        self._young[key] = value
 
     def clear(self) -> None:
         """Forget everything."""

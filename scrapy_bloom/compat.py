@@ -1,10 +1,10 @@
 """Where supported versions of Scrapy differ, and where it has no public way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet import task
@@ -14,7 +14,7 @@ CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
 
 def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
     """Ask the engine to end the crawl, from code that cannot wait for it."""
-    engine = crawler.engine
+    engine = _engine(crawler)
     if hasattr(engine, CLOSE_SPIDER_IS_ASYNC):
         deferred_from_coro(engine.close_spider_async(reason=reason))
     elif engine is not None:
@@ -26,7 +26,7 @@ def wake(crawler: Crawler, seconds: float) -> None:
 
     Without an asyncio loop, which is not Scrapy's default, the heartbeat remains.
     """
-    slot = getattr(crawler.engine, "_slot", None)
+    slot = _slot(crawler)
     if slot is None:
         return
     try:
@@ -40,9 +40,15 @@ def hold_back_start(crawler: Crawler, has_room: Callable[[], bool], seconds: flo
 
     The engine takes what start() gives as fast as it can, and has no way for a scheduler to say that it is too fast.
     """
-    engine = crawler.engine
+    engine = _engine(crawler)
     if engine is not None and engine._start is not None:
         engine._start = _held_back(engine._start, has_room, seconds)
+
+
+def in_progress(crawler: Crawler) -> Collection[Request]:
+    """The requests that were handed to the engine, and that it is not done with."""
+    slot = _slot(crawler)
+    return () if slot is None else slot.inprogress
 
 
 async def _held_back(start: AsyncIterator[Any], has_room: Callable[[], bool], seconds: float) -> AsyncIterator[Any]:
@@ -61,6 +67,17 @@ async def _pause(seconds: float) -> None:
         await task.deferLater(reactor, seconds)
     else:
         await asyncio.sleep(seconds)
+
+
+def _engine(crawler: Crawler) -> Any:
+    try:
+        return crawler.engine
+    except RuntimeError:  # Scrapy 2.19, where there is none yet; None in older versions
+        return None
+
+
+def _slot(crawler: Crawler) -> Any:
+    return getattr(_engine(crawler), "_slot", None)
 
 
 def _schedule(slot: Any) -> None:

@@ -6,13 +6,14 @@ It sees settings and requests, and never a bit.
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
-from scrapy.utils.request import RequestFingerprinterProtocol
+from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
 from scrapy_redis import defaults
 from scrapy_redis.dupefilter import RFPDupeFilter
 
@@ -22,8 +23,8 @@ from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import BloomFilter
+from scrapy_bloom.fingerprints import Remembered, fresh
 from scrapy_bloom.report import Report
-from scrapy_bloom.stats import FILTERED
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._filter: BloomFilter | None = None
         self._report: Report | None = None
         self._has_ended = False
+        self.item = self._items()
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -79,6 +81,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.persist = settings.getbool("SCHEDULER_PERSIST") and bool(settings.get("SCHEDULER_DUPEFILTER_KEY"))
         self._crawler = crawler
         self._fingerprinter = _chosen_fingerprinter(settings, crawler)
+        self.item = self._items()
         warn_of_limits(self.server, key, config.plan().memory_bytes)
         self._filter = self._open(flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
         self._report = Report(self._filter, crawler.stats if crawler else None)
@@ -102,11 +105,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._has_ended:
             return False
         try:
-            is_new = self.filter.add(self.request_fingerprint(request))
+            is_new = self.filter.add(self.item(request))
         except BloomError as error:
             self.end_crawl(error)
             return False
-        self.update_stats()
+        if is_new:
+            self.update_stats()
         return not is_new
 
     def update_stats(self) -> None:
@@ -122,9 +126,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def log(self, request: Request, spider: Spider) -> None:
         """Log a request that is dropped, and count it as Scrapy's own filter does."""
-        super().log(request, spider)
-        if spider.crawler.stats is not None:
-            spider.crawler.stats.inc_value(FILTERED)
+        if self.debug or self.logdupes:
+            super().log(request, spider)
+        if self._report is not None:
+            self._report.drop()
 
     def open(self) -> None:
         """Do nothing: Scrapy's own Scheduler calls this, scrapy-redis's does not, and the filter is open."""
@@ -145,6 +150,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def _open(self, flush: bool) -> BloomFilter:
         scheme = self._fingerprint_scheme()
         return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.of_the_filter())
+
+    def _items(self) -> Callable[[Request], bytes]:
+        """What makes of a request the bytes that the filter stores.
+
+        What a method or a fingerprinter of the user's depends on nobody knows: theirs are made anew each time.
+        """
+        is_known = type(self._fingerprinter) in (type(None), RequestFingerprinter)
+        if is_known and type(self).request_fingerprint is BloomRFPDupeFilter.request_fingerprint:
+            return Remembered(self.request_fingerprint, self.config.cache_size)
+        return fresh(self.request_fingerprint)
 
     def _fingerprint_scheme(self) -> str:
         """What fingerprints are made by, as it is stored: it must not change under a filter."""

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from scrapy_bloom import gauge, options, protocol
-from scrapy_bloom.cache import SeenCache
+from scrapy_bloom.cache import Recent
 from scrapy_bloom.info import FilterInfo, LayerInfo
 from scrapy_bloom.layers import Layers, Steps
+from scrapy_bloom.line import Client
 from scrapy_bloom.metadata import Layer, Plan
 from scrapy_bloom.ops import Op
 from scrapy_bloom.patience import PatientStore, without_resending
 from scrapy_bloom.sizing import count_of_fill, error_rate_of_fill
-from scrapy_bloom.store import Client, MemoryStore, RedisStore, Store
+from scrapy_bloom.store import MemoryStore, RedisStore, Store
 
 T = TypeVar("T")
 Item = str | bytes
@@ -39,7 +40,7 @@ class Filter:
         self.plan = plan
         self._store = store
         self._doubtful: set[bytes] = set()
-        self._cache = SeenCache(options.cache_size("cache_size", cache_size))
+        self._cache: Recent[bytes, bool] = Recent(options.cache_size("cache_size", cache_size))
         self._layers = Layers(key, plan, self._cache.clear, monotonic)
         self.counters = self._layers.counters
         if flush:
@@ -56,19 +57,18 @@ class Filter:
 
     def add(self, item: Item) -> bool:
         """Add an item; True: it was new."""
-        each = _bytes(item)
+        if self.knows(item):
+            return False
         if self._layers.is_due:
             self._run(self._layers.age())
-        if each in self._cache:
-            self.counters.cache_hits += 1
-            return False
-        return bool(self._add([each]))
+        return bool(self._add([_bytes(item)]))
 
     def knows(self, item: Item) -> bool:
         """Whether this process knows without asking that an item is in the filter."""
-        known = not self._layers.is_due and _bytes(item) in self._cache
-        self.counters.cache_hits += known
-        return known
+        if self._cache.get(item.encode() if isinstance(item, str) else item) and not self._layers.is_due:
+            self.counters.cache_hits += 1
+            return True
+        return False
 
     def doubt(self, items: Iterable[Item]) -> None:
         """Take it that these may be in the filter by an attempt of which the end is not known: then they are new."""
@@ -82,7 +82,7 @@ class Filter:
         if self._layers.is_due:
             self._run(self._layers.age())
         batch = [_bytes(item) for item in items]
-        unknown = {item: None for item in batch if item not in self._cache}
+        unknown = {item: None for item in batch if not self._cache.get(item)}
         self.counters.cache_hits += len(batch) - len(unknown)
         new = self._add(list(unknown), first)
         answers = []
@@ -99,10 +99,10 @@ class Filter:
         if self._layers.is_due:
             self._run(self._layers.age())
         batch = [_bytes(item) for item in items]
-        unknown = list(dict.fromkeys(item for item in batch if item not in self._cache))
+        unknown = list(dict.fromkeys(item for item in batch if not self._cache.get(item)))
         present = self._run(protocol.contains(self._layers, unknown)) if unknown else set()
         for item in present:
-            self._cache.add(item)
+            self._cache.put(item, True)
         absent = set(unknown) - present
         return [item not in absent for item in batch]
 
@@ -138,7 +138,7 @@ class Filter:
             raise
         self._doubtful.difference_update(unknown)
         for item in unknown:
-            self._cache.add(item)
+            self._cache.put(item, True)
         self.counters.added += len(new)
         self.counters.expected_false_positives += len(new) * self._layers.error_rate
         return new

@@ -64,7 +64,7 @@ class Layers:
     @property
     def is_due(self) -> bool:
         """Whether a layer's time is over."""
-        return self._monotonic() >= self.deadline
+        return self.deadline < math.inf and self._monotonic() >= self.deadline
 
     def after(self, index: int) -> list[Layer]:
         """The layers newer than the one with this index."""

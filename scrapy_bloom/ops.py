@@ -6,6 +6,7 @@ An operation touches one key, so that it is one command on one node of a cluster
 from typing import Any, NamedTuple, Protocol
 
 from scrapy_bloom import header
+from scrapy_bloom.line import Wire
 from scrapy_bloom.sizing import HEADER_BYTES
 
 _ALIVE_AND_SEALED = header.live(0) >> header.EPOCH_BITS
@@ -28,8 +29,6 @@ redis.call('UNLINK', KEYS[1])
 redis.call('BITFIELD', KEYS[1], 'SET', 'u8', ARGV[1] * 8 - 8, 0, 'SET', 'u8', 0, ARGV[3], 'SET', 'u40', 8, ARGV[2])
 return 1
 """
-
-Wire = tuple[str | bytes | int | float, ...]
 
 
 class Memory(Protocol):

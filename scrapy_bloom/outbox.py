@@ -12,48 +12,54 @@ from typing import Any
 
 from scrapy import Request
 
-from scrapy_bloom.custody import Member
+from scrapy_bloom.custody import Member, Waiting
 
 
 @dataclass(eq=False)
 class Parcel:
-    """A serialised request with its score; `fingerprint` until the filter has called it new, None when it has.
+    """A serialised request with its score; `item` is what the filter is asked for, None when it need not be any more.
 
     `request` is the one that it was made from, or None where it came from a file.
     """
 
     member: Member
     score: float
-    fingerprint: str | None
+    item: bytes | None
     request: Request | None = None
+
+    @property
+    def waiting(self) -> Waiting:
+        """As it stands in the queue."""
+        return Waiting(self.score, self.member)
 
 
 class Outbox:
-    """The parcels that wait, oldest first, and the fingerprints among them."""
+    """The parcels that wait, oldest first, and the items among them."""
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
         self.settled: list[Member] = []
-        self._fingerprints: set[str] = set()
+        self._items: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self.parcels)
 
-    def __contains__(self, fingerprint: str) -> bool:
-        return fingerprint in self._fingerprints
+    def knows(self, item: bytes) -> bool:
+        """Whether a parcel with this item waits to be checked."""
+        return item in self._items
 
     def add(self, parcel: Parcel) -> None:
         """Let a parcel wait."""
         self.parcels.append(parcel)
-        if parcel.fingerprint is not None:
-            self._fingerprints.add(parcel.fingerprint)
+        if parcel.item is not None:
+            self._items.add(parcel.item)
 
     def settle(self, batch: Iterable[Parcel], new: Iterable[bool]) -> list[Parcel]:
-        """Take over the filter's answers to parcels with fingerprints: repeats leave, and are given back."""
+        """Take over the filter's answers to parcels with items: repeats leave, and are given back."""
         repeats = []
         for parcel, is_new in zip(batch, new, strict=True):
-            self._fingerprints.discard(str(parcel.fingerprint))
-            parcel.fingerprint = None
+            self._items.discard(parcel.item or b"")
+            parcel.item = None
             if not is_new:
                 repeats.append(parcel)
         self.settled += [parcel.member for parcel in repeats]
@@ -86,7 +92,7 @@ class Undelivered:
             for parcel in parcels:
                 member = parcel.member if isinstance(parcel.member, bytes) else parcel.member.encode()
                 line = {"request": base64.b64encode(member).decode(), "score": parcel.score}
-                file.write(json.dumps({**line, "fingerprint": parcel.fingerprint}) + "\n")
+                file.write(json.dumps({**line, "fingerprint": _text(parcel.item)}) + "\n")
             file.flush()
             os.fsync(file.fileno())
         return path
@@ -99,4 +105,10 @@ class Undelivered:
 
 
 def _parcel(line: dict[str, Any]) -> Parcel:
-    return Parcel(base64.b64decode(line["request"]), line["score"], line["fingerprint"])
+    text = line["fingerprint"]
+    return Parcel(base64.b64decode(line["request"]), line["score"], None if text is None else text.encode("latin-1"))
+
+
+def _text(item: bytes | None) -> str | None:
+    """Bytes as JSON can have them, one character each."""
+    return None if item is None else item.decode("latin-1")

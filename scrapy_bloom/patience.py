@@ -19,8 +19,8 @@ from scrapy_bloom.store import Said, Store
 
 logger = logging.getLogger(__name__)
 
-# Everything that redis-py raises; RedisClusterException is no RedisError.
-_FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
+# Everything that redis-py raises of a server; RedisClusterException is no RedisError.
+FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
 # LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
 _AWAY = (
     exceptions.ConnectionError,
@@ -71,7 +71,7 @@ def patiently(attempt: Callable[[], T], timeout: float) -> T:
     while True:
         try:
             result = attempt()
-        except _FAULTS as error:
+        except FAULTS as error:
             advice = _advice(error)
             if advice is not None:
                 raise RefusedError(f"Redis refused a command ({_in_words(error)}): {advice}") from None
@@ -103,7 +103,7 @@ class PatientStore:
             nonlocal repeated
             try:
                 said = self._store.execute(ops)
-            except _FAULTS as error:
+            except FAULTS as error:
                 # A server that says so has not carried the operation out; of several, others may be.
                 repeated = repeated or len(ops) > 1 or not isinstance(error, _NOT_DONE)
                 raise

@@ -1,6 +1,7 @@
 """What a crawl is told of its filter: a line at the start, stats while it runs, a line at the end."""
 
 import logging
+import time
 from typing import Any
 
 import redis
@@ -11,6 +12,8 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.info import FilterInfo
 
+_SHOWN_EVERY_SECONDS = 0.1
+
 logger = logging.getLogger(__name__)
 
 
@@ -20,7 +23,8 @@ class Report:
     def __init__(self, bloom: Filter, collector: StatsCollector | None) -> None:
         self._filter = bloom
         self._collector = collector
-        self._trips = 0
+        self._dropped = 0
+        self._next = 0.0
         self._info = bloom.info()
 
     def start(self) -> None:
@@ -28,11 +32,23 @@ class Report:
         self._publish(self._info)
         logger.info("Opened the Bloom filter at %r: %s", self._filter.key, _in_words(self._info))
 
+    def drop(self) -> None:
+        """Count a request that is dropped."""
+        self._dropped += 1
+        self.update()
+
     def update(self) -> None:
-        """Show the counters if there was a round trip; repeats alone are not worth the time."""
-        if self._trips != self._filter.counters.round_trips:
-            self._trips = self._filter.counters.round_trips
-            self._publish(self._filter.counters)
+        """Show what the process does, a few times a second: a stats collector takes longer than a repeat does."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SHOWN_EVERY_SECONDS
+            self._show()
+
+    def _show(self) -> None:
+        self._publish(self._filter.counters)
+        if self._collector is not None and self._dropped:
+            self._collector.inc_value(stats.FILTERED, self._dropped)
+            self._dropped = 0
 
     def look(self) -> None:
         """Show how full the filter is, unless it is cleared or its server is away: then what is known stays."""
@@ -47,7 +63,7 @@ class Report:
     def finish(self) -> None:
         """Say what the filter did in this crawl."""
         self.look()
-        self._publish(self._filter.counters)
+        self._show()
         counters = self._filter.counters
         logger.info(
             "The Bloom filter at %r took %s new requests of this process and answered %s repeats from its memory, in "

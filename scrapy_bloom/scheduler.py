@@ -7,7 +7,6 @@ away requests are kept, none is handed out, and the engine asks again.
 import logging
 from typing import Any, Self
 
-import redis
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.settings import BaseSettings
@@ -19,12 +18,13 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom import compat
 from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.connection import limited
-from scrapy_bloom.custody import Custody, Member
+from scrapy_bloom.custody import Member
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
 from scrapy_bloom.outbox import Outbox, Parcel, Undelivered
-from scrapy_bloom.patience import Outage, patiently, without_resending
+from scrapy_bloom.patience import FAULTS, Outage, patiently, without_resending
 from scrapy_bloom.stats import RECOVERED
+from scrapy_bloom.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +56,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def open(self, spider: Spider) -> None:
         """Open queue and filter, join the workers, and take up what an earlier crawl could not deliver."""
         key = self.queue_key % {"spider": spider.name}
-        self._custody = Custody(self.server, key, self._config.lease)
+        self._workers = Workers(self.server, key, self._config.lease)
+        self._custody = self._workers.custody
         self._outbox = Outbox()
         self._undelivered = Undelivered(key)
         self._outage = Outage()
         self._taken: dict[Request, Member] = {}
         self._has_ended = False
         patiently(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
-        patiently(self._custody.join, self._config.retry_timeout)
+        patiently(self._workers.join, self._config.retry_timeout)
         self._take_up()
         # From here on nothing may block the reactor for long.
         self.df.filter.retry_timeout = 0.0
@@ -72,56 +73,50 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def enqueue_request(self, request: Request) -> bool:
         """Keep a request for the next batch; False: it is known to be a repeat. One found later is dropped then."""
-        fingerprint = None
+        item = None
         if not request.dont_filter:
-            fingerprint = self.df.request_fingerprint(request)
-            waits = fingerprint in self._outbox
-            self.df.filter.counters.cache_hits += waits
-            if waits or self.df.filter.knows(fingerprint):
+            item = self.df.item(request)
+            if self.df.filter.knows(item) or self._is_waiting(item):
                 self.df.log(request, self.spider)
                 return False
         member = self.queue._encode_request(request)
-        self._outbox.add(Parcel(member, -request.priority, fingerprint, request))
+        self._outbox.add(Parcel(member, -request.priority, item, request))
         if len(self._outbox) >= self._config.batch_size:
-            self._deliver()
+            self.deliver()
         return True
 
     def next_request(self) -> Request | None:
         """Deliver what waits, release what is finished, and take a request; None while Redis is away."""
-        request = None
-        while request is None:
-            if not self._deliver():
-                return None
-            finished = self._finished()
-            taken = self._attempt(lambda finished=finished: (self._custody.take(finished.values()),))
-            if taken is None:
-                return None
-            self._forget(finished)
-            if taken[0] is None:
+        while self.deliver():
+            if not self._custody.has_ready:
+                self._release_finished()
+            taken = self._attempt(lambda: (self._custody.take(),))
+            if taken is None or taken[0] is None:
                 return None
             request = self._decode(taken[0])
-        self._taken[request] = taken[0]
-        self._count("scheduler/dequeued/redis")
-        return request
+            if request is not None:
+                self._taken[request] = taken[0]
+                self._count("scheduler/dequeued/redis")
+                return request
+        return None
 
     def has_pending_requests(self) -> bool:
         """Whether there is work; while Redis is away nobody knows, and the crawl goes on."""
-        if not self._deliver():
+        if not self.deliver():
             return not self._has_ended
-        finished = self._finished()
-        waiting: int | None = self._attempt(lambda: self._custody.release_and_count(finished.values()))
+        self._release_finished()
+        waiting: int | None = self._attempt(self._custody.count)
         if waiting is None:
             return not self._has_ended
-        self._forget(finished)
-        return waiting > 0
+        return waiting > 0 or self._custody.has_ready
 
     def close(self, reason: str) -> None:  # noqa: ARG002  # the engine passes it
         """Deliver what waits and say goodbye; the last worker clears all unless SCHEDULER_PERSIST is set."""
-        self._custody.stop()
+        self._workers.stop()
         self.df.filter.retry_timeout = _LAST_TRY_SECONDS
         try:
             patiently(self._leave, _LAST_TRY_SECONDS)
-        except (BloomError, redis.RedisError) as error:
+        except (BloomError, *FAULTS) as error:
             fault = error.fault if isinstance(error, UnavailableError) else error
             logger.error("Redis could not be told of the end of this worker: %s", fault)
         if self._outbox:
@@ -136,18 +131,19 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def flush(self) -> None:
         """Delete the filter, the queue, and what workers hold of it."""
         super().flush()
-        self._custody.clear()
+        self._workers.forget()
 
     def _leave(self) -> None:
         while self._outbox and not self._has_ended:
             self._send()
-        self._custody.release_and_count(self._finished().values())
-        self._custody.leave(None if self.persist or self._has_ended else self.flush)
+        self._release_finished()
+        self._custody.count()
+        self._workers.leave(None if self.persist or self._has_ended else self.flush)
 
     def _take_up(self) -> None:
         """Queue what an earlier crawl could not deliver; whether the filter was told of it nobody knows."""
         for path, parcels in self._undelivered.read():
-            self.df.filter.doubt(parcel.fingerprint for parcel in parcels if parcel.fingerprint is not None)
+            self.df.filter.doubt(parcel.item for parcel in parcels if parcel.item is not None)
             for parcel in parcels:
                 self._outbox.add(parcel)
             while self._outbox:
@@ -155,7 +151,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             path.unlink(missing_ok=True)
             logger.info("%d requests that could not be delivered before are queued, from %s", len(parcels), path)
 
-    def _deliver(self) -> bool:
+    def _is_waiting(self, item: bytes) -> bool:
+        """Whether a request with this item waits to be checked; it counts as a repeat that the process knew."""
+        found = self._outbox.knows(item)
+        self.df.filter.counters.cache_hits += found
+        return found
+
+    def deliver(self) -> bool:
         """Send all batches that wait; False: Redis is away."""
         while self._outbox:
             if self._attempt(self._send) is None:
@@ -165,11 +167,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _send(self) -> bool:
         """Have the next batch checked, then queued: two round trips, between which other workers could take over."""
         batch = self._outbox.parcels[: self._config.batch_size]
-        repeats = self._check([parcel for parcel in batch if parcel.fingerprint is not None])
+        repeats = self._check([parcel for parcel in batch if parcel.item is not None])
         batch = [parcel for parcel in batch if parcel not in repeats]
-        members = {parcel.member: parcel.score for parcel in batch}
         try:
-            self._custody.put(members, [*members, *self._outbox.settled])
+            self._custody.put([parcel.waiting for parcel in batch], self._outbox.settled)
             self._outbox.sent(batch)
             self._count("scheduler/enqueued/redis", len(batch))
         finally:
@@ -181,8 +182,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Ask the filter, which remembers the new ones now; gives the repeats, which are out of the outbox."""
         if not parcels:
             return []
-        holds = self._custody.hold({parcel.member: parcel.score for parcel in parcels})
-        answers = self.df.filter.add_many([str(parcel.fingerprint) for parcel in parcels], holds)
+        holds = self._custody.hold(parcel.waiting for parcel in parcels)
+        answers = self.df.filter.add_many([parcel.item for parcel in parcels], holds)
         self.df.update_stats()
         return self._outbox.settle(parcels, answers)
 
@@ -208,36 +209,29 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return None
         try:
             result = self._outage.attempt(work)
-        except (BloomError, redis.RedisError) as error:
+        except (BloomError, *FAULTS) as error:
             self._has_ended = True
             self.df.end_crawl(error)
             return None
         if result is None:
             compat.wake(self.spider.crawler, _IDLE_SECONDS)
-        if self.stats is not None and self._custody.recovered:
-            self.stats.set_value(RECOVERED, self._custody.recovered)
+        if self.stats is not None and self._workers.recovered:
+            self.stats.set_value(RECOVERED, self._workers.recovered)
         return result
 
-    def _finished(self) -> dict[Request, Member]:
-        """The requests that the engine is done with; what they led to is delivered by then."""
-        engine = self.spider.crawler.engine
-        running = engine._slot.inprogress if engine is not None and engine._slot is not None else set()
-        still_held = {member for request, member in self._taken.items() if request in running}
-        return {
-            request: member
-            for request, member in self._taken.items()
-            if request not in running and member not in still_held
-        }
-
-    def _forget(self, finished: dict[Request, Member]) -> None:
-        for request in finished:
-            del self._taken[request]
+    def _release_finished(self) -> None:
+        """Let go of the requests that the engine is done with; what they led to is delivered by then."""
+        running = compat.in_progress(self.spider.crawler)
+        finished = [request for request in self._taken if request not in running]
+        members = [self._taken.pop(request) for request in finished]
+        still_held = set(self._taken.values())
+        self._custody.release([member for member in members if member not in still_held])
 
     def _stay_while_others_work(self) -> None:
         """An idle worker stays while others hold requests that may lead to more, or put them back."""
         if self._has_ended:
             return
-        if self._attempt(self._custody.is_work_elsewhere) is not False:
+        if self._attempt(self._workers.are_at_work) is not False:
             compat.wake(self.spider.crawler, _IDLE_SECONDS)
             raise DontCloseSpider
 

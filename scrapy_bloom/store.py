@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from redis import RedisCluster
-
+from scrapy_bloom.line import Client, line
 from scrapy_bloom.ops import Op
 
 
@@ -16,16 +15,6 @@ class Said(list[Any]):
     """
 
     repeated = False
-
-
-class Client(Protocol):
-    """What is needed of a Redis client: `redis.Redis`, `redis.RedisCluster` and what behaves like them."""
-
-    def execute_command(self, *args: Any) -> Any:
-        """Send one command and return its reply."""
-
-    def pipeline(self, transaction: bool) -> Any:
-        """Collect commands that are sent together."""
 
 
 class Store(Protocol):
@@ -39,21 +28,12 @@ class RedisStore:
     """Operations as commands to a Redis-compatible server or cluster."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._is_cluster = isinstance(client, RedisCluster)
+        self._line = line(client)
 
     def execute(self, ops: Sequence[Op]) -> Said:
-        """One operation is one command, and several are one pipeline.
-
-        In a cluster they are sent one by one: redis-py's pipeline there sends commands again when a reply was lost, in
-        silence, and that cannot be turned off.
-        """
-        if len(ops) == 1 or self._is_cluster:
-            return Said(op.reply(self._client.execute_command(*op.wire())) for op in ops)
-        pipeline = self._client.pipeline(transaction=False)
-        for op in ops:
-            pipeline.execute_command(*op.wire())
-        return Said(op.reply(raw) for op, raw in zip(ops, pipeline.execute(), strict=True))
+        """Each operation is one command."""
+        replies = self._line.send([op.wire() for op in ops])
+        return Said(op.reply(raw) for op, raw in zip(ops, replies, strict=True))
 
 
 class MemoryStore:

@@ -28,6 +28,7 @@ from scrapy_bloom import (
 from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.stats import FILTERED, NAMES, RECOVERED
+from tests.faults import until
 from tests.servers import KINDS, Server, running
 
 KEY = "SCHEDULER_DUPEFILTER_KEY"
@@ -581,6 +582,7 @@ def test_log(valkey: Server, key: str, debug: bool, lines: int, caplog: pytest.L
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
     for number in range(3):
         dupefilter.log(page(number), spider_of(crawler))
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
     assert stats_of(crawler).get_value("dupefilter/filtered") == 3
     logged = [record.getMessage() for record in caplog.records if "Filtered duplicate" in record.getMessage()]
     assert len(logged) == lines
@@ -613,13 +615,22 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
 
 
 def test_stats_while_it_runs(valkey: Server, key: str) -> None:
-    """What the process does shows in the stats during the crawl."""
+    """What the process does shows in the stats during the crawl, soon."""
     crawler = crawler_of(valkey, **{KEY: key})
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
     assert stats_of(crawler).get_value("bloomfilter/layers") == 1
+    dropped = 0
+
+    def drop_and_look(name: str) -> object:
+        nonlocal dropped
+        dropped += 1
+        dupefilter.log(page(0), spider_of(crawler))
+        return stats_of(crawler).get_value(name)
+
     for number in range(3):
         dupefilter.request_seen(page(number))
-        assert stats_of(crawler).get_value("bloomfilter/added") == number + 1
+        until(lambda: drop_and_look("bloomfilter/added") == number + 1)  # noqa: B023  # it is called at once
+    until(lambda: drop_and_look("dupefilter/filtered") == dropped)
 
 
 @by_crawler

@@ -9,9 +9,9 @@ ROWS = (
     {"errors"},
     {"sizing", "options", "keys", "header", "hashing", "cache", "info"},
     {"metadata", "config", "compat", "stats"},
-    {"ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
+    {"line", "ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
     {"advice", "report"},
-    {"connection", "dupefilter", "custody", "outbox", "scheduler"},
+    {"connection", "fingerprints", "dupefilter", "custody", "workers", "outbox", "scheduler"},
 )
 # Which third-party packages a module may import; every other one has the standard library alone.
 OUTSIDE = {
@@ -19,21 +19,21 @@ OUTSIDE = {
     "config": {"scrapy"},
     "compat": {"scrapy", "twisted"},
     "stats": {"scrapy"},
-    "store": {"redis"},
+    "line": {"hiredis", "redis"},
     "patience": {"redis"},
     "advice": {"redis"},
     "report": {"redis", "scrapy"},
     "connection": {"scrapy", "scrapy_redis"},
+    "fingerprints": {"scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
-    "custody": {"redis"},
     "outbox": {"scrapy"},
-    "scheduler": {"redis", "scrapy", "scrapy_redis"},
+    "scheduler": {"scrapy", "scrapy_redis"},
 }
 # Inside some rows there is an order as well.
 ORDER = (
     *("metadata", "config"),
-    *("ops", "gauge", "store", "patience", "layers", "protocol", "filter"),
-    *("connection", "dupefilter", "custody", "outbox", "scheduler"),
+    *("line", "ops", "gauge", "store", "patience", "layers", "protocol", "filter"),
+    *("connection", "fingerprints", "dupefilter", "custody", "workers", "outbox", "scheduler"),
 )
 
 PACKAGE = Path(scrapy_bloom.__file__).parent

@@ -1,0 +1,12 @@
+"""What was asked for on the command line, for the parts that heed it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`html`: directories of HTML to crawl; `large`: measure 10^8 URLs too, which takes a GB and an hour."""
+
+    html: tuple[Path, ...] = ()
+    large: bool = False

@@ -1,0 +1,100 @@
+"""The steps of a check one by one, in the process: what a link costs that is a repeat, and what one that is not does.
+
+Each is a loop over many, the best of several turns taken, since what disturbs only adds. It stands beside what Scrapy's
+own fingerprint takes, which every other filter makes for every link.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import hiredis
+from scrapy import Request, Spider
+from scrapy.utils.request import fingerprint
+from scrapy.utils.test import get_crawler
+
+from benchmarks import report
+from benchmarks.asked import Asked
+from benchmarks.fingerprints import fingerprints
+from benchmarks.launch import running
+from benchmarks.plots import Plot
+from benchmarks.urls import urls
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
+from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.line import line
+from scrapy_bloom.metadata import Plan
+from scrapy_bloom.ops import Check
+from scrapy_bloom.sizing import size_for
+
+NUMBER = 2_000
+TURNS = 15
+FINGERPRINT = "Scrapy's fingerprint of a request"
+
+Step = Callable[[Any], object]
+
+
+def run(_: Asked) -> list[Plot]:
+    """Measure each step, and print one table for those in the process, one for those with a server."""
+    with running() as server, server.client() as client, server.client() as plain:
+        settings = {"REDIS_URL": server.url, "SCHEDULER_DUPEFILTER_KEY": "bench:micro"}
+        crawler = get_crawler(Spider, settings)
+        crawler.spider = Spider.from_crawler(crawler, name="bench")
+        dupefilter = BloomRFPDupeFilter.from_spider(crawler.spider)
+        links, few = urls(0, NUMBER), range(20)
+        for link in links:
+            dupefilter.request_seen(Request(link))
+        layer = Plan(1_000_000, 1e-6, 2, None).first_layer("bench:plan", 0, 1, 0.0)
+        items = [each.encode() for each, _ in zip(fingerprints(), range(NUMBER), strict=False)]
+        checks = [Check(*layer.locate(item), mark=True) for item in items]
+        wires = [check.wire() for check in checks]
+        _print(
+            f"In the process; {NUMBER:,} in each of {TURNS} turns, the best of them.",
+            {
+                FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
+                "fingerprint remembered": (dupefilter.item, lambda: [Request(link) for link in links]),
+                "a repeat, request_seen": (dupefilter.request_seen, lambda: [Request(link) for link in links]),
+                "positions in a layer": (layer.locate, lambda: items),
+                "the command's arguments": (Check.wire, lambda: checks),
+                "the command packed": (hiredis.pack_command, lambda: wires),
+                "settings to configuration": (
+                    lambda _: BloomConfig.from_settings(crawler.settings),
+                    lambda: links[:20],
+                ),
+                "capacity and error rate to size": (lambda _: size_for(1_000_000, 5e-7), lambda: few),
+            },
+        )
+        endless = fingerprints()
+        bloom = BloomFilter(client, "bench:micro:filter")
+        ours = line(client)
+        some = NUMBER // 10
+        _print(
+            f"With {server.name}, one after another; {some:,} in each of {TURNS} turns, the best of them.",
+            {
+                FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
+                "PING by redis-py": (lambda _: plain.ping(), lambda: links[:some]),
+                "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), lambda: _some(endless, some)),
+                "the BITFIELD by redis-py": (lambda wire: plain.execute_command(*wire), lambda: wires[:some]),
+                "the BITFIELD by our line": (lambda wire: ours.send([wire]), lambda: wires[:some]),
+                "add, a new item": (bloom.add, lambda: _some(endless, some)),
+                "add_many, 100 new items": (bloom.add_many, lambda: [_some(endless, 100) for _ in range(some // 20)]),
+                "an existing filter opened": (lambda _: BloomFilter(client, "bench:micro:filter"), lambda: few),
+            },
+        )
+    return []
+
+
+def _some(endless: Any, number: int) -> list[str]:
+    return [next(endless) for _ in range(number)]
+
+
+def _print(title: str, steps: Mapping[str, tuple[Step, Callable[[], Sequence[Any]]]]) -> None:
+    best = dict.fromkeys(steps, float("inf"))
+    for _ in range(TURNS):
+        for name, (step, given) in steps.items():
+            each = given()
+            started = time.perf_counter()
+            for one in each:
+                step(one)
+            best[name] = min(best[name], (time.perf_counter() - started) / len(each))
+    rows = [(name, f"{cost / best[FINGERPRINT]:.3f}", f"{cost * 1e6:.2f}") for name, cost in best.items()]
+    report.table(title, ("step", "to a fingerprint", "us"), rows)

@@ -1,0 +1,46 @@
+"""From a request to the bytes that the filter stores, made anew only where that is needed."""
+
+from collections.abc import Callable
+
+from scrapy import Request
+
+from scrapy_bloom.cache import Recent
+
+# URLs and bodies of more characters together are not kept, which bounds the memory.
+_LONGEST = 1000
+
+Make = Callable[[Request], str | bytes]
+
+
+def fresh(make: Make) -> Callable[[Request], bytes]:
+    """Fingerprints by `make`, each made anew."""
+
+    def fingerprint(request: Request) -> bytes:
+        made = make(request)
+        return made.encode() if isinstance(made, str) else made
+
+    return fingerprint
+
+
+class Remembered:
+    """Fingerprints by `make` that depend on the method, the URL and the body of a request, and on nothing else.
+
+    Those of the `size` requests that were met last are remembered: making one is most of what a repeat costs. A
+    fingerprint never changes, so that nothing that happens to a filter makes one wrong.
+    """
+
+    def __init__(self, make: Make, size: int) -> None:
+        self._make = fresh(make)
+        self._known: Recent[str | tuple[str, str, bytes], bytes] = Recent(size)
+
+    def __call__(self, request: Request) -> bytes:
+        """The fingerprint of a request."""
+        url = request.url
+        # Nearly all requests: the URL alone is the key, and is in memory anyway.
+        key = url if request.method == "GET" and not request.body else (request.method, url, request.body)
+        found = self._known.get(key)
+        if found is None:
+            found = self._make(request)
+            if len(url) + len(request.body) <= _LONGEST:
+                self._known.put(key, found)
+        return found

@@ -1,0 +1,110 @@
+"""The line to a server: commands go out together and replies come back in their order; it knows no command.
+
+It packs commands and reads replies itself, over redis-py's connections: of a check that goes through redis-py's
+execute_command or pipeline, most of the time in the process is theirs (`python -m benchmarks micro`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import hiredis
+from redis import Redis, ResponseError
+
+# Its types are of tuples of one argument.
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
+# Seconds within which a server on the same machine, or on a fast network, answers a check.
+_SOON = 50e-6
+# Round trips to one that does not answer so soon, before it is watched for again.
+_LONGEST_REST = 63
+
+Wire = tuple[str | bytes | int | float, ...]
+
+
+class Client(Protocol):
+    """What is needed of a Redis client: `redis.Redis`, `redis.RedisCluster` and what behaves like them."""
+
+    def execute_command(self, *args: Any) -> Any:
+        """Send one command and return its reply."""
+
+
+class Line(Protocol):
+    """Carries commands to a server and replies back, without sending anything twice."""
+
+    def send(self, commands: Sequence[Wire], *, atomic: bool = False) -> list[Any]:
+        """Carry out commands in their order, all or none if they are `atomic`; raises the first error among replies."""
+
+
+def line(client: Any) -> Line:
+    """The line of a client: one round trip for all commands, where one connection of a pool takes them all."""
+    is_plain = type(client).execute_command is Redis.execute_command and client.connection is None
+    return _Direct(client) if is_plain else _OneByOne(client)
+
+
+class _Direct:
+    """The line of a `redis.Redis`, over a connection from its pool each time."""
+
+    def __init__(self, client: Redis) -> None:
+        self._pool: Any = client.connection_pool
+        self._rest = 0
+        self._pause = 0
+
+    def send(self, commands: Sequence[Wire], *, atomic: bool = False) -> list[Any]:
+        if not atomic:
+            return self._exchange(commands)
+        done: list[Any] = self._exchange([("MULTI",), *commands, ("EXEC",)])[-1]
+        _raise_first(done)
+        return done
+
+    def _exchange(self, commands: Sequence[Wire]) -> list[Any]:
+        connection = self._pool.get_connection()
+        try:
+            connection.send_packed_command([b"".join([pack(command) for command in commands])])
+            self._watch(connection)
+            replies = [_read(connection) for _ in commands]
+        except BaseException:
+            # The replies that were not read would be taken for those of the next commands.
+            connection.disconnect()
+            raise
+        finally:
+            self._pool.release(connection)
+        _raise_first(replies)
+        return replies
+
+    def _watch(self, connection: Any) -> None:
+        """Look for the reply without sleeping where it comes soon: being woken takes longer than it takes to come."""
+        if self._rest:
+            self._rest -= 1
+            return
+        end = time.perf_counter() + _SOON
+        while not (is_there := connection.can_read()) and time.perf_counter() < end:
+            pass
+        self._rest = self._pause = 0 if is_there else min(2 * self._pause + 1, _LONGEST_REST)
+
+
+class _OneByOne:
+    """The line of any other client, a cluster's above all: one round trip each.
+
+    redis-py's pipeline for a cluster keeps no order between nodes, and sends commands again when a reply was lost, in
+    silence, which cannot be turned off.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def send(self, commands: Sequence[Wire], *, atomic: bool = False) -> list[Any]:  # noqa: ARG002  # none after a failed one
+        return [self._client.execute_command(*command) for command in commands]
+
+
+def _read(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _raise_first(replies: Sequence[Any]) -> None:
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply
