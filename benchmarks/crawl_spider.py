@@ -1,23 +1,16 @@
-"""The spider and the schedulers of a measured crawl, for `scrapy runspider`."""
+"""The spider of a measured crawl, for `scrapy runspider`."""
 
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import scrapy
-import scrapy.core.scheduler
-import scrapy_redis.scheduler
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
-from benchmarks.trips import counting
-from scrapy_bloom import BloomScheduler
-
-_counting = counting()
-SENT = _counting.__enter__()  # until the process ends
+from benchmarks.crawl_schedulers import SENT, Timed
 
 
 class CrawlSpider(scrapy.Spider):
@@ -63,35 +56,3 @@ class CrawlSpider(scrapy.Spider):
             "reason": stats["finish_reason"],
         }
         self._result.write_text(json.dumps(result))
-
-
-class Timed:
-    """A scheduler whose time is measured: knowing repeats, and queueing what is new."""
-
-    seconds = 0.0
-
-    def enqueue_request(self, request: Request) -> bool:
-        """Measured."""
-        started = time.perf_counter()
-        result: bool = super().enqueue_request(request)  # type: ignore[misc]  # of the class it is mixed into
-        Timed.seconds += time.perf_counter() - started
-        return result
-
-    def next_request(self) -> Request | None:
-        """Measured."""
-        started = time.perf_counter()
-        result: Request | None = super().next_request()  # type: ignore[misc]
-        Timed.seconds += time.perf_counter() - started
-        return result
-
-
-class InMemory(Timed, scrapy.core.scheduler.Scheduler):
-    """Scrapy's own."""
-
-
-class ScrapyRedis(Timed, scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's."""
-
-
-class ScrapyBloom(Timed, BloomScheduler):
-    """Ours."""

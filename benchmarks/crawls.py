@@ -140,7 +140,7 @@ def _crawl(kind: str, url: str, workers: int, server: Server, scratch: Path) -> 
     key = f"bench:crawl:{next(_numbers)}"
     settings = {
         **SETTINGS,
-        "SCHEDULER": f"benchmarks.crawl_spider.{scheduler}",
+        "SCHEDULER": f"benchmarks.crawl_schedulers.{scheduler}",
         "DUPEFILTER_CLASS": dupefilter,
         "REDIS_URL": server.url,
         "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter",

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import hiredis
 from scrapy import Request, Spider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
@@ -21,7 +20,7 @@ from benchmarks.plots import Plot
 from benchmarks.urls import urls
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.config import BloomConfig
-from scrapy_bloom.line import line
+from scrapy_bloom.line import line, unpack
 from scrapy_bloom.metadata import Plan
 from scrapy_bloom.ops import Check
 from scrapy_bloom.sizing import size_for
@@ -47,6 +46,7 @@ def run(_: Asked) -> list[Plot]:
         items = [each.encode() for each, _ in zip(fingerprints(), range(NUMBER), strict=False)]
         checks = [Check(*layer.locate(item), mark=True) for item in items]
         wires = [check.wire() for check in checks]
+        arguments = [unpack(wire) for wire in wires]
         _print(
             f"In the process; {NUMBER:,} in each of {TURNS} turns, the best of them.",
             {
@@ -54,8 +54,7 @@ def run(_: Asked) -> list[Plot]:
                 "fingerprint remembered": (dupefilter.item, lambda: [Request(link) for link in links]),
                 "a repeat, request_seen": (dupefilter.request_seen, lambda: [Request(link) for link in links]),
                 "positions in a layer": (layer.locate, lambda: items),
-                "the command's arguments": (Check.wire, lambda: checks),
-                "the command packed": (hiredis.pack_command, lambda: wires),
+                "the command": (Check.wire, lambda: checks),
                 "settings to configuration": (
                     lambda _: BloomConfig.from_settings(crawler.settings),
                     lambda: links[:20],
@@ -73,7 +72,7 @@ def run(_: Asked) -> list[Plot]:
                 FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
                 "PING by redis-py": (lambda _: plain.ping(), lambda: links[:some]),
                 "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), lambda: _some(endless, some)),
-                "the BITFIELD by redis-py": (lambda wire: plain.execute_command(*wire), lambda: wires[:some]),
+                "the BITFIELD by redis-py": (lambda wire: plain.execute_command(*wire), lambda: arguments[:some]),
                 "the BITFIELD by our line": (lambda wire: ours.send([wire]), lambda: wires[:some]),
                 "add, a new item": (bloom.add, lambda: _some(endless, some)),
                 "add_many, 100 new items": (bloom.add_many, lambda: [_some(endless, 100) for _ in range(some // 20)]),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from scrapy_bloom import keys
-from scrapy_bloom.line import Line, Wire
+from scrapy_bloom.line import Line, Wire, pack
 
 Member = bytes | str
 
@@ -39,7 +39,7 @@ class Hold(NamedTuple):
 
     def wire(self) -> Wire:
         """ZADD with scores and members."""
-        return "ZADD", self.key, *_scored(self.members)
+        return pack("ZADD", self.key, *_scored(self.members))
 
     def reply(self, raw: Any) -> int:
         """How many were not held yet."""
@@ -98,7 +98,7 @@ class Custody:
 
     def count(self) -> int:
         """How many requests there are in the queue, besides those that are ready."""
-        *_, number = self._line.send([*self._releases([]), ("ZCARD", self._key)])
+        *_, number = self._line.send([*self._releases([]), pack("ZCARD", self._key)])
         self._done = []
         return int(number)
 
@@ -116,12 +116,12 @@ class Custody:
         if not self._claimed and len(back) == len(self._ready):
             self._claimed = self._head[: _AT_ONCE if len(self._head) == _HEAD else 1]
         claimed = self._claimed
-        commands: list[Wire] = [("ZADD", self._key, *_scored(queued))] if queued else []
+        commands: list[Wire] = [pack("ZADD", self._key, *_scored(queued))] if queued else []
         commands += self._releases(settled)
         if claimed:
-            commands.append(("ZADD", self._held, *_scored(claimed)))
-            commands += [("ZREM", self._key, each.member) for each in claimed]
-        commands.append(("ZRANGE", self._key, 0, _HEAD - 1, "WITHSCORES"))
+            commands.append(pack("ZADD", self._held, *_scored(claimed)))
+            commands += [pack("ZREM", self._key, each.member) for each in claimed]
+        commands.append(pack("ZRANGE", self._key, 0, _HEAD - 1, "WITHSCORES"))
         *said, head = self._line.send(commands, atomic=True)
         ours = [each for each, was_there in zip(claimed, said[len(said) - len(claimed) :], strict=True) if was_there]
         if was_claimed:
@@ -134,15 +134,16 @@ class Custody:
         self._head = _waiting(head)
 
     def _releases(self, settled: Sequence[Member]) -> list[Wire]:
-        return [("ZREM", self._held, *chunk) for chunk in _chunks([*self._done, *settled])]
+        return [pack("ZREM", self._held, *chunk) for chunk in _chunks([*self._done, *settled])]
 
 
 def put_back(line: Line, key: str, worker: str) -> int:
     """Queue again whatever a worker holds, and say how much that was."""
     held = keys.held_key(key, worker)
-    found = _waiting(line.send([("ZRANGE", held, 0, -1, "WITHSCORES")])[0])
+    found = _waiting(line.send([pack("ZRANGE", held, 0, -1, "WITHSCORES")])[0])
     for chunk in _chunks(found):
-        line.send([("ZADD", key, *_scored(chunk)), ("ZREM", held, *(each.member for each in chunk))], atomic=True)
+        members = [each.member for each in chunk]
+        line.send([pack("ZADD", key, *_scored(chunk)), pack("ZREM", held, *members)], atomic=True)
     return len(found)
 
 

@@ -5,21 +5,35 @@ execute_command or pipeline, most of the time in the process is theirs (`python 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import hiredis
 from redis import Redis, ResponseError
 
-# Its types are of tuples of one argument.
-pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+_pack: Any = hiredis.pack_command  # its types are of tuples of one argument
 
 # Seconds within which a server on the same machine, or on a fast network, answers a check.
 _SOON = 50e-6
 # Round trips to one that does not answer so soon, before it is watched for again.
 _LONGEST_REST = 63
 
-Wire = tuple[str | bytes | int | float, ...]
+# A command as it goes over a connection.
+Wire = bytes
+
+
+def pack(*args: str | bytes | float) -> Wire:
+    """A command of these arguments."""
+    packed: Wire = _pack(args)
+    return packed
+
+
+def unpack(command: Wire) -> list[bytes]:
+    """The arguments of a command."""
+    reader = hiredis.Reader()
+    reader.feed(command)
+    arguments: list[bytes] = reader.gets()
+    return arguments
 
 
 class Client(Protocol):
@@ -42,6 +56,9 @@ def line(client: Any) -> Line:
     return _Direct(client) if is_plain else _OneByOne(client)
 
 
+_MULTI, _EXEC = pack("MULTI"), pack("EXEC")
+
+
 class _Direct:
     """The line of a `redis.Redis`, over a connection from its pool each time."""
 
@@ -53,14 +70,14 @@ class _Direct:
     def send(self, commands: Sequence[Wire], *, atomic: bool = False) -> list[Any]:
         if not atomic:
             return self._exchange(commands)
-        done: list[Any] = self._exchange([("MULTI",), *commands, ("EXEC",)])[-1]
+        done: list[Any] = self._exchange([_MULTI, *commands, _EXEC])[-1]
         _raise_first(done)
         return done
 
     def _exchange(self, commands: Sequence[Wire]) -> list[Any]:
         connection = self._pool.get_connection()
         try:
-            connection.send_packed_command([b"".join([pack(command) for command in commands])])
+            connection.send_packed_command([b"".join(commands)])
             self._watch(connection)
             replies = [_read(connection) for _ in commands]
         except BaseException:
@@ -94,7 +111,11 @@ class _OneByOne:
         self._client = client
 
     def send(self, commands: Sequence[Wire], *, atomic: bool = False) -> list[Any]:  # noqa: ARG002  # none after a failed one
-        return [self._client.execute_command(*command) for command in commands]
+        replies = []
+        for command in commands:
+            name, *rest = unpack(command)
+            replies.append(self._client.execute_command(name.decode(), *rest))
+        return replies
 
 
 def _read(connection: Any) -> Any:

@@ -6,7 +6,7 @@ An operation touches one key, so that it is one command on one node of a cluster
 from typing import Any, NamedTuple, Protocol
 
 from scrapy_bloom import header
-from scrapy_bloom.line import Wire
+from scrapy_bloom.line import Wire, pack
 from scrapy_bloom.sizing import HEADER_BYTES
 
 _ALIVE_AND_SEALED = header.live(0) >> header.EPOCH_BITS
@@ -31,6 +31,13 @@ return 1
 """
 
 
+# The start of a part of a BITFIELD, by the number of digits of its offset.
+_GET, _SET = (
+    tuple(f"\r\n$3\r\n{verb}\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(len(str(2**32)) + 1))
+    for verb in ("GET", "SET")
+)
+
+
 class Memory(Protocol):
     """What operations work on without a server: hashes and strings by their keys, and a clock."""
 
@@ -45,7 +52,7 @@ class Op(Protocol):
     """An operation on one key."""
 
     def wire(self) -> Wire:
-        """The command as its arguments."""
+        """The command."""
 
     def reply(self, raw: Any) -> Any:
         """What the server's reply says."""
@@ -69,7 +76,7 @@ class Load(NamedTuple):
     key: str
 
     def wire(self) -> Wire:
-        return "EVAL", _LOAD, 1, self.key
+        return pack("EVAL", _LOAD, 1, self.key)
 
     def reply(self, raw: Any) -> Snapshot:
         kind, (seconds, microseconds), found = raw
@@ -92,7 +99,7 @@ class PutNew(NamedTuple):
     value: str
 
     def wire(self) -> Wire:
-        return "HSETNX", self.key, self.field, self.value
+        return pack("HSETNX", self.key, self.field, self.value)
 
     def reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -111,7 +118,7 @@ class DropField(NamedTuple):
     field: str
 
     def wire(self) -> Wire:
-        return "HDEL", self.key, self.field
+        return pack("HDEL", self.key, self.field)
 
     def reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -126,7 +133,7 @@ class Unlink(NamedTuple):
     key: str
 
     def wire(self) -> Wire:
-        return "UNLINK", self.key
+        return pack("UNLINK", self.key)
 
     def reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -146,7 +153,7 @@ class Create(NamedTuple):
 
     def wire(self) -> Wire:
         flags = _ALIVE_AND_SEALED | self.sealed
-        return "EVAL", _CREATE, 1, self.key, self.size, self.epoch, flags
+        return pack("EVAL", _CREATE, 1, self.key, self.size, self.epoch, flags)
 
     def reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -167,7 +174,7 @@ class Seal(NamedTuple):
     key: str
 
     def wire(self) -> Wire:
-        return "BITFIELD", self.key, "GET", "i64", 0, "SET", "u1", header.SEALED_BIT, 1
+        return pack("BITFIELD", self.key, "GET", "i64", 0, "SET", "u1", header.SEALED_BIT, 1)
 
     def reply(self, raw: Any) -> int:
         return int(raw[0])
@@ -179,20 +186,23 @@ class Seal(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Read bits of a shard or, to `mark` an item, set them. Says the header, and whether all bits were 1 before."""
+    """Read bits of a shard or, to `mark` an item, set them. Says the header, and whether all bits were 1 before.
+
+    It is what a new request sends, and has sixty arguments: written out here it takes a third of the time of `pack`.
+    """
 
     key: str
     positions: list[int]
     mark: bool
 
     def wire(self) -> Wire:
-        args: list[str | int] = ["BITFIELD", self.key, "GET", "i64", 0]
+        steps, end, arguments = (_SET, "\r\n$1\r\n1", 4) if self.mark else (_GET, "", 3)
+        number, length = 5 + arguments * len(self.positions), len(self.key.encode())
+        parts = [f"*{number}\r\n$8\r\nBITFIELD\r\n${length}\r\n{self.key}\r\n$3\r\nGET\r\n$3\r\ni64\r\n$1\r\n0"]
         for position in self.positions:
-            if self.mark:
-                args += ("SET", "u1", position + header.BITS, 1)
-            else:
-                args += ("GET", "u1", position + header.BITS)
-        return tuple(args)
+            offset = str(position + header.BITS)
+            parts.append(f"{steps[len(offset)]}{offset}{end}")
+        return ("".join(parts) + "\r\n").encode()
 
     def reply(self, raw: Any) -> tuple[int, bool]:
         return raw[0], 0 not in raw[1:]
@@ -214,7 +224,7 @@ class Sample(NamedTuple):
     end: int
 
     def wire(self) -> Wire:
-        return "BITCOUNT", self.key, self.start, self.end
+        return pack("BITCOUNT", self.key, self.start, self.end)
 
     def reply(self, raw: Any) -> int:
         return int(raw)

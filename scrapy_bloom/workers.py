@@ -14,7 +14,7 @@ from typing import Any
 
 from scrapy_bloom import keys
 from scrapy_bloom.custody import Custody, put_back
-from scrapy_bloom.line import line
+from scrapy_bloom.line import line, pack
 from scrapy_bloom.patience import FAULTS
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Workers:
         """Say that this worker lives, from now on until `leave`, in a thread: a busy reactor is not a dead worker."""
         self._beat()
         # Who clears looks for workers after it has said that it will; who joins looks for that after it has joined.
-        while self._line.send([("EXISTS", keys.closing_key(self._key))])[0]:
+        while self._line.send([pack("EXISTS", keys.closing_key(self._key))])[0]:
             time.sleep(_CLOSING_PAUSE)
         self._heart.start()
 
@@ -71,7 +71,7 @@ class Workers:
         if any(silence > 2 * self._lease / _BEATS for silence in silences.values()):
             return True
         # Requests go from the queue to a worker and, as others, back: both are looked at before and after the other.
-        return bool(held) and any(self._line.send([("ZCARD", key) for key in (*held, self._key, *held, self._key)]))
+        return bool(held) and any(self._line.send([pack("ZCARD", key) for key in (*held, self._key, *held, self._key)]))
 
     def stop(self) -> None:
         """Give no more signs of life, nor one that is under way."""
@@ -82,21 +82,21 @@ class Workers:
     def leave(self, clear: Callable[[], None] | None) -> None:
         """Put back what is still held and say goodbye; the last worker to do so is the one to `clear`."""
         put_back(self._line, self._key, self.name)
-        self._line.send([("ZREM", self._all, self.name)])
+        self._line.send([pack("ZREM", self._all, self.name)])
         if clear is None:
             return
         closing = keys.closing_key(self._key)
         *_, others = self._line.send(
-            [("SADD", closing, self.name), ("EXPIRE", closing, _CLOSING_SECONDS), ("ZCARD", self._all)]
+            [pack("SADD", closing, self.name), pack("EXPIRE", closing, _CLOSING_SECONDS), pack("ZCARD", self._all)]
         )
         if not others:
             clear()
-        self._line.send([("SREM", closing, self.name)])
+        self._line.send([pack("SREM", closing, self.name)])
 
     def forget(self) -> None:
         """Delete what all workers hold."""
-        workers = [_text(worker) for worker in self._line.send([("ZRANGE", self._all, 0, -1)])[0]]
-        self._line.send([("UNLINK", keys.held_key(self._key, worker)) for worker in (*workers, self.name)])
+        workers = [_text(worker) for worker in self._line.send([pack("ZRANGE", self._all, 0, -1)])[0]]
+        self._line.send([pack("UNLINK", keys.held_key(self._key, worker)) for worker in (*workers, self.name)])
 
     def _beat_on(self) -> None:
         while not self._stopped.wait(self._lease / _BEATS):
@@ -108,7 +108,7 @@ class Workers:
 
     def _beat(self) -> dict[str, float]:
         """Say that this worker lives, put back what silent ones held, and give the seconds of silence of the others."""
-        (found,) = self._line.send([("EVAL", _BEAT, 1, self._all, self.name)])
+        (found,) = self._line.send([pack("EVAL", _BEAT, 1, self._all, self.name)])
         silences = {_text(name): float(silence) for name, silence in zip(found[::2], found[1::2], strict=True)}
         del silences[self.name]
         for worker, silence in silences.items():
@@ -118,11 +118,11 @@ class Workers:
 
     def _recover(self, worker: str, silence: float) -> None:
         lock = keys.recovery_key(self._key, worker)
-        (is_ours,) = self._line.send([("SET", lock, self.name, "NX", "EX", _RECOVERY_SECONDS)])
+        (is_ours,) = self._line.send([pack("SET", lock, self.name, "NX", "EX", _RECOVERY_SECONDS)])
         if not is_ours:
             return
         number = put_back(self._line, self._key, worker)
-        self._line.send([("ZREM", self._all, worker), ("UNLINK", lock)])
+        self._line.send([pack("ZREM", self._all, worker), pack("UNLINK", lock)])
         self.recovered += number
         logger.warning(
             "Worker %s has been silent for %.0f s: %d requests that it held are back in the queue %r",

@@ -1,0 +1,164 @@
+"""A request is always in Redis: in the queue or held by a worker, whatever is cut and whoever takes it."""
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import keys
+from scrapy_bloom.custody import Custody, Waiting, put_back
+from scrapy_bloom.line import line
+from tests.proxy import CUTS, at_random, proxying
+from tests.servers import Server
+
+Make = Callable[[str], Custody]
+
+
+@pytest.fixture
+def custody_of(client: redis.Redis, key: str) -> Make:
+    """The custody of a worker over a client of the server."""
+    return lambda worker: Custody(line(client), key, worker)
+
+
+def requests(scores: dict[str, float]) -> list[Waiting]:
+    """Serialised requests with scores."""
+    return [Waiting(score, member.encode()) for member, score in scores.items()]
+
+
+def numbered(count: int) -> list[Waiting]:
+    """Requests of one score."""
+    return requests({f"{number:03}": 0 for number in range(count)})
+
+
+def taken(custody: Custody, most: int = 10_000) -> list[bytes]:
+    """What a worker takes until there is nothing, or so many."""
+    found: list[bytes] = []
+    while len(found) < most and (member := custody.take()) is not None:
+        assert isinstance(member, bytes)
+        found.append(member)
+    return found
+
+
+def in_queue(client: redis.Redis, key: str) -> set[bytes]:
+    """What is in a sorted set."""
+    return {each for each in client.zrange(key, 0, -1) if isinstance(each, bytes)}
+
+
+def held(client: redis.Redis, key: str, worker: str) -> set[bytes]:
+    """What a worker holds."""
+    return in_queue(client, keys.held_key(key, worker))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 40])
+def test_each_is_taken_once_in_the_order_of_scores(custody_of: Make, count: int) -> None:
+    """Whatever one worker queued it takes, the lowest score first, and then there is nothing."""
+    custody = custody_of("one")
+    scores = {f"{number:03}": float(number * 7 % count) for number in range(count)}
+    custody.put(requests(scores), [])
+    assert [scores[member.decode()] for member in taken(custody)] == sorted(scores.values())
+    assert custody.take() is None
+
+
+def test_what_goes_first_is_taken_first(custody_of: Make) -> None:
+    """A request that is queued with a lower score goes before those that were taken ahead, which go back."""
+    custody = custody_of("one")
+    custody.put(numbered(40), [])
+    first = taken(custody, 3)
+    custody.put(requests({"urgent": -10}), [])
+    assert custody.take() == b"urgent"
+    assert sorted(first + taken(custody)) == [each.member for each in numbered(40)]
+
+
+def test_few_are_left_to_others(custody_of: Make) -> None:
+    """Where few wait a worker takes no more than it is asked for, and another one gets the rest."""
+    custody_of("one").put(numbered(15), [])
+    one, other = custody_of("one"), custody_of("other")
+    assert len({one.take(), other.take(), one.take(), other.take()}) == 4
+    assert not one.has_ready
+    assert not other.has_ready
+
+
+def test_workers_share_and_never_spin(custody_of: Make) -> None:
+    """Workers that race for the head each get some, nobody the same, and all of it is taken."""
+    workers = [custody_of(f"worker-{number}") for number in range(5)]
+    workers[0].put(numbered(300), [])
+    found: list[list[bytes]] = [[] for _ in workers]
+    while sum(map(len, found)) < 300:
+        for share, worker in zip(found, workers, strict=True):
+            share.extend(taken(worker, 1))
+    assert sorted(chain.from_iterable(found)) == [each.member for each in numbered(300)]
+    assert min(map(len, found)) >= 30
+    assert [worker.take() for worker in workers] == [None] * 5
+
+
+def test_what_is_taken_is_held_until_it_is_released(custody_of: Make, client: redis.Redis, key: str) -> None:
+    """A request is in the queue or held, never in neither; released, it is in neither."""
+    custody = custody_of("one")
+    custody.put(numbered(20), [])
+    first = custody.take()
+    assert first is not None
+    assert first in held(client, key, "one")
+    everything = held(client, key, "one") | in_queue(client, key)
+    assert everything == {each.member for each in numbered(20)}
+    custody.release([first])
+    custody.count()
+    assert first not in held(client, key, "one")
+    rest = everything - {first}
+    assert put_back(line(client), key, "one") == len(rest) - 12
+    assert held(client, key, "one") == set()
+    assert in_queue(client, key) == rest
+
+
+@pytest.fixture
+def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
+    """A client whose connection is cut again and again, and its proxy."""
+    with proxying(server.port) as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
+        client.set_retry(redis.retry.Retry(redis.backoff.NoBackoff(), 0))
+        yield client, proxy
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], client: redis.Redis, key: str) -> None:
+    """Two workers queue, take and release while connections are cut at random: each request is fetched, or in Redis."""
+    source = random.Random(seed)
+    client_of_workers, proxy = torn
+    workers = [Custody(line(client_of_workers), key, worker) for worker in ("one", "other")]
+    working: list[list[bytes]] = [[], []]
+    queued: set[bytes] = set()
+    fetched: set[bytes] = set()
+    waiting = [requests({f"{batch}-{number}": source.randrange(3) for number in range(20)}) for batch in range(10)]
+    proxy.plan = at_random(source, CUTS, 40, 3)
+
+    def again(attempt: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return attempt()
+            except redis.ConnectionError:
+                assert queued <= in_redis() | fetched
+
+    def in_redis() -> set[bytes]:
+        return in_queue(client, key) | held(client, key, "one") | held(client, key, "other")
+
+    while waiting or client.zcard(key) or any(working) or any(worker.has_ready for worker in workers):
+        number = source.randrange(2)
+        worker, own = workers[number], working[number]
+        if waiting and source.random() < 0.2:
+            batch = waiting.pop()
+            again(partial(worker.put, batch, []))
+            queued |= {bytes(each.member) for each in batch if isinstance(each.member, bytes)}
+        if source.random() < 0.7 and (member := again(worker.take)) is not None:
+            own.append(member)
+        if own and source.random() < 0.6:
+            done = own.pop(source.randrange(len(own)))
+            fetched.add(done)
+            worker.release([done])
+        assert queued <= in_redis() | fetched
+    again(workers[0].count)
+    again(workers[1].count)
+    assert fetched == queued
+    assert proxy.faults > 20
+    assert held(client, key, "one") | held(client, key, "other") == set()
