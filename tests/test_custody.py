@@ -116,7 +116,7 @@ def test_what_is_taken_is_held_until_it_is_released(custody_of: Make, client: re
 @pytest.fixture
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
     """A client whose connection is cut again and again, and its proxy."""
-    with proxying(server.port) as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
+    with proxying(server.port, "EXEC") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
         client.set_retry(redis.retry.Retry(redis.backoff.NoBackoff(), 0))
         yield client, proxy
 
