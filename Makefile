@@ -17,7 +17,7 @@ check: $(VENV)/.test
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks --write $(ARGS)
 
 clean:
 	rm -rf $(VENV)

@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.line(f"\n![{plot.title}](../docs/{plot.name}.svg)")
         plots += drawn
         report.say(f"{name}: {time.monotonic() - part_started:.0f} s")
+        if options.write:
+            _write(plots)
     report.line(f"\nAll of this took {time.monotonic() - started:.0f} s.")
-    if options.write:
-        _write(plots)
     return 0
 
 

@@ -1,12 +1,13 @@
 """What remembers the last repeats: the candidates over the links of two real sites.
 
 A bounded memory of URLs is asked about each link and told of it when it does not know it. Hits are of all links; an
-unbounded set has the most that there can be. Time is of the asking and telling; memory is that of the container,
-without the URLs.
+unbounded set has the most that there can be. Time is of the asking and telling; bytes are those of the container,
+without the URLs. Last comes what a process takes for all that it may remember: URLs, fingerprints and both containers.
 """
 
 import sys
 import time
+import tracemalloc
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +16,18 @@ from statistics import median
 from typing import Any, Protocol
 
 import cachetools
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 
 from benchmarks import report
 from benchmarks.asked import Asked
 from benchmarks.plots import Plot
 from benchmarks.rounds import interleave, ratio
 from benchmarks.streams import POSTGRESQL, PYTHON, streams
+from benchmarks.urls import urls
 from scrapy_bloom.cache import Recent
+from scrapy_bloom.fingerprints import Remembered
+from scrapy_bloom.options import DEFAULT_CACHE_SIZE
 
 SIZES = (256, 1_024, 65_536)
 ROUNDS = 5
@@ -88,7 +94,28 @@ def run(_: Asked) -> list[Plot]:
     for site, pages in streams().items():
         if site in (PYTHON, POSTGRESQL):
             _measure(site, list(chain.from_iterable(pages)))
+    _print_process()
     return []
+
+
+def _print_process() -> None:
+    """What a process allocates for the repeats that it remembers, when it remembers as many as it may."""
+    rows = []
+    for size in (1_024, DEFAULT_CACHE_SIZE):
+        tracemalloc.start()
+        remembered = Remembered(lambda request: fingerprint(request).hex(), size)
+        seen: Recent[bytes, bool] = Recent(size)
+        for link in urls(0, 2 * size):
+            seen.put(remembered(Request(link)), True)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        rows.append((f"{size:,}", f"{taken / 1e6:.1f}", f"{taken / size:.0f}"))
+    length = sum(map(len, urls(0, 1000))) / 1000
+    report.table(
+        f"A process that remembers all it may (BLOOMFILTER_CACHE_SIZE), with URLs of {length:.0f} characters:",
+        ("repeats", "MB", "bytes each"),
+        rows,
+    )
 
 
 def _measure(site: str, links: list[str]) -> None:

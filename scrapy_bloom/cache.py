@@ -13,6 +13,10 @@ class Recent(Generic[Key, Value]):
     Two generations of half of `size` each: additions go to the young one, a hit in the old one moves the key back, and
     a full young generation replaces the old one. Both steps are one dict operation, and a key that is met at least once
     in `size` / 2 others is never forgotten.
+
+    Chosen by `python -m benchmarks caches`: over the links of two sites an LRU over an OrderedDict takes 1.3 to 1.7
+    times as long and cachetools' 2.5 to 3 times. At the default size all have the same hits; at 1,024 this one has 88 %
+    where an LRU has 92 % on one of the sites, which a larger size mends for less than a slower look at each link.
     """
 
     def __init__(self, size: int) -> None:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from scrapy import Request, Spider
-from scrapy.utils.test import get_crawler
 
 from benchmarks.trips import counting
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from tests import crawling
+from tests.crawlers import start
 from tests.links import pages
 from tests.servers import Server
 
@@ -46,9 +46,9 @@ def crawler_settings(server: Server, key: str) -> dict[str, Any]:
 @pytest.fixture
 def spider(crawler_settings: dict[str, Any]) -> Spider:
     """The spider of a crawl."""
-    crawler = get_crawler(Spider, crawler_settings)
-    crawler.spider = Spider.from_crawler(crawler, name="counts")
-    return crawler.spider
+    spider = start(crawler_settings).spider
+    assert spider is not None
+    return spider
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.statscollectors import StatsCollector
-from scrapy.utils.reactor import install_reactor, is_reactor_installed
-from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import (
@@ -28,14 +26,11 @@ from scrapy_bloom import (
 from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.stats import FILTERED, NAMES, RECOVERED
+from tests.crawlers import ShopSpider, start
 from tests.faults import until
 from tests.servers import KINDS, Server, running
 
 KEY = "SCHEDULER_DUPEFILTER_KEY"
-
-
-class ShopSpider(Spider):
-    name = "shop"
 
 
 class PathFingerprinter:
@@ -65,15 +60,6 @@ BUILT_FROM_CRAWLER = f"{__name__}.{BuiltFromCrawler.__qualname__}"
 def crawler_of(server: Server, *, spider_name: str = "shop", **settings: Any) -> Crawler:
     """A real crawler with a spider, as it is when its scheduler is opened."""
     return start({"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000, **settings}, spider_name)
-
-
-def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[Spider] = ShopSpider) -> Crawler:
-    """A crawler with these settings alone."""
-    if not is_reactor_installed():  # newer versions of Scrapy do without, older ones do not
-        install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
-    crawler = get_crawler(spidercls, settings)
-    crawler.spider = spidercls.from_crawler(crawler, name=spider_name)
-    return crawler
 
 
 Way = Callable[[Crawler], BloomRFPDupeFilter]

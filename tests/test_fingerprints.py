@@ -5,14 +5,14 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import fingerprint
-from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.fingerprints import Remembered, fresh
+from tests.crawlers import start
 from tests.servers import Server
 
 KINDS = [Request, FormRequest, JsonRequest]
@@ -115,7 +115,5 @@ def server_settings(valkey: Server, key: str) -> dict[str, object]:
 def test_users_fingerprints_are_never_remembered(way: str, server_settings: dict[str, object]) -> None:
     """Requests that differ in what only the user's code looks at are different, though method, URL and body agree."""
     dupefilter_class, chosen, different = USERS[way]
-    crawler = get_crawler(Spider, {**server_settings, **chosen})
-    crawler.spider = Spider.from_crawler(crawler, name="users")
-    dupefilter = dupefilter_class.from_spider(crawler.spider)
+    dupefilter = dupefilter_class.from_crawler(start({**server_settings, **chosen}))
     assert [dupefilter.request_seen(request) for request in (*different, *different)] == [False, False, True, True]
