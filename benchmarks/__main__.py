@@ -46,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     command = " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
     report.line(f"# Results\n\nPrinted by `{command}` on {date.today():%Y-%m-%d}.\n\n{versions.text()}")
-    plots: list[Plot] = []
     for name in options.part or PARTS:
         report.heading(name, PARTS[name].__doc__ or "")
         report.say(f"{name} …")
@@ -54,15 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawn = PARTS[name].run(asked)
         for plot in drawn if options.write else ():
             report.line(f"\n![{plot.title}](../docs/{plot.name}.svg)")
-        plots += drawn
         report.say(f"{name}: {time.monotonic() - part_started:.0f} s")
         if options.write:
-            _write(plots)
+            _write(drawn)
     report.line(f"\nAll of this took {time.monotonic() - started:.0f} s.")
+    if options.write:
+        _write([])
     return 0
 
 
 def _write(plots: Sequence[Plot]) -> None:
+    """Write new plots, and all that was printed until now."""
     DIRECTORY.mkdir(exist_ok=True)
     for plot in plots:
         report.say(f"wrote {plot.write(DIRECTORY)}")

@@ -72,14 +72,16 @@ class Custody:
         return [Hold(self._held, tuple(members))]
 
     def release(self, members: Iterable[Member]) -> None:
-        """Let go of requests that are finished, with the next round trip."""
-        self._done += members
+        """Let go of requests that are finished, with the next round trip; not of equal ones that are ready."""
+        ready = {each.member for each in self._ready}
+        self._done += [member for member in members if member not in ready]
 
     def put(self, members: Iterable[Waiting], settled: Iterable[Member]) -> None:
         """Queue requests, let go of them and of others that are settled, and take the next where none are ready."""
         new = list(members)
         back = self._behind(new)
-        self._head = sorted([*back, *self._head, *new], key=lambda each: each.score)[:_HEAD]
+        head = sorted([*back, *self._head, *new], key=lambda each: each.score)
+        self._head = list(dict.fromkeys(head))[:_HEAD]
         self._trade([*back, *new], [*(each.member for each in (*back, *new)), *settled], back)
 
     def take(self) -> Member | None:

@@ -104,13 +104,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self._has_ended:
             return False
+        item = self.item(request)
+        used = self._filter or self.filter
+        if used.knows(item):
+            return True
         try:
-            is_new = self.filter.add(self.item(request))
+            is_new = used.add(item)
         except BloomError as error:
             self.end_crawl(error)
             return False
-        if is_new:
-            self.update_stats()
+        self.update_stats()
         return not is_new
 
     def update_stats(self) -> None:

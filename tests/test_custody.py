@@ -113,6 +113,21 @@ def test_what_is_taken_is_held_until_it_is_released(custody_of: Make, client: re
     assert in_queue(client, key) == rest
 
 
+def test_an_equal_one_that_is_ready_stays_held(custody_of: Make, client: redis.Redis, key: str) -> None:
+    """A request that is queued again while it is worked on is held until its second time is over, too."""
+    custody = custody_of("one")
+    custody.put(numbered(16), [])
+    first = custody.take()
+    assert first is not None
+    taken(custody, 7)
+    custody.put([Waiting(-1, first)], [])
+    assert custody.has_ready
+    custody.release([first])
+    custody.count()
+    assert first in held(client, key, "one")
+    assert custody.take() == first
+
+
 @pytest.fixture
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
     """A client whose connection is cut again and again, and its proxy."""

@@ -72,7 +72,7 @@ def test_memory_is_bounded() -> None:
     remembered = Remembered(lambda request: request.url[-40:], 100)
     for number in range(10_000):
         remembered(Request(f"http://a.test/{number:0{number % 1500}}"))
-    kept = [*remembered._known._young, *remembered._known._old]
+    kept = [*remembered._young, *remembered._old]
     assert len(kept) <= 100
     assert all(sys.getsizeof(url) < 1100 for url in kept)
 
