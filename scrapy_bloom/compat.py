@@ -9,6 +9,8 @@ from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet import task
 
+# What Scrapy's own fingerprints depend on besides method, URL and body, from 2.19 on.
+FINGERPRINTED_META = ("verbatim_url",)
 CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
 
 
@@ -21,18 +23,31 @@ def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
         engine.close_spider(spider, reason)
 
 
-def wake(crawler: Crawler, seconds: float) -> None:
-    """Have the engine ask for the next request soon, and not only at its heartbeat every 5 seconds.
+class Alarm:
+    """Has the engine ask for the next request soon, and not only at its heartbeat every 5 seconds.
 
     Without an asyncio loop, which is not Scrapy's default, the heartbeat remains.
     """
-    slot = _slot(crawler)
-    if slot is None:
-        return
-    try:
-        asyncio.get_running_loop().call_later(seconds, _schedule, slot)
-    except RuntimeError:
-        return
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._is_set = False
+
+    def set(self, seconds: float) -> None:
+        """Ring once after some seconds; one that is set already is left as it is."""
+        if self._is_set:
+            return
+        try:
+            asyncio.get_running_loop().call_later(seconds, self._ring)
+        except RuntimeError:
+            return
+        self._is_set = True
+
+    def _ring(self) -> None:
+        self._is_set = False
+        slot = _slot(self._crawler)
+        if slot is not None and slot.closing is None:
+            slot.nextcall.schedule()
 
 
 def hold_back_start(crawler: Crawler, has_room: Callable[[], bool], seconds: float) -> None:
@@ -78,8 +93,3 @@ def _engine(crawler: Crawler) -> Any:
 
 def _slot(crawler: Crawler) -> Any:
     return getattr(_engine(crawler), "_slot", None)
-
-
-def _schedule(slot: Any) -> None:
-    if slot.closing is None:
-        slot.nextcall.schedule()

@@ -1,10 +1,13 @@
 """The Redis client that a crawl's settings ask for, with what this package needs of any."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from scrapy.settings import BaseSettings
 from scrapy_redis.connection import get_redis_from_settings
 
+from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.patience import without_resending
 
 # How long a command or a connection may wait for an answer, and so block the reactor. scrapy-redis's default is 30.
@@ -13,7 +16,22 @@ _SOCKET_TIMEOUT_SECONDS = 5.0
 
 def connect(settings: BaseSettings) -> Any:
     """A client as scrapy-redis would make it, that neither waits for long nor sends a command again by itself."""
-    return without_resending(get_redis_from_settings(limited(settings)))
+    with telling_no_values():
+        return without_resending(get_redis_from_settings(limited(settings)))
+
+
+@contextmanager
+def telling_no_values() -> Iterator[None]:
+    """Makes a ConfigError of what is wrong with a URL: Python would cite the part that it cannot read, a password."""
+    try:
+        yield
+    except BloomError:
+        raise
+    except ValueError:
+        raise ConfigError(
+            "REDIS_URL cannot be read: it must be like redis://user:password@host:6379/0, with every character of the "
+            "password that is not a letter or a digit written as %XX, as urllib.parse.quote does"
+        ) from None
 
 
 def limited(settings: BaseSettings) -> BaseSettings:

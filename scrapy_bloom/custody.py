@@ -6,7 +6,7 @@ Everything here is at least once: where a reply is lost, a request is fetched tw
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,6 +57,8 @@ class Custody:
         self._line = line
         self._key = key
         self._held = keys.held_key(key, worker)
+        # Equal requests are one member: how many of each this worker has, so that none is let go of too soon.
+        self._owned: Counter[bytes] = Counter()
         self._done: list[Member] = []
         self._head: list[Waiting] = []
         self._claimed: list[Waiting] = []
@@ -72,19 +74,20 @@ class Custody:
         return [Hold(self._held, tuple(members))]
 
     def release(self, members: Iterable[Member]) -> None:
-        """Let go of requests that are finished, with the next round trip; not of equal ones that are ready."""
-        ready = {each.member for each in self._ready}
-        self._done += [member for member in members if member not in ready]
+        """Let go of requests that are finished, with the next round trip."""
+        for member in members:
+            self._disown(member)
+            self._done.append(member)
 
     def put(self, members: Iterable[Waiting], settled: Iterable[Member]) -> None:
         """Queue requests, let go of them and of others that are settled, and take the next where none are ready."""
         new = list(members)
         back = self._behind(new)
-        head = sorted([*back, *self._head, *new], key=lambda each: each.score)
-        self._head = list(dict.fromkeys(head))[:_HEAD]
+        known = {_bytes(each.member): each for each in (*back, *self._head, *new)}
+        self._head = sorted(known.values(), key=lambda each: each.score)[:_HEAD]
         self._trade([*back, *new], [*(each.member for each in (*back, *new)), *settled], back)
 
-    def take(self) -> Member | None:
+    def take(self) -> Waiting | None:
         """The first request of the queue, which is this worker's now; None: there is none.
 
         What was reached for when a reply was lost is taken the next time, whoever may have it.
@@ -93,16 +96,23 @@ class Custody:
             if not self._ready:
                 self._trade([], [], [])
             if self._ready:
-                return self._ready.popleft().member
+                return self._ready.popleft()
             if not self._head:
                 return None
         return None
 
     def count(self) -> int:
         """How many requests there are in the queue, besides those that are ready."""
-        *_, number = self._line.send([*self._releases([]), pack("ZCARD", self._key)])
+        *_, number = self._line.send([*self._releases(self._done), pack("ZCARD", self._key)])
         self._done = []
         return int(number)
+
+    def set_aside(self, taken: Waiting) -> bool:
+        """Keep what was taken and cannot be read where nobody works on it, until `put_back` from there; gives True."""
+        aside = pack("ZADD", keys.unreadable_key(self._key), *taken)
+        self._line.send([aside, pack("ZREM", self._held, taken.member)], atomic=True)
+        self._disown(taken.member)
+        return True
 
     def _behind(self, new: Iterable[Waiting]) -> list[Waiting]:
         """What was taken ahead, if any of these go before some of it: all of it goes back then."""
@@ -119,7 +129,7 @@ class Custody:
             self._claimed = self._head[: _AT_ONCE if len(self._head) == _HEAD else 1]
         claimed = self._claimed
         commands: list[Wire] = [pack("ZADD", self._key, *_scored(queued))] if queued else []
-        commands += self._releases(settled)
+        commands += self._releases([*self._done, *settled], back)
         if claimed:
             commands.append(pack("ZADD", self._held, *_scored(claimed)))
             commands += [pack("ZREM", self._key, each.member) for each in claimed]
@@ -130,23 +140,38 @@ class Custody:
             ours = claimed
         if back:
             self._ready.clear()
+        for each in back:
+            self._disown(each.member)
+        self._owned.update(_bytes(each.member) for each in ours)
         self._ready.extend(ours)
         self._done = [each.member for each in claimed if each not in ours]
         self._claimed = []
         self._head = _waiting(head)
 
-    def _releases(self, settled: Sequence[Member]) -> list[Wire]:
-        return [pack("ZREM", self._held, *chunk) for chunk in _chunks([*self._done, *settled])]
+    def _disown(self, member: Member) -> None:
+        self._owned -= Counter([_bytes(member)])  # which leaves none with nothing
+
+    def _releases(self, members: Sequence[Member], back: Sequence[Waiting] = ()) -> list[Wire]:
+        """What lets go of members, but for those that this worker has, or may have, still or once more."""
+        kept = self._owned - Counter(_bytes(each.member) for each in back)
+        kept.update(_bytes(each.member) for each in self._claimed)
+        return [
+            pack("ZREM", self._held, *chunk)
+            for chunk in _chunks([member for member in members if _bytes(member) not in kept])
+        ]
 
 
-def put_back(line: Line, key: str, worker: str) -> int:
-    """Queue again whatever a worker holds, and say how much that was."""
-    held = keys.held_key(key, worker)
+def put_back(line: Line, key: str, held: str) -> int:
+    """Queue again whatever is in the sorted set `held`, and say how much that was."""
     found = _waiting(line.send([pack("ZRANGE", held, 0, -1, "WITHSCORES")])[0])
     for chunk in _chunks(found):
         members = [each.member for each in chunk]
         line.send([pack("ZADD", key, *_scored(chunk)), pack("ZREM", held, *members)], atomic=True)
     return len(found)
+
+
+def _bytes(member: Member) -> bytes:
+    return member if isinstance(member, bytes) else member.encode()
 
 
 def _scored(waiting: Iterable[Waiting]) -> Iterable[Member | float]:

@@ -159,9 +159,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         What a method or a fingerprinter of the user's depends on nobody knows: theirs are made anew each time.
         """
-        is_known = type(self._fingerprinter) in (type(None), RequestFingerprinter)
-        if is_known and type(self).request_fingerprint is BloomRFPDupeFilter.request_fingerprint:
-            return Remembered(self.request_fingerprint, self.config.cache_size)
+        if type(self).request_fingerprint is BloomRFPDupeFilter.request_fingerprint:
+            if self._fingerprinter is None:
+                return Remembered(self.request_fingerprint, self.config.cache_size)
+            if type(self._fingerprinter) is RequestFingerprinter:
+                return Remembered(self.request_fingerprint, self.config.cache_size, compat.FINGERPRINTED_META)
         return fresh(self.request_fingerprint)
 
     def _fingerprint_scheme(self) -> str:

@@ -25,6 +25,11 @@ def held_key(queue: str, worker: str) -> str:
     return f"{queue}:held:{worker}"
 
 
+def unreadable_key(queue: str) -> str:
+    """The key of the sorted set of a queue's requests that could not be read, for the next crawl."""
+    return f"{queue}:unreadable"
+
+
 def workers_key(queue: str) -> str:
     """The key of the sorted set of a queue's workers, by the time of their last sign of life."""
     return f"{queue}:workers"

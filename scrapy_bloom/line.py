@@ -91,7 +91,7 @@ class _Direct:
 
     def _watch(self, connection: Any) -> None:
         """Look for the reply without sleeping where it comes soon: being woken takes longer than it takes to come."""
-        if self._rest:
+        if self._rest > 0:
             self._rest -= 1
             return
         end = time.perf_counter() + _SOON

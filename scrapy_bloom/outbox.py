@@ -88,14 +88,16 @@ class Undelivered:
     def write(self, parcels: Iterable[Parcel]) -> Path:
         """Write parcels to a new file, and see to it that they are on the disk."""
         path = Path(f"{self._stem}-{secrets.token_hex(4)}.jsonl").absolute()
-        with path.open("x", encoding="utf-8") as file:
+        # Nobody reads it before it is whole.
+        unfinished = path.with_suffix(".part")
+        with unfinished.open("x", encoding="utf-8") as file:
             for parcel in parcels:
                 member = parcel.member if isinstance(parcel.member, bytes) else parcel.member.encode()
                 line = {"request": base64.b64encode(member).decode(), "score": parcel.score}
                 file.write(json.dumps({**line, "fingerprint": _text(parcel.item)}) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        return path
+        return unfinished.rename(path)
 
     def read(self) -> Iterator[tuple[Path, list[Parcel]]]:
         """Each file and what is in it; it is to be deleted when that is sent."""

@@ -120,12 +120,17 @@ class Outage:
         self._since: float | None = None
         self._next = 0.0
 
-    def attempt(self, work: Callable[[], T]) -> T | None:
-        """What some work gives, or None where Redis is away; raises RefusedError as `patiently` does."""
+    def attempt(self, work: Callable[[], T], first: Callable[[], object]) -> T | None:
+        """What some work gives, or None where Redis is away; raises RefusedError as `patiently` does.
+
+        After an outage something else is done `first`.
+        """
         now = time.monotonic()
         if now < self._next:
             return None
         try:
+            if self._since is not None:
+                patiently(first, 0)
             result = patiently(work, 0)
         except UnavailableError as error:
             if self._since is None:
@@ -147,10 +152,16 @@ def _advice(error: Exception) -> str | None:
     words = _in_words(error)
     if isinstance(error, _AWAY) or "NOREPLICAS" in words:
         return None
+    if "unknown command" in words and "HELLO" in words:
+        return "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
     is_forbidden = any(part in words for part in _FORBIDDEN_IN_A_SCRIPT)
     return _PERMISSION if is_forbidden else "see what it says"
 
 
 def _in_words(error: Exception) -> str:
-    """The kind of an error and its text, without the command that redis-py puts before that of a pipeline."""
-    return f"{type(error).__name__}: {str(error).rpartition('caused error: ')[2]}"
+    """The kind of an error and its text, without the command, in which there may be a password.
+
+    redis-py puts it before the text of a pipeline's error; a server, behind that of a command that it does not know.
+    """
+    words = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0]
+    return f"{type(error).__name__}: {words}"

@@ -17,8 +17,8 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import compat
 from scrapy_bloom.config import BloomConfig
-from scrapy_bloom.connection import limited
-from scrapy_bloom.custody import Member
+from scrapy_bloom.connection import limited, telling_no_values
+from scrapy_bloom.custody import Member, Waiting
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
 from scrapy_bloom.outbox import Outbox, Parcel, Undelivered
@@ -48,7 +48,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         _refuse_unfit(settings)
         config = BloomConfig.from_settings(settings)
         parent = super().from_settings
-        self: Self = patiently(lambda: parent(limited(settings)), config.retry_timeout)
+        with telling_no_values():
+            self: Self = patiently(lambda: parent(limited(settings)), config.retry_timeout)
         without_resending(self.server)
         self._config = config
         return self
@@ -61,6 +62,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._outbox = Outbox()
         self._undelivered = Undelivered(key)
         self._outage = Outage()
+        self._alarm = compat.Alarm(spider.crawler)
         self._taken: dict[Request, Member] = {}
         self._has_ended = False
         patiently(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
@@ -95,7 +97,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 return None
             request = self._decode(taken[0])
             if request is not None:
-                self._taken[request] = taken[0]
+                self._taken[request] = taken[0].member
                 self._count("scheduler/dequeued/redis")
                 return request
         return None
@@ -113,6 +115,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def close(self, reason: str) -> None:  # noqa: ARG002  # the engine passes it
         """Deliver what waits and say goodbye; the last worker clears all unless SCHEDULER_PERSIST is set."""
         self._workers.stop()
+        self._show_stats()
         self.df.filter.retry_timeout = _LAST_TRY_SECONDS
         try:
             patiently(self._leave, _LAST_TRY_SECONDS)
@@ -136,8 +139,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _leave(self) -> None:
         while self._outbox and not self._has_ended:
             self._send()
-        self._release_finished()
-        self._custody.count()
+        if not self._outbox:
+            self._release_finished()
+            self._custody.count()
         self._workers.leave(None if self.persist or self._has_ended else self.flush)
 
     def _take_up(self) -> None:
@@ -194,12 +198,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.df.log(repeat.request, self.spider)
         self.spider.crawler.signals.send_catch_log(signals.request_dropped, request=repeat.request, spider=self.spider)
 
-    def _decode(self, member: Member) -> Request | None:
-        """The request that was serialised, or None: it stays held, and so is in the queue again for the next crawl."""
+    def _decode(self, taken: Waiting) -> Request | None:
+        """The request that was serialised, or None: it is set aside for the next crawl."""
         try:
-            request: Request = self.queue._decode_request(member)
+            request: Request = self.queue._decode_request(taken.member)
         except Exception:  # whatever the serialiser or the spider makes of it
             logger.exception("A request of the queue %r cannot be read; it is left for another crawl", self.queue.key)
+            self._attempt(lambda: (self._custody.set_aside(taken),))
             return None
         return request
 
@@ -208,31 +213,34 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if self._has_ended:
             return None
         try:
-            result = self._outage.attempt(work)
+            result = self._outage.attempt(work, first=self._workers.beat)
         except (BloomError, *FAULTS) as error:
             self._has_ended = True
             self.df.end_crawl(error)
             return None
         if result is None:
-            compat.wake(self.spider.crawler, _IDLE_SECONDS)
+            self._alarm.set(_IDLE_SECONDS)
+        if self._workers.recovered:
+            self._show_stats()
+        return result
+
+    def _show_stats(self) -> None:
+        self.df.update_stats()
         if self.stats is not None and self._workers.recovered:
             self.stats.set_value(RECOVERED, self._workers.recovered)
-        return result
 
     def _release_finished(self) -> None:
         """Let go of the requests that the engine is done with; what they led to is delivered by then."""
         running = compat.in_progress(self.spider.crawler)
         finished = [request for request in self._taken if request not in running]
-        members = [self._taken.pop(request) for request in finished]
-        still_held = set(self._taken.values())
-        self._custody.release([member for member in members if member not in still_held])
+        self._custody.release([self._taken.pop(request) for request in finished])
 
     def _stay_while_others_work(self) -> None:
         """An idle worker stays while others hold requests that may lead to more, or put them back."""
         if self._has_ended:
             return
         if self._attempt(self._workers.are_at_work) is not False:
-            compat.wake(self.spider.crawler, _IDLE_SECONDS)
+            self._alarm.set(_IDLE_SECONDS)
             raise DontCloseSpider
 
     def _count(self, stat: str, number: int = 1) -> None:

@@ -4,6 +4,7 @@ Each says that it lives a few times in its lease. What a silent one holds is put
 """
 
 import logging
+import math
 import os
 import secrets
 import socket
@@ -39,6 +40,15 @@ return found
 """
 
 
+# Takes a worker out, unless it has given a sign of life since it was found silent.
+_BURY = """
+local t = redis.call('TIME')
+local said = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if said and t[1] + t[2] / 1000000 - said > tonumber(ARGV[2]) then return redis.call('ZREM', KEYS[1], ARGV[1]) end
+return 0
+"""
+
+
 class Workers:
     """One worker's part among those of the queue at `key`; `custody` is of what all of them hold.
 
@@ -53,12 +63,18 @@ class Workers:
         self._key = key
         self._all = keys.workers_key(key)
         self._lease = lease
+        self._last_beat = -math.inf
+        self._steady_since = 0.0
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat_on, name="scrapy-bloom heartbeat", daemon=True)
 
     def join(self) -> None:
-        """Say that this worker lives, from now on until `leave`, in a thread: a busy reactor is not a dead worker."""
-        self._beat()
+        """Say that this worker lives, from now on until `leave`, in a thread: a busy reactor is not a dead worker.
+
+        What an earlier crawl could not read is in the queue again.
+        """
+        self.beat()
+        put_back(self._line, self._key, keys.unreadable_key(self._key))
         # Who clears looks for workers after it has said that it will; who joins looks for that after it has joined.
         while self._line.send([pack("EXISTS", keys.closing_key(self._key))])[0]:
             time.sleep(_CLOSING_PAUSE)
@@ -66,7 +82,7 @@ class Workers:
 
     def are_at_work(self) -> bool:
         """Whether others hold requests, or one is so silent that it may turn out to have died holding some."""
-        silences = self._beat()
+        silences = self.beat()
         held = [keys.held_key(self._key, worker) for worker in silences]
         if any(silence > 2 * self._lease / _BEATS for silence in silences.values()):
             return True
@@ -81,7 +97,7 @@ class Workers:
 
     def leave(self, clear: Callable[[], None] | None) -> None:
         """Put back what is still held and say goodbye; the last worker to do so is the one to `clear`."""
-        put_back(self._line, self._key, self.name)
+        put_back(self._line, self._key, keys.held_key(self._key, self.name))
         self._line.send([pack("ZREM", self._all, self.name)])
         if clear is None:
             return
@@ -96,23 +112,31 @@ class Workers:
     def forget(self) -> None:
         """Delete what all workers hold."""
         workers = [_text(worker) for worker in self._line.send([pack("ZRANGE", self._all, 0, -1)])[0]]
-        self._line.send([pack("UNLINK", keys.held_key(self._key, worker)) for worker in (*workers, self.name)])
+        doomed = [keys.held_key(self._key, worker) for worker in (*workers, self.name)]
+        self._line.send([pack("UNLINK", key) for key in (*doomed, keys.unreadable_key(self._key))])
 
     def _beat_on(self) -> None:
         while not self._stopped.wait(self._lease / _BEATS):
             try:
-                self._beat()
+                self.beat()
             except FAULTS as error:
                 # The reactor's own attempts say so once, and in which state the crawl is.
                 logger.debug("No sign of life could be given: %s", error)
 
-    def _beat(self) -> dict[str, float]:
-        """Say that this worker lives, put back what silent ones held, and give the seconds of silence of the others."""
+    def beat(self) -> dict[str, float]:
+        """Say that this worker lives, put back what silent ones held, and give the seconds of silence of the others.
+
+        After an outage every worker has been silent: nobody is taken for dead before all had the time to say otherwise.
+        """
         (found,) = self._line.send([pack("EVAL", _BEAT, 1, self._all, self.name)])
         silences = {_text(name): float(silence) for name, silence in zip(found[::2], found[1::2], strict=True)}
         del silences[self.name]
+        now = time.monotonic()
+        if now - self._last_beat > self._lease / 2:
+            self._steady_since = now
+        self._last_beat = now
         for worker, silence in silences.items():
-            if silence > self._lease:
+            if silence > self._lease and now - self._steady_since >= self._lease / 2:
                 self._recover(worker, silence)
         return silences
 
@@ -121,8 +145,8 @@ class Workers:
         (is_ours,) = self._line.send([pack("SET", lock, self.name, "NX", "EX", _RECOVERY_SECONDS)])
         if not is_ours:
             return
-        number = put_back(self._line, self._key, worker)
-        self._line.send([pack("ZREM", self._all, worker), pack("UNLINK", lock)])
+        number = put_back(self._line, self._key, keys.held_key(self._key, worker))
+        self._line.send([pack("EVAL", _BURY, 1, self._all, worker, self._lease), pack("UNLINK", lock)])
         self.recovered += number
         logger.warning(
             "Worker %s has been silent for %.0f s: %d requests that it held are back in the queue %r",

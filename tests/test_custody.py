@@ -37,9 +37,9 @@ def numbered(count: int) -> list[Waiting]:
 def taken(custody: Custody, most: int = 10_000) -> list[bytes]:
     """What a worker takes until there is nothing, or so many."""
     found: list[bytes] = []
-    while len(found) < most and (member := custody.take()) is not None:
-        assert isinstance(member, bytes)
-        found.append(member)
+    while len(found) < most and (waiting := custody.take()) is not None:
+        assert isinstance(waiting.member, bytes)
+        found.append(waiting.member)
     return found
 
 
@@ -69,7 +69,7 @@ def test_what_goes_first_is_taken_first(custody_of: Make) -> None:
     custody.put(numbered(40), [])
     first = taken(custody, 3)
     custody.put(requests({"urgent": -10}), [])
-    assert custody.take() == b"urgent"
+    assert taken(custody, 1) == [b"urgent"]
     assert sorted(first + taken(custody)) == [each.member for each in numbered(40)]
 
 
@@ -77,7 +77,7 @@ def test_few_are_left_to_others(custody_of: Make) -> None:
     """Where few wait a worker takes no more than it is asked for, and another one gets the rest."""
     custody_of("one").put(numbered(15), [])
     one, other = custody_of("one"), custody_of("other")
-    assert len({one.take(), other.take(), one.take(), other.take()}) == 4
+    assert len({each.take() for each in (one, other, one, other)}) == 4
     assert not one.has_ready
     assert not other.has_ready
 
@@ -99,8 +99,7 @@ def test_what_is_taken_is_held_until_it_is_released(custody_of: Make, client: re
     """A request is in the queue or held, never in neither; released, it is in neither."""
     custody = custody_of("one")
     custody.put(numbered(20), [])
-    first = custody.take()
-    assert first is not None
+    (first,) = taken(custody, 1)
     assert first in held(client, key, "one")
     everything = held(client, key, "one") | in_queue(client, key)
     assert everything == {each.member for each in numbered(20)}
@@ -108,7 +107,7 @@ def test_what_is_taken_is_held_until_it_is_released(custody_of: Make, client: re
     custody.count()
     assert first not in held(client, key, "one")
     rest = everything - {first}
-    assert put_back(line(client), key, "one") == len(rest) - 12
+    assert put_back(line(client), key, keys.held_key(key, "one")) == len(rest) - 12
     assert held(client, key, "one") == set()
     assert in_queue(client, key) == rest
 
@@ -117,15 +116,70 @@ def test_an_equal_one_that_is_ready_stays_held(custody_of: Make, client: redis.R
     """A request that is queued again while it is worked on is held until its second time is over, too."""
     custody = custody_of("one")
     custody.put(numbered(16), [])
-    first = custody.take()
-    assert first is not None
+    (first,) = taken(custody, 1)
     taken(custody, 7)
     custody.put([Waiting(-1, first)], [])
     assert custody.has_ready
     custody.release([first])
     custody.count()
     assert first in held(client, key, "one")
-    assert custody.take() == first
+    assert taken(custody, 1) == [first]
+    custody.release([first])
+    custody.count()
+    assert first not in held(client, key, "one")
+
+
+def test_a_repeat_of_what_is_ready_stays_held(custody_of: Make, client: redis.Redis, key: str) -> None:
+    """A worker that meets again what it has taken ahead, and hears that it is a repeat, does not let go of it."""
+    custody, other = custody_of("one"), custody_of("other")
+    other.put(numbered(30), [])
+    mine = taken(custody, 1) + [each.member for each in custody._ready]
+    assert len(mine) == 8
+    custody.put([], mine)
+    assert held(client, key, "one") == set(mine)
+    assert in_queue(client, key) | held(client, key, "one") | held(client, key, "other") == {
+        each.member for each in numbered(30)
+    }
+
+
+def test_a_lost_race_for_an_equal_one_lets_go_of_nothing(custody_of: Make, client: redis.Redis, key: str) -> None:
+    """A worker that reaches for a copy of what it works on, which another one gets, holds its own still."""
+    custody, other = custody_of("one"), custody_of("other")
+    custody.put(numbered(1), [])
+    (first,) = taken(custody, 1)
+    other.put(numbered(1), [])  # the same again; it takes it at once
+    custody._head = numbered(1)
+    assert custody.take() is None
+    custody.count()
+    assert first in held(client, key, "one")
+
+
+@pytest.mark.parametrize("kinds", [(str, bytes), (bytes, str)])
+def test_text_and_bytes_are_the_same_request(
+    kinds: tuple[type, type], custody_of: Make, client: redis.Redis, key: str
+) -> None:
+    """A serialiser that makes text, and a server that gives bytes: equal requests are held until both are finished."""
+    custody = custody_of("one")
+    for number, kind in enumerate(kinds):
+        custody.put([Waiting(number, "request" if kind is str else b"request")], [])
+    first, second = custody.take(), custody.take()
+    assert first is not None
+    assert second is not None
+    for each in (first, second):
+        assert held(client, key, "one") == {b"request"}
+        custody.release([each.member])
+        custody.count()
+    assert held(client, key, "one") == set()
+
+
+def test_nothing_is_remembered_of_what_is_finished(custody_of: Make) -> None:
+    """The memory of a worker is that of what it has."""
+    custody = custody_of("one")
+    custody.put(numbered(200), [])
+    custody.release(taken(custody))
+    custody.count()
+    assert not custody._owned
+    assert custody._done == []
 
 
 @pytest.fixture
@@ -165,8 +219,8 @@ def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], 
             batch = waiting.pop()
             again(partial(worker.put, batch, []))
             queued |= {bytes(each.member) for each in batch if isinstance(each.member, bytes)}
-        if source.random() < 0.7 and (member := again(worker.take)) is not None:
-            own.append(member)
+        if source.random() < 0.7 and (waiting_one := again(worker.take)) is not None:
+            own.append(waiting_one.member)
         if own and source.random() < 0.6:
             done = own.pop(source.randrange(len(own)))
             fetched.add(done)

@@ -40,6 +40,7 @@ def test_keys() -> None:
         keys.held_key("<queue>", "<worker>"),
         keys.workers_key("<queue>"),
         keys.closing_key("<queue>"),
+        keys.unreadable_key("<queue>"),
         keys.recovery_key("<queue>", "<worker>"),
     ]
     assert keys.layer_of_field(keys.layer_field(7)) == 7

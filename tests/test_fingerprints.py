@@ -105,6 +105,15 @@ USERS: dict[str, tuple[type[BloomRFPDupeFilter], dict[str, object], list[Request
 }
 
 
+def test_what_scrapys_fingerprint_depends_on_besides(server_settings: dict[str, object]) -> None:
+    """A request whose meta matters to Scrapy's own fingerprint has the one that is made of it."""
+    scrapys = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+    dupefilter = BloomRFPDupeFilter.from_crawler(start({**server_settings, **scrapys}))
+    url = "http://a.test/?b=2&a=1"
+    for request in (Request(url), Request(url, meta={"verbatim_url": True}), Request(url)):
+        assert dupefilter.item(request) == fingerprint(request).hex().encode()
+
+
 @pytest.fixture
 def server_settings(valkey: Server, key: str) -> dict[str, object]:
     """Settings of a crawl of this test."""

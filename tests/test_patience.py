@@ -25,7 +25,15 @@ from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom import BloomError, BloomFilter, BloomRFPDupeFilter, RefusedError, UnavailableError
+from scrapy_bloom import (
+    BloomError,
+    BloomFilter,
+    BloomRFPDupeFilter,
+    BloomScheduler,
+    ConfigError,
+    RefusedError,
+    UnavailableError,
+)
 from tests.faults import LIMIT, tell, until
 from tests.proxy import CUTS, DONE, Place, Proxy, at_random, proxying
 from tests.servers import KINDS, Server, running
@@ -751,6 +759,35 @@ def test_other_refusals_are_errors_of_ours(key: str) -> None:
                 bloom.add("a")
             admin.config_set("min-replicas-to-write", 0)
         assert bloom.add("a")
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_password_in_a_command_that_is_not_known(scheduled: bool, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that knows no HELLO cites its arguments, the password too: they are not told, but what to do is."""
+    caplog.set_level(logging.DEBUG)
+    with running("redis", "--requirepass", PASSWORD, "--rename-command", "HELLO", "") as server:
+        settings = {
+            "REDIS_URL": server.url.replace("//", f"//:{PASSWORD}@"),
+            "REDIS_PARAMS": {"protocol": 3},
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
+            "SCHEDULER_DUPEFILTER_KEY": key,
+        }
+        with pytest.raises(RefusedError, match="'protocol': 2") as caught:
+            (BloomScheduler if scheduled else BloomRFPDupeFilter).from_settings(Settings(settings))
+    assert PASSWORD not in told(caught.value) + caplog.text
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_password_that_cannot_be_read(scheduled: bool, key: str) -> None:
+    """Of a URL that is not one, because of a character in the password, nothing is told but how it must be."""
+    settings = {
+        "REDIS_URL": "redis://:s3cr#3t@127.0.0.1:6379",
+        "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
+        "SCHEDULER_DUPEFILTER_KEY": key,
+    }
+    with pytest.raises(ConfigError, match="REDIS_URL") as caught:
+        (BloomScheduler if scheduled else BloomRFPDupeFilter).from_settings(Settings(settings))
+    assert "s3cr" not in told(caught.value)
 
 
 def test_password_of_a_server_that_is_away(key: str, caplog: pytest.LogCaptureFixture) -> None:

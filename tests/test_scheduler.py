@@ -149,9 +149,43 @@ def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
         ended = played.crawl({**OURS, **KEEP})
         assert played.missed == set()
-        assert client.zrange(f"{key}:queue", 0, -1) == [b"not a request"]
+        assert client.zrange(f"{key}:queue:unreadable", 0, -1) == [b"not a request"]
         assert ended.stats["finish_reason"] == "finished"
         assert "cannot be read" in ended.log
+
+
+def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two workers with requests that they cannot read do not wait for each other; a third one tries again."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key, delay=0.05) as played:
+        unreadable = {b"not a request %d" % number: -5 for number in range(20)}
+        played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
+        workers = [played.start(name, {**OURS, **KEEP}) for name in ("left", "right")]
+        crawls = [worker.wait() for worker in workers]
+        assert played.missed == set()
+        assert {ended.stats["finish_reason"] for ended in crawls} == {"finished"}
+        assert client.zcard(f"{key}:queue:unreadable") == 20
+        third = played.crawl({**OURS, **KEEP}, "third")
+        assert third.log.count("cannot be read") == 20
+
+
+def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that waits for another one asks as often as it always did, however long it waits."""
+    release = threading.Event()
+    with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
+        played.site.on["/page/1"] = lambda _: release.wait(crawling.LIMIT)
+        workers = [played.start(name, OURS) for name in ("left", "right")]
+        until(lambda: client.zcard(f"{key}:queue:workers") == 2 and "/page/1" in played.site.paths)
+
+        def asked() -> int:
+            """How often a worker has listed the others."""
+            return int(client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"])
+
+        begin, before = time.monotonic(), asked()
+        # Three heartbeats of the engine, each of which began another round of questions once.
+        until(lambda: time.monotonic() > begin + 16)
+        assert asked() - before <= 16 * 2 + 10
+        release.set()
+        assert_ended_well(*(worker.wait() for worker in workers))
 
 
 @pytest.fixture
