@@ -48,7 +48,8 @@ class Bars:
         axes.set_xscale("log")
         axes.margins(x=0.12)
         axes.invert_yaxis()
-        axes.set_title(self.title, loc="left")
+        # Over the names too, which take a third of the width.
+        figure.suptitle(self.title, x=0.01, ha="left", size="large")
         return _save(figure, directory / f"{self.name}.svg")
 
 
