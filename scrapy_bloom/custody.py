@@ -149,7 +149,10 @@ class Custody:
         self._head = _waiting(head)
 
     def _disown(self, member: Member) -> None:
-        self._owned -= Counter([_bytes(member)])  # which leaves none with nothing
+        equal = _bytes(member)
+        self._owned[equal] -= 1
+        if self._owned[equal] <= 0:
+            del self._owned[equal]
 
     def _releases(self, members: Sequence[Member], back: Sequence[Waiting] = ()) -> list[Wire]:
         """What lets go of members, but for those that this worker has, or may have, still or once more."""
