@@ -377,9 +377,10 @@ def crawl_with_killed_workers(
             if process.poll() is not None:  # it was killed while this page was on its way: another one will do
                 played.moments.when(played.moments.asked + 1, kill)
                 return
+            # In this order the list has grown before the last of the others can have ended.
+            start()
             process.kill()
             process.wait()
-            start()
 
         for part in range(kills):
             played.moments.when(source.randrange(30, 100) + 100 * part, kill)
