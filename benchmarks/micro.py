@@ -6,6 +6,7 @@ own fingerprint takes, which every other filter makes for every link.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from scrapy import Request, Spider
@@ -43,7 +44,7 @@ def run(_: Asked) -> list[Plot]:
         for link in links:
             dupefilter.request_seen(Request(link))
         layer = Plan(1_000_000, 1e-6, 2, None).first_layer("bench:plan", 0, 1, 0.0)
-        items = [each.encode() for each, _ in zip(fingerprints(), range(NUMBER), strict=False)]
+        items = [each.encode() for each in islice(fingerprints(), NUMBER)]
         checks = [Check(*layer.locate(item), mark=True) for item in items]
         wires = [check.wire() for check in checks]
         arguments = [unpack(wire) for wire in wires]
@@ -71,19 +72,18 @@ def run(_: Asked) -> list[Plot]:
             {
                 FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
                 "PING by redis-py": (lambda _: plain.ping(), lambda: links[:some]),
-                "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), lambda: _some(endless, some)),
+                "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), lambda: list(islice(endless, some))),
                 "the BITFIELD by redis-py": (lambda wire: plain.execute_command(*wire), lambda: arguments[:some]),
                 "the BITFIELD by our line": (lambda wire: ours.send([wire]), lambda: wires[:some]),
-                "add, a new item": (bloom.add, lambda: _some(endless, some)),
-                "add_many, 100 new items": (bloom.add_many, lambda: [_some(endless, 100) for _ in range(some // 20)]),
+                "add, a new item": (bloom.add, lambda: list(islice(endless, some))),
+                "add_many, 100 new items": (
+                    bloom.add_many,
+                    lambda: [list(islice(endless, 100)) for _ in range(some // 20)],
+                ),
                 "an existing filter opened": (lambda _: BloomFilter(client, "bench:micro:filter"), lambda: few),
             },
         )
     return []
-
-
-def _some(endless: Any, number: int) -> list[str]:
-    return [next(endless) for _ in range(number)]
 
 
 def _print(title: str, steps: Mapping[str, tuple[Step, Callable[[], Sequence[Any]]]]) -> None:

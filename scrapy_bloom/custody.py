@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from scrapy_bloom import keys
-from scrapy_bloom.line import Line, Wire, pack
+from scrapy_bloom.line import Line, Wire, as_bytes, pack
 
 Member = bytes | str
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Waiting(NamedTuple):
-    """A serialised request in the queue, ordered as the server orders them."""
+    """A serialised request in the queue, and its score: the lowest goes first."""
 
     score: float
     member: Member
@@ -69,9 +69,9 @@ class Custody:
         """Whether requests were taken that nobody has asked for yet."""
         return bool(self._ready)
 
-    def hold(self, members: Iterable[Waiting]) -> list[Hold]:
+    def hold(self, members: Iterable[Waiting]) -> Hold:
         """Hold requests that are about to be checked: what does it in the same round trip as the check."""
-        return [Hold(self._held, tuple(members))]
+        return Hold(self._held, tuple(members))
 
     def release(self, members: Iterable[Member]) -> None:
         """Let go of requests that are finished, with the next round trip."""
@@ -83,7 +83,7 @@ class Custody:
         """Queue requests, let go of them and of others that are settled, and take the next where none are ready."""
         new = list(members)
         back = self._behind(new)
-        known = {_bytes(each.member): each for each in (*back, *self._head, *new)}
+        known = {as_bytes(each.member): each for each in (*back, *self._head, *new)}
         self._head = sorted(known.values(), key=lambda each: each.score)[:_HEAD]
         self._trade([*back, *new], [*(each.member for each in (*back, *new)), *settled], back)
 
@@ -135,32 +135,31 @@ class Custody:
             commands += [pack("ZREM", self._key, each.member) for each in claimed]
         commands.append(pack("ZRANGE", self._key, 0, _HEAD - 1, "WITHSCORES"))
         *said, head = self._line.send(commands, atomic=True)
-        ours = [each for each, was_there in zip(claimed, said[len(said) - len(claimed) :], strict=True) if was_there]
-        if was_claimed:
-            ours = claimed
+        were_there = said[len(said) - len(claimed) :]
+        ours = [each for each, was_there in zip(claimed, were_there, strict=True) if was_there or was_claimed]
         if back:
             self._ready.clear()
         for each in back:
             self._disown(each.member)
-        self._owned.update(_bytes(each.member) for each in ours)
+        self._owned.update(as_bytes(each.member) for each in ours)
         self._ready.extend(ours)
         self._done = [each.member for each in claimed if each not in ours]
         self._claimed = []
         self._head = _waiting(head)
 
     def _disown(self, member: Member) -> None:
-        equal = _bytes(member)
+        equal = as_bytes(member)
         self._owned[equal] -= 1
         if self._owned[equal] <= 0:
             del self._owned[equal]
 
     def _releases(self, members: Sequence[Member], back: Sequence[Waiting] = ()) -> list[Wire]:
         """What lets go of members, but for those that this worker has, or may have, still or once more."""
-        kept = self._owned - Counter(_bytes(each.member) for each in back)
-        kept.update(_bytes(each.member) for each in self._claimed)
+        kept = self._owned - Counter(as_bytes(each.member) for each in back)
+        kept.update(as_bytes(each.member) for each in self._claimed)
         return [
             pack("ZREM", self._held, *chunk)
-            for chunk in _chunks([member for member in members if _bytes(member) not in kept])
+            for chunk in _chunks([member for member in members if as_bytes(member) not in kept])
         ]
 
 
@@ -171,10 +170,6 @@ def put_back(line: Line, key: str, held: str) -> int:
         members = [each.member for each in chunk]
         line.send([pack("ZADD", key, *_scored(chunk)), pack("ZREM", held, *members)], atomic=True)
     return len(found)
-
-
-def _bytes(member: Member) -> bytes:
-    return member if isinstance(member, bytes) else member.encode()
 
 
 def _scored(waiting: Iterable[Waiting]) -> Iterable[Member | float]:

@@ -8,7 +8,7 @@ from scrapy_bloom import gauge, options, protocol
 from scrapy_bloom.cache import Recent
 from scrapy_bloom.info import FilterInfo, LayerInfo
 from scrapy_bloom.layers import Layers, Steps
-from scrapy_bloom.line import Client
+from scrapy_bloom.line import Client, as_bytes
 from scrapy_bloom.metadata import Layer, Plan
 from scrapy_bloom.ops import Op
 from scrapy_bloom.patience import PatientStore, without_resending
@@ -61,7 +61,7 @@ class Filter:
             return False
         if self._layers.is_due:
             self._run(self._layers.age())
-        return bool(self._add([_bytes(item)]))
+        return bool(self._add([as_bytes(item)]))
 
     def knows(self, item: Item) -> bool:
         """Whether this process knows without asking that an item is in the filter."""
@@ -72,7 +72,7 @@ class Filter:
 
     def doubt(self, items: Iterable[Item]) -> None:
         """Take it that these may be in the filter by an attempt of which the end is not known: then they are new."""
-        self._doubtful.update(_bytes(item) for item in items)
+        self._doubtful.update(as_bytes(item) for item in items)
 
     def add_many(self, items: Sequence[Item], first: Sequence[Op] = ()) -> list[bool]:
         """Add items in one batch; True for each that was new, which a repeat within the batch is not.
@@ -81,7 +81,7 @@ class Filter:
         """
         if self._layers.is_due:
             self._run(self._layers.age())
-        batch = [_bytes(item) for item in items]
+        batch = [as_bytes(item) for item in items]
         unknown = {item: None for item in batch if not self._cache.get(item)}
         self.counters.cache_hits += len(batch) - len(unknown)
         new = self._add(list(unknown), first)
@@ -98,7 +98,7 @@ class Filter:
         """Whether each item is in the filter, in one batch; nothing is added."""
         if self._layers.is_due:
             self._run(self._layers.age())
-        batch = [_bytes(item) for item in items]
+        batch = [as_bytes(item) for item in items]
         unknown = list(dict.fromkeys(item for item in batch if not self._cache.get(item)))
         present = self._run(protocol.contains(self._layers, unknown)) if unknown else set()
         for item in present:
@@ -223,10 +223,6 @@ class MemoryBloomFilter(Filter):
     ) -> None:
         plan = Plan(capacity, error_rate, expansion, ttl, fingerprint)
         super().__init__(MemoryStore(), "memory", plan, cache_size=cache_size)
-
-
-def _bytes(item: Item) -> bytes:
-    return item.encode() if isinstance(item, str) else item
 
 
 def _describe(layer: Layer, fills: list[float]) -> LayerInfo:

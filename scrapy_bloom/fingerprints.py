@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from scrapy import Request
 
 from scrapy_bloom.cache import Recent
+from scrapy_bloom.line import as_bytes
 
 # URLs and bodies of more characters together are not kept, which bounds the memory.
 _LONGEST = 1000
@@ -16,8 +17,7 @@ def fresh(make: Make) -> Callable[[Request], bytes]:
     """Fingerprints by `make`, each made anew."""
 
     def fingerprint(request: Request) -> bytes:
-        made = make(request)
-        return made.encode() if isinstance(made, str) else made
+        return as_bytes(make(request))
 
     return fingerprint
 

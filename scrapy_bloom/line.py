@@ -36,6 +36,16 @@ def unpack(command: Wire) -> list[bytes]:
     return arguments
 
 
+def as_bytes(value: str | bytes) -> bytes:
+    """Text or bytes as they go over a connection: in UTF-8."""
+    return value.encode() if isinstance(value, str) else value
+
+
+def as_text(value: Any) -> str:
+    """A reply's text, with and without decode_responses."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 class Client(Protocol):
     """What is needed of a Redis client: `redis.Redis`, `redis.RedisCluster` and what behaves like them."""
 

@@ -6,7 +6,7 @@ An operation touches one key, so that it is one command on one node of a cluster
 from typing import Any, NamedTuple, Protocol
 
 from scrapy_bloom import header
-from scrapy_bloom.line import Wire, pack
+from scrapy_bloom.line import Wire, as_text, pack
 from scrapy_bloom.sizing import HEADER_BYTES
 
 _ALIVE_AND_SEALED = header.live(0) >> header.EPOCH_BITS
@@ -80,10 +80,10 @@ class Load(NamedTuple):
 
     def reply(self, raw: Any) -> Snapshot:
         kind, (seconds, microseconds), found = raw
-        kind, now = _text(kind), int(seconds) + int(microseconds) / 1e6
+        kind, now = as_text(kind), int(seconds) + int(microseconds) / 1e6
         if kind == "set":
             return Snapshot(kind, int(found[0]), now, {})
-        texts = [_text(each) for each in found]
+        texts = [as_text(each) for each in found]
         return Snapshot(kind, 0, now, dict(zip(texts[::2], texts[1::2], strict=True)))
 
     def apply(self, memory: Memory) -> Snapshot:
@@ -232,11 +232,6 @@ class Sample(NamedTuple):
     def apply(self, memory: Memory) -> int:
         part = memory.strings.get(self.key, b"")[self.start : self.end + 1]
         return int.from_bytes(part, "big").bit_count()
-
-
-def _text(value: Any) -> str:
-    """A reply's text, with and without decode_responses."""
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _header(memory: Memory, key: str) -> int:

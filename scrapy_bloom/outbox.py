@@ -13,6 +13,7 @@ from typing import Any
 from scrapy import Request
 
 from scrapy_bloom.custody import Member, Waiting
+from scrapy_bloom.line import as_bytes
 
 
 @dataclass(eq=False)
@@ -92,8 +93,7 @@ class Undelivered:
         unfinished = path.with_suffix(".part")
         with unfinished.open("x", encoding="utf-8") as file:
             for parcel in parcels:
-                member = parcel.member if isinstance(parcel.member, bytes) else parcel.member.encode()
-                line = {"request": base64.b64encode(member).decode(), "score": parcel.score}
+                line = {"request": base64.b64encode(as_bytes(parcel.member)).decode(), "score": parcel.score}
                 file.write(json.dumps({**line, "fingerprint": _text(parcel.item)}) + "\n")
             file.flush()
             os.fsync(file.fileno())

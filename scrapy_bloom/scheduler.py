@@ -115,7 +115,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def close(self, reason: str) -> None:  # noqa: ARG002  # the engine passes it
         """Deliver what waits and say goodbye; the last worker clears all unless SCHEDULER_PERSIST is set."""
         self._workers.stop()
-        self._show_stats()
+        self._show_recovered()
         self.df.filter.retry_timeout = _LAST_TRY_SECONDS
         try:
             patiently(self._leave, _LAST_TRY_SECONDS)
@@ -186,8 +186,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Ask the filter, which remembers the new ones now; gives the repeats, which are out of the outbox."""
         if not parcels:
             return []
-        holds = self._custody.hold(parcel.waiting for parcel in parcels)
-        answers = self.df.filter.add_many([parcel.item for parcel in parcels], holds)
+        hold = self._custody.hold(parcel.waiting for parcel in parcels)
+        answers = self.df.filter.add_many([parcel.item for parcel in parcels], [hold])
         self.df.update_stats()
         return self._outbox.settle(parcels, answers)
 
@@ -220,12 +220,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return None
         if result is None:
             self._alarm.set(_IDLE_SECONDS)
-        if self._workers.recovered:
-            self._show_stats()
+        self._show_recovered()
         return result
 
-    def _show_stats(self) -> None:
-        self.df.update_stats()
+    def _show_recovered(self) -> None:
         if self.stats is not None and self._workers.recovered:
             self.stats.set_value(RECOVERED, self._workers.recovered)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from scrapy_bloom import keys
 from scrapy_bloom.custody import Custody, put_back
-from scrapy_bloom.line import line, pack
+from scrapy_bloom.line import as_text, line, pack
 from scrapy_bloom.patience import FAULTS
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Workers:
 
     def forget(self) -> None:
         """Delete what all workers hold."""
-        workers = [_text(worker) for worker in self._line.send([pack("ZRANGE", self._all, 0, -1)])[0]]
+        workers = [as_text(worker) for worker in self._line.send([pack("ZRANGE", self._all, 0, -1)])[0]]
         doomed = [keys.held_key(self._key, worker) for worker in (*workers, self.name)]
         self._line.send([pack("UNLINK", key) for key in (*doomed, keys.unreadable_key(self._key))])
 
@@ -129,7 +129,7 @@ class Workers:
         After an outage every worker has been silent: nobody is taken for dead before all had the time to say otherwise.
         """
         (found,) = self._line.send([pack("EVAL", _BEAT, 1, self._all, self.name)])
-        silences = {_text(name): float(silence) for name, silence in zip(found[::2], found[1::2], strict=True)}
+        silences = {as_text(name): float(silence) for name, silence in zip(found[::2], found[1::2], strict=True)}
         del silences[self.name]
         now = time.monotonic()
         if now - self._last_beat > self._lease / 2:
@@ -155,7 +155,3 @@ class Workers:
             number,
             self._key,
         )
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -27,7 +27,7 @@ class Server:
         self._dir = tempfile.TemporaryDirectory(prefix="scrapy-bloom-")
         self._log = Path(self._dir.name) / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self.start()
 
     @property
@@ -81,7 +81,8 @@ def _binary(kind: str) -> str:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

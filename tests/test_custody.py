@@ -12,6 +12,7 @@ import redis
 from scrapy_bloom import keys
 from scrapy_bloom.custody import Custody, Waiting, put_back
 from scrapy_bloom.line import line
+from scrapy_bloom.patience import without_resending
 from tests.proxy import CUTS, at_random, proxying
 from tests.servers import Server
 
@@ -186,7 +187,7 @@ def test_nothing_is_remembered_of_what_is_finished(custody_of: Make) -> None:
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
     """A client whose connection is cut again and again, and its proxy."""
     with proxying(server.port, "EXEC") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
-        client.set_retry(redis.retry.Retry(redis.backoff.NoBackoff(), 0))
+        without_resending(client)
         yield client, proxy
 
 

@@ -1,7 +1,6 @@
 """A master that is lost, and a replica that a Sentinel promotes in its place, in the middle of a crawl."""
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from redis.sentinel import Sentinel
 
 from tests.faults import tell, tree, until
 from tests.scenes import MIDDLE, OURS, PAGES, STOCK, Kind, Scene, assert_ended_well, complaints_in, scene
-from tests.servers import BINARIES, Server, running
+from tests.servers import BINARIES, Server, free_port, running
 
 MASTER = "crawl"
 
@@ -42,8 +41,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[Server, int]]:
 @contextlib.contextmanager
 def watching(master: Server, directory: Path) -> Iterator[int]:
     """A Sentinel that knows a master and its replica, and decides alone; gives its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     config = directory / "sentinel.conf"
     config.write_text(
         f"port {port}\n"

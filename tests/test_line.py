@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.line import line, pack, unpack
 from scrapy_bloom.ops import Check
+from scrapy_bloom.patience import without_resending
 from tests.proxy import CUTS, Place, proxying
 from tests.servers import Server
 
@@ -92,7 +93,7 @@ def test_atomic_is_all_or_nothing(client: redis.Redis, key: str) -> None:
 def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, key: str) -> None:
     """Wherever the connection is cut there is an error, the command ran at most once, and the next one gets through."""
     with proxying(valkey.port, "INCR") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
-        client.set_retry(redis.retry.Retry(redis.backoff.NoBackoff(), 0))
+        without_resending(client)
         ours = line(client)
         proxy.fail(place)
         with pytest.raises(redis.ConnectionError):

@@ -5,7 +5,6 @@ The faults are real: a proxy that cuts connections at known places, servers that
 
 import logging
 import random
-import socket
 import subprocess
 import threading
 import time
@@ -36,7 +35,7 @@ from scrapy_bloom import (
 )
 from tests.faults import LIMIT, tell, until
 from tests.proxy import CUTS, DONE, Place, Proxy, at_random, proxying
-from tests.servers import KINDS, Server, running
+from tests.servers import KINDS, Server, free_port, running
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test
 # How long clients wait for a reply that does not come. It may be too short for a busy machine: then it is a stall more.
@@ -353,16 +352,10 @@ def test_hidden_resending_is_off(proxy: Proxy, key: str, way: Callable[[Proxy], 
     assert_resent_by_us_alone(proxy, BloomRFPDupeFilter.from_settings(Settings(settings)))
 
 
-def free_port() -> str:
-    """A port for what a server listens on besides its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
-
-
 @pytest.fixture
 def cluster() -> Iterator[Proxy]:
     """A proxy of a cluster of one node, which sends its clients to the proxy."""
-    options = ("--cluster-enabled", "yes", "--cluster-port", free_port())
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     with running("valkey", *options) as server, proxying(server.port, "BITFIELD") as proxy:
         with server.client() as client:
             client.config_set("cluster-announce-port", proxy.port)
@@ -385,7 +378,7 @@ def encrypted(tmp_path: Path) -> Iterator[tuple[Server, str]]:
     subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-out", certificate, "-keyout", private]
     subprocess.run([*command, *subject], check=True, capture_output=True)
-    port = free_port()
+    port = str(free_port())
     options = (
         "--tls-port",
         port,

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from tests.scenes import (
     keys_of,
     scene,
 )
-from tests.servers import Server, running
+from tests.servers import Server, free_port, running
 
 KEEP: Kind = {"SCHEDULER_PERSIST": True}
 
@@ -201,8 +200,7 @@ def cluster() -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         nodes = []
         for _ in range(3):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                bus = free.getsockname()[1]
+            bus = free_port()
             options = ("--cluster-enabled", "yes", "--cluster-port", str(bus), "--appendonly", "yes")
             nodes.append((stack.enter_context(running("valkey", *options)), bus))
         clients = [stack.enter_context(node.client()) for node, _ in nodes]
