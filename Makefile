@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check mutants bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m example_project.demo $(ARGS)
@@ -15,6 +15,9 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+mutants: $(VENV)/.test
+	$(BIN)/python -m devtools.mutants $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --write $(ARGS)

@@ -1,0 +1,153 @@
+"""Puts known mistakes into copies of the project, one at a time, and says whether the tests notice: `make mutants`.
+
+A mutant is a `[[mutant]]` table in one of the `.toml` files beside this one: its `name`, the `file` that it changes,
+the `old` text, which stands there exactly once, the `new` text, the `tests` of which one must go red, and what the
+mistake `hurts`. The working tree is never touched.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Seconds; the tests of one mutant take a few, and those that a mutant makes hang take for ever.
+LIMIT = 120
+# pytest's exit codes for "all passed" and "some failed"; any other says that they could not be run.
+_PASSED, _FAILED = 0, 1
+
+
+class Outcome(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    HUNG = "killed (hung)"
+    SURVIVED = "SURVIVED"
+    STALE = "STALE"
+    BROKEN = "BROKEN"  # its tests cannot even be run: it is no mutant but a syntax error
+    RED = "RED"  # its tests fail without it
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    hurts: str
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the text that it replaces is not there, or not once."""
+        path = ROOT / self.file
+        return not path.exists() or path.read_text().count(self.old) != 1
+
+
+def read() -> list[Mutant]:
+    """All mutants, in the order of their files."""
+    tables = [
+        table
+        for file in sorted(Path(__file__).parent.glob("*.toml"))
+        for table in tomllib.loads(file.read_text())["mutant"]
+    ]
+    return [Mutant(**{**table, "tests": tuple(table["tests"])}) for table in tables]
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """A copy of what git knows of the working tree, and of what it does not know yet but would not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder) / "copy"
+        for name in filter(None, listed.split("\0")):
+            if (ROOT / name).is_file():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, copy / name)
+        yield copy
+
+
+def run(copy: Path, tests: Sequence[str]) -> int | None:
+    """pytest's exit code over a copy; None: it hung.
+
+    The copy comes first in PYTHONPATH, which every process that a test starts inherits, so that no installed package is
+    tested in its place. What hangs is killed with all that it has started, and leaves no files.
+    """
+    scratch = copy.parent / "tmp"
+    scratch.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(scratch)}
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", *tests]
+    process = subprocess.Popen(
+        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@cache
+def is_green(tests: tuple[str, ...]) -> bool:
+    """Whether these tests pass without any mistake, in a copy that imports the package from nowhere else."""
+    with copied() as copy:
+        where = [sys.executable, "-c", "import scrapy_bloom; print(scrapy_bloom.__file__)"]
+        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        found = subprocess.run(where, cwd=copy.parent, env=environment, check=True, capture_output=True, text=True)
+        if not Path(found.stdout.strip()).is_relative_to(copy):
+            sys.exit(f"the tests would import {found.stdout.strip()}, which is not the copy's")
+        return run(copy, tests) == _PASSED
+
+
+def outcome(mutant: Mutant) -> Outcome:
+    """Try a mutant whose tests are green without it."""
+    with copied() as copy:
+        file = copy / mutant.file
+        file.write_text(file.read_text().replace(mutant.old, mutant.new))
+        code = run(copy, mutant.tests)
+    found = {None: Outcome.HUNG, _FAILED: Outcome.KILLED, _PASSED: Outcome.SURVIVED}
+    return found.get(code, Outcome.BROKEN)
+
+
+def main() -> int:
+    """Try the mutants that are named, or all; 1 where one was not killed."""
+    parser = argparse.ArgumentParser(prog="python -m devtools.mutants", description=main.__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all if none is named")
+    names = parser.parse_args().names
+    mutants = read()
+    if unknown := set(names) - {mutant.name for mutant in mutants}:
+        parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
+    failed = 0
+    for mutant in mutants:
+        if names and mutant.name not in names:
+            continue
+        if mutant.is_stale:
+            found = Outcome.STALE
+        elif not is_green(mutant.tests):
+            found = Outcome.RED
+        else:
+            found = outcome(mutant)
+        is_killed = found in {Outcome.KILLED, Outcome.HUNG}
+        failed += not is_killed
+        print(f"{found:<13} {mutant.name}" + ("" if is_killed else f": {mutant.hurts}"), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
