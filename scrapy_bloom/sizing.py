@@ -100,21 +100,6 @@ def count_of_fill(fill: float, size: Size) -> int:
     return round(-size.bits / size.hashes * math.log1p(-min(fill, fullest)))
 
 
-def expected_false_positives(size: Size, count: int) -> float:
-    """How many of `count` different items are expected to be called seen wrongly while an empty filter fills.
-
-    The integral of the error rate over the additions. With f the fill at the end it is m / k times the sum over
-    j > k of f^j / j, the tail of the logarithm's series.
-    """
-    fill = fill_at(size, count)
-    total, power, j = 0.0, fill ** (size.hashes + 1), size.hashes + 1
-    while power / j > total * 1e-12:
-        total += power / j
-        power *= fill
-        j += 1
-    return size.bits / size.hashes * total
-
-
 def choose_hashes(capacity: int, error_rate: float) -> int:
     """The smallest k whose bits are within 5 % of the best k's."""
     most = max(1, math.ceil(-math.log2(error_rate))) + 1

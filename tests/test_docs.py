@@ -4,8 +4,10 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from scrapy_bloom import keys, stats
+from scrapy_bloom import MemoryBloomFilter, keys, stats
 from scrapy_bloom.config import SETTINGS, BloomConfig
+from scrapy_bloom.options import DEFAULT_ERROR_RATE
+from scrapy_bloom.sizing import Size, error_rate_at
 from tests.test_imports import ROWS
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +31,22 @@ def test_settings() -> None:
 def test_stats() -> None:
     """Every stat has its row."""
     assert {row[0].strip("`") for row in table("README.md", "Stats")} == set(stats.NAMES)
+
+
+def test_pages_missed() -> None:
+    """The pages that a crawl is expected to miss, and the memory, are those of a filter of the default capacity.
+
+    The pages are the sum of the error rates that the additions meet, taken here over a thousand steps.
+    """
+    rows = table("README.md", "What an error rate means for a crawl")[:-1]
+    assert float(rows[0][1]) == DEFAULT_ERROR_RATE
+    for _, error_rate, missed, memory in rows:
+        (layer,) = MemoryBloomFilter(error_rate=float(error_rate)).info().by_layer
+        size = Size(layer.hashes, layer.bits, layer.shards)
+        pages = sum(1000 * error_rate_at(size, 1000 * step + 500) for step in range(1000))
+        decimals = len(missed.partition(".")[2])
+        assert f"{pages:.{decimals}f}" == missed
+        assert f"{layer.memory_bytes / 1e6:.1f} MB" == memory
 
 
 def test_keys() -> None:
