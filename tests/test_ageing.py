@@ -1,5 +1,7 @@
 """A filter with a time to live remembers at least so long, at most a quarter longer, and stays bounded."""
 
+import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, metadata
+from scrapy_bloom import BloomFilter, MemoryBloomFilter, keys, metadata
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.metadata import Plan
 from scrapy_bloom.store import MemoryStore
+from tests.test_model import CrashError, Crashing
 
 
 class Clock:
@@ -27,6 +30,7 @@ def remembered_for(bloom: Filter, clock: Clock, item: str, step: float) -> float
     """Seconds until an item that was just added may be added again."""
     begin = clock.now
     while not bloom.add(item):
+        assert clock.now < begin + 1000, "it is never forgotten"
         clock.now += step
         # Others keep the filter busy meanwhile.
         bloom.add(f"other {clock.now}")
@@ -83,13 +87,34 @@ def test_memory_is_bounded_over_ten_generations() -> None:
             bloom.add_many([f"{generation} {part} {number}" for number in range(100)])
         info = bloom.info()
         assert info.estimated_error_rate <= plan.error_rate
-        assert sum(layer.error_rate for layer in info.by_layer[-1:]) <= plan.error_rate
+        # What the sealed layers have taken, and what the newest may still take.
+        *sealed, newest = info.by_layer
+        assert sum(layer.estimated_error_rate for layer in sealed) + newest.error_rate <= plan.error_rate
         sizes.append((info.layers, sum(len(string) for string in store.strings.values())))
     settled = sizes[8:]
     assert max(layers for layers, _ in settled) <= 14
     assert max(size for _, size in settled) <= 1.5 * min(size for _, size in settled)
     stored = {int(key.split(":")[1]) for key in store.strings}
     assert len(stored) == sizes[-1][0]
+
+
+@pytest.mark.parametrize(("expansion", "least", "most"), [(2, 1, 2), (0, 5, 7)])
+def test_memory_of_a_steady_crawl(expansion: int, least: float, most: float) -> None:
+    """A crawl that meets its capacity in each TTL takes at most twice the memory of a filter that keeps all for ever.
+
+    If it may not grow it takes five to seven times as much, since each generation has room for the whole capacity.
+    """
+    clock = Clock()
+    store = MemoryStore(clock)
+    plan = Plan(capacity=5000, error_rate=1e-6, expansion=expansion, ttl=100)
+    bloom = Filter(store, "k", plan, cache_size=0, monotonic=clock)
+    sizes = []
+    for part in range(100):
+        clock.now += 2
+        bloom.add_many([f"{part} {number}" for number in range(100)])
+        sizes.append(sum(len(string) for string in store.strings.values()))
+    kept = MemoryBloomFilter(capacity=5000, error_rate=1e-6).info().memory_bytes
+    assert least <= max(sizes) / kept <= most
 
 
 def test_growth_and_ageing_together() -> None:
@@ -106,6 +131,28 @@ def test_growth_and_ageing_together() -> None:
     # One that began at 99.9 s, and one now.
     assert bloom.info().layers == 2
     assert sum(bloom.add_many(items)) >= 4900
+
+
+def test_a_worker_that_dies_while_layers_are_deleted() -> None:
+    """Wherever a worker dies that deletes layers whose time is over, the next one leaves nothing of them behind."""
+    plan = Plan(capacity=500, error_rate=1e-2, ttl=100)
+    for left in itertools.count():
+        clock = Clock()
+        store = Crashing(clock)
+        bloom = Filter(store, "k", plan, monotonic=clock)
+        bloom.add_many([f"item {number}" for number in range(1000)])
+        clock.now += 1000
+        store.left = left
+        with contextlib.suppress(CrashError):
+            bloom.add("a")
+        has_died = store.left is None
+        store.left = None
+        Filter(store, "k", plan, monotonic=clock).add("b")
+        known = {keys.layer_of_field(name) for name in store.hashes["k"]}
+        assert {int(key.split(":")[1]) for key in store.strings} <= known
+        if not has_died:
+            break
+    assert left > 4
 
 
 def test_expansion_0_with_a_ttl_takes_the_capacity_in_each_generation() -> None:

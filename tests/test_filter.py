@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,18 @@ def test_without_a_cache_every_check_is_a_round_trip(make_filter: MakeFilter) ->
     before = bloom.counters.round_trips
     assert not bloom.add("a")
     assert bloom.counters.round_trips == before + 1
+
+
+def test_a_repeat_of_what_another_added_is_remembered(client: redis.Redis, key: str) -> None:
+    """An item that another worker added costs this one a single round trip, and its repeats none."""
+    one, other = (BloomFilter(client, key, capacity=1000) for _ in range(2))
+    one.add_many(["a", "b", "c"])
+    other.add("own")
+    before = other.counters.round_trips
+    assert [other.add("a"), other.add("a")] == [False, False]
+    assert other.add_many(["b", "c"]) == other.add_many(["b", "c"]) == [False, False]
+    assert other.counters.round_trips == before + 2
+    assert other.counters.cache_hits == 3
 
 
 def test_info_tells_what_the_filter_is(make_filter: MakeFilter) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis
@@ -100,6 +101,33 @@ def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, ke
             ours.send([pack("INCR", key)])
         assert ours.send([pack("INCR", key)])[0] in (1, 2)
         assert proxy.faults == 1
+
+
+class Interrupted(redis.Connection):
+    """A connection whose user presses Ctrl-C once, when a reply has come and others have not."""
+
+    armed = False
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        reply = super().read_response(*args, **kwargs)
+        if Interrupted.armed:
+            Interrupted.armed = False
+            raise KeyboardInterrupt
+        return reply
+
+
+def test_ctrl_c_between_replies(server: Server, key: str) -> None:
+    """Replies that nobody waits for any more are not taken for those of the next commands."""
+    pool = redis.ConnectionPool(connection_class=Interrupted, host="127.0.0.1", port=server.port)
+    with redis.Redis(connection_pool=pool) as client:
+        ours = line(client)
+        ours.send([pack("ECHO", "connected")])
+        Interrupted.armed = True
+        # The second reply comes half a second later.
+        with pytest.raises(KeyboardInterrupt):
+            ours.send([pack("ECHO", "first"), pack("BLPOP", key, 0.5)])
+        assert ours.send([pack("ECHO", "next")]) == [b"next"]
+        pool.disconnect()
 
 
 def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Server, client: redis.Redis, key: str) -> None:

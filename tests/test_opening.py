@@ -3,6 +3,7 @@
 import json
 import logging
 import multiprocessing
+from collections.abc import Callable, Sequence
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -10,6 +11,10 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.filter import Filter
+from scrapy_bloom.metadata import Plan
+from scrapy_bloom.ops import Check, Op
+from scrapy_bloom.store import MemoryStore, RedisStore, Said
 
 STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}
 
@@ -148,6 +153,16 @@ def test_a_lost_filter_is_noticed_at_once(
     assert "after" in BloomFilter(client, key, **STORED)
 
 
+def test_each_new_filter_has_an_epoch_of_its_own() -> None:
+    """A filter that replaces another is told from it by its epoch, so that no two in a thousand have the same."""
+    epochs = set()
+    for _ in range(1000):
+        store = MemoryStore()
+        Filter(store, "k", Plan(capacity=1)).add("a")
+        epochs.add(json.loads(store.hashes["k"]["filter"])["epoch"])
+    assert len(epochs) == 1000
+
+
 def test_asking_a_lost_filter(client: redis.Redis, key: str) -> None:
     """A question to a lost filter is answered by the new one."""
     bloom = BloomFilter(client, key, cache_size=0, **STORED)
@@ -157,12 +172,27 @@ def test_asking_a_lost_filter(client: redis.Redis, key: str) -> None:
     assert bloom.add("a")
 
 
+class JustBeforeMarking(RedisStore):
+    """A store over which something happens once, in the moment before bits of items are set."""
+
+    happens: Callable[[], object] | None = None
+
+    def execute(self, ops: Sequence[Op]) -> Said:
+        if self.happens and any(isinstance(op, Check) and op.mark for op in ops):
+            happens, self.happens = self.happens, None
+            happens()
+        return super().execute(ops)
+
+
 def test_late_writes_leave_nothing_behind(client: redis.Redis, key: str) -> None:
-    """A worker that writes into a filter that is gone removes what it made there."""
-    late = BloomFilter(client, key, **STORED)
+    """A worker that writes into a layer that was cleared since it was read removes what it made there."""
+    store = JustBeforeMarking(client)
+    late, other = Filter(store, key, Plan(**STORED)), BloomFilter(client, key, **STORED)
     late.add_many([f"item {number}" for number in range(3000)])
-    BloomFilter(client, key, **STORED).clear()
+    assert late.info().layers > 1
+    store.happens = other.clear
     assert late.add("a")
+    assert store.happens is None
     assert sorted(client.scan_iter(f"{key}*")) == [key.encode(), f"{key}:0:0".encode()]
 
 

@@ -1,0 +1,50 @@
+"""What a filter says of itself: sums over all of its layers, and counts that do not depend on how items came."""
+
+from typing import Any
+
+import pytest
+
+from scrapy_bloom import MemoryBloomFilter
+from scrapy_bloom.filter import Filter
+from scrapy_bloom.metadata import Plan
+from scrapy_bloom.store import MemoryStore
+from tests.conftest import MakeFilter
+
+
+def test_info_of_a_filter_that_has_grown(make_filter: MakeFilter) -> None:
+    """info counts the items and the bytes of all layers, not those of the newest."""
+    bloom = make_filter(capacity=1000, error_rate=1e-3, cache_size=0)
+    bloom.add_many([f"item {number}" for number in range(10_000)])
+    info = bloom.info()
+    assert info.layers == len(info.by_layer) >= 3
+    assert info.estimated_count == pytest.approx(10_000, rel=0.02)
+    assert info.estimated_count == sum(layer.estimated_count for layer in info.by_layer)
+    assert info.memory_bytes == sum(layer.memory_bytes for layer in info.by_layer)
+    assert info.bits == sum(layer.bits for layer in info.by_layer)
+    assert info.shards == sum(layer.shards for layer in info.by_layer)
+    assert info.fill_ratio == pytest.approx(sum(layer.fill_ratio * layer.bits for layer in info.by_layer) / info.bits)
+
+
+def test_memory_is_that_of_the_strings() -> None:
+    """The bytes that info shows are those of all strings, with a little for what a server keeps beside each."""
+    store = MemoryStore()
+    bloom = Filter(store, "k", Plan(capacity=1000, error_rate=1e-3), cache_size=0)
+    bloom.add_many([f"item {number}" for number in range(10_000)])
+    bloom.add("last")
+    stored = [len(string) for string in store.strings.values()]
+    assert len(stored) == bloom.info().shards >= 3
+    assert sum(stored) <= bloom.info().memory_bytes <= sum(stored) + 64 * len(stored)
+
+
+def test_expected_false_positives_are_those_of_items() -> None:
+    """Items that come in batches count as those that come one by one: each with the error rate that it meets."""
+    plan: dict[str, Any] = {"capacity": 2000, "error_rate": 0.1, "expansion": 0}
+    batches, singles = MemoryBloomFilter(**plan), MemoryBloomFilter(**plan)
+    items = [f"item {number}" for number in range(2000)]
+    for first in range(0, len(items), 20):
+        batches.add_many(items[first : first + 20])
+    for item in items:
+        singles.add(item)
+    expected = singles.counters.expected_false_positives
+    assert expected > 20
+    assert batches.counters.expected_false_positives == pytest.approx(expected, rel=0.1)
