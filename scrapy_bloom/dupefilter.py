@@ -7,23 +7,26 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.utils.job import job_dir
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
 from scrapy_redis import defaults
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom import compat
+from scrapy_bloom import compat, job
 from scrapy_bloom.advice import warn_of_limits
 from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import BloomFilter
 from scrapy_bloom.fingerprints import Remembered, fresh
+from scrapy_bloom.patience import patiently
 from scrapy_bloom.report import Report
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         super().__init__(server, key, debug)
         self.config = BloomConfig()
         self.persist = False
+        self._jobdir: str | None = None
         self._crawler: Crawler | None = None
         self._fingerprinter: RequestFingerprinterProtocol | None = None
         self._filter: BloomFilter | None = None
@@ -52,38 +56,49 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def from_spider(cls, spider: Spider) -> Self:
         """For scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it."""
         template = spider.settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
-        return cls._build(spider.settings, template % {"spider": spider.name}, spider.crawler)
+        return cls._build(spider.settings, template % {"spider": spider.name}, spider.crawler, None)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """For Scrapy's own Scheduler: the filter that SCHEDULER_DUPEFILTER_KEY names, or one for this crawl alone."""
+        """For Scrapy's own Scheduler: the filter that SCHEDULER_DUPEFILTER_KEY names, that of the JOBDIR, or a new one.
+
+        In a JOBDIR a filter stays as the queue does, for the crawl that goes on; one that is new otherwise is deleted.
+        """
         template = crawler.settings.get("SCHEDULER_DUPEFILTER_KEY")
-        key = template % {"spider": (crawler.spider or crawler.spidercls).name} if template else _unique_key()
-        return cls._build(crawler.settings, key, crawler)
+        key = template % {"spider": (crawler.spider or crawler.spidercls).name} if template else None
+        return cls._build(crawler.settings, key, crawler, job_dir(crawler.settings))
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
         """Where there is no crawler: as `from_crawler`, but the key cannot name the spider, and no stats are kept."""
-        key = settings.get("SCHEDULER_DUPEFILTER_KEY") or _unique_key()
-        if "%(spider)" in key:
+        key = settings.get("SCHEDULER_DUPEFILTER_KEY") or None
+        if key and "%(spider)" in key:
             raise ConfigError(
                 f"SCHEDULER_DUPEFILTER_KEY = {key!r}: from_settings knows no spider; set a key without %(spider)s, or "
                 "use from_crawler or from_spider"
             )
-        return cls._build(settings, key, None)
+        return cls._build(settings, key, None, job_dir(settings))
 
     @classmethod
-    def _build(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
+    def _build(cls, settings: BaseSettings, named: str | None, crawler: Crawler | None, jobdir: str | None) -> Self:
         config = BloomConfig.from_settings(settings)
+        kept = job.read_key(jobdir) if jobdir and not named else None
+        key = named or kept or _unique_key()
         self = cls(connect(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
         self.config = config
-        # A key that nobody named is a key that nobody finds again.
-        self.persist = settings.getbool("SCHEDULER_PERSIST") and bool(settings.get("SCHEDULER_DUPEFILTER_KEY"))
+        # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
+        self.persist = bool(jobdir) or bool(named and settings.getbool("SCHEDULER_PERSIST"))
+        self._jobdir = jobdir
         self._crawler = crawler
         self._fingerprinter = _chosen_fingerprinter(settings, crawler)
         self.item = self._items()
         warn_of_limits(self.server, key, config.plan().memory_bytes)
-        self._filter = self._open(flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
+        flush = settings.getbool("SCHEDULER_FLUSH_ON_START")
+        if jobdir and kept and not flush:
+            self._warn_of_loss(jobdir)
+        self._filter = self._open(flush=flush)
+        if jobdir and key not in (named, kept):
+            self._keep_key(jobdir)
         self._report = Report(self._filter, crawler.stats if crawler else None)
         self._report.start()
         if crawler is not None:
@@ -138,9 +153,17 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """Do nothing: Scrapy's own Scheduler calls this, scrapy-redis's does not, and the filter is open."""
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002  # Scrapy passes it
-        """Delete the filter, unless SCHEDULER_DUPEFILTER_KEY and SCHEDULER_PERSIST say that it stays."""
+        """Delete the filter, unless a JOBDIR, or SCHEDULER_DUPEFILTER_KEY and SCHEDULER_PERSIST, say that it stays."""
         if not self.persist:
             self.clear()
+        elif self._jobdir and not self._has_ended:
+            logger.info(
+                "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is over, delete it by "
+                "BloomFilter(client, %r, flush=True).clear()",
+                self.key,
+                self._jobdir,
+                self.key,
+            )
 
     def clear(self) -> None:
         """Delete the filter; what the stats say of it stays. One that ended the crawl is not ours to delete."""
@@ -149,6 +172,24 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._report is not None:
             self._report.look()
         self.filter.clear()
+
+    def _warn_of_loss(self, jobdir: str) -> None:
+        """Warn where an earlier crawl's filter is not there any more: nothing else would tell of it."""
+        if not patiently(lambda: self.server.exists(self.key), self.config.retry_timeout):
+            logger.warning(
+                "The filter at %r, which %s names, is not on the server any more: this crawl begins with an empty one, "
+                "and fetches pages again",
+                self.key,
+                Path(jobdir, job.KEY_FILE),
+            )
+
+    def _keep_key(self, jobdir: str) -> None:
+        """Keep the key of a filter that is there: where it cannot be found by the next crawl, it goes."""
+        try:
+            job.write_key(jobdir, self.key)
+        except ConfigError:
+            self.filter.clear()
+            raise
 
     def _open(self, flush: bool) -> BloomFilter:
         scheme = self._fingerprint_scheme()

@@ -90,15 +90,20 @@ class Worker:
                 command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
+    @property
+    def log(self) -> str:
+        """What it has logged until now."""
+        return self._log.read_text()
+
     def wait(self) -> Crawl:
         """What the crawl left, when it has ended."""
         try:
             exit_code = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired as error:
-            error.add_note(self._log.read_text()[-5000:])
+            error.add_note(self.log[-5000:])
             raise
         said = json.loads(self._ledger.read_text()) if self._ledger.exists() else {"fetched": [], "stats": {}}
-        return Crawl(exit_code, self._log.read_text(), said["fetched"], said["stats"])
+        return Crawl(exit_code, self.log, said["fetched"], said["stats"])
 
 
 @contextmanager

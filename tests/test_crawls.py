@@ -1,5 +1,6 @@
 """Real crawls of a real site in processes of their own: every page once, whatever happens on the way."""
 
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,8 +11,10 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, stats
+from scrapy_bloom.job import KEY_FILE
 from tests import crawling
 from tests.crawling import Crawl, crawl
+from tests.faults import Moments, until
 from tests.servers import Server, running
 from tests.sites import Site, serving
 
@@ -175,6 +178,33 @@ def test_resumed_crawl(site: Site, run: Run, stored: Stored, settings: dict[str,
     assert first.stats["bloomfilter/added"] + second.stats["bloomfilter/added"] == PAGES
     assert abs(second.stats["bloomfilter/estimated_count"] - PAGES) <= 2
     assert stored.client.exists(stored.key)
+
+
+def test_resumed_from_jobdir(site: Site, common: dict[str, Any], run: Run, stored: Stored, tmp_path: Path) -> None:
+    """A crawl of Scrapy's own Scheduler needs nothing but JOBDIR to go on after Ctrl-C: each page is fetched once."""
+    settings: dict[str, Any] = {"SCHEDULER": crawling.OWN_SCHEDULER, "JOBDIR": "job"}
+    unnamed = {name: value for name, value in common.items() if name != KEY}
+    site.before = moments = Moments(0)
+    with crawling.crawling("first", site.url, tmp_path, **unnamed, **settings) as worker:
+
+        def interrupt(_: str) -> None:
+            worker.process.send_signal(signal.SIGINT)
+            # What is in progress is answered when it has heard.
+            until(lambda: "Received SIGINT" in worker.log)
+
+        moments.when(20, interrupt)
+        first = worker.wait()
+    moments.check()
+    assert first.stats["finish_reason"] == "shutdown"
+    assert 20 <= len(site.paths) < PAGES
+    key = (tmp_path / "job" / KEY_FILE).read_text().strip()
+    assert f"The filter at {key!r} stays" in first.log
+    second = run("second", **{**settings, KEY: None})
+    assert_each_once(site)
+    assert_went_well(second)
+    assert first.stats["bloomfilter/added"] + second.stats["bloomfilter/added"] == PAGES
+    assert f"The filter at {key!r} stays" in second.log
+    assert stored.client.exists(key)
 
 
 def test_two_workers(site: Site, common: dict[str, Any], tmp_path: Path, run: Run) -> None:

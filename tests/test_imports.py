@@ -11,7 +11,7 @@ ROWS = (
     {"metadata", "config", "compat", "stats"},
     {"line", "ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
     {"advice", "report"},
-    {"connection", "fingerprints", "dupefilter", "custody", "workers", "outbox", "scheduler"},
+    {"connection", "fingerprints", "job", "dupefilter", "custody", "workers", "outbox", "scheduler"},
 )
 # Which third-party packages a module may import; every other one has the standard library alone.
 OUTSIDE = {
@@ -33,7 +33,7 @@ OUTSIDE = {
 ORDER = (
     *("metadata", "config"),
     *("line", "ops", "gauge", "store", "patience", "layers", "protocol", "filter"),
-    *("connection", "fingerprints", "dupefilter", "custody", "workers", "outbox", "scheduler"),
+    *("connection", "fingerprints", "job", "dupefilter", "custody", "workers", "outbox", "scheduler"),
 )
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
