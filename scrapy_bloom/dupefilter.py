@@ -52,6 +52,22 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._has_ended = False
         self.item = self._items()
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Honour a `request_fingerprint` that is set on one filter, as scrapy-redis does."""
+        super().__setattr__(name, value)
+        if name == "request_fingerprint":
+            self.item = self._items()
+            opened: BloomFilter | None = vars(self).get("_filter")
+            if opened is not None:
+                logger.warning(
+                    "The filter at %r was opened for fingerprints of %r and gets those of %r from now on, of which no "
+                    "other worker is told: override request_fingerprint in a subclass, or set "
+                    "REQUEST_FINGERPRINTER_CLASS",
+                    self.key,
+                    opened.plan.fingerprint,
+                    self._fingerprint_scheme(),
+                )
+
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
         """For scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it."""
@@ -200,16 +216,24 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         What a method or a fingerprinter of the user's depends on nobody knows: theirs are made anew each time.
         """
-        if type(self).request_fingerprint is BloomRFPDupeFilter.request_fingerprint:
+        if not self._has_users_fingerprint():
             if self._fingerprinter is None:
                 return Remembered(self.request_fingerprint, self.config.cache_size)
             if type(self._fingerprinter) is RequestFingerprinter:
                 return Remembered(self.request_fingerprint, self.config.cache_size, compat.FINGERPRINTED_META)
         return fresh(self.request_fingerprint)
 
+    def _has_users_fingerprint(self) -> bool:
+        """Whether a subclass, or somebody who set it, has another `request_fingerprint` than this class."""
+        return "request_fingerprint" in vars(self) or type(self).request_fingerprint is not _OURS
+
     def _fingerprint_scheme(self) -> str:
         """What fingerprints are made by, as it is stored: it must not change under a filter."""
-        if type(self).request_fingerprint is not BloomRFPDupeFilter.request_fingerprint:
+        chosen = vars(self).get("request_fingerprint")
+        if chosen is not None:
+            named = chosen if hasattr(chosen, "__qualname__") else type(chosen)
+            return f"{named.__module__}.{named.__qualname__}"
+        if self._has_users_fingerprint():
             return f"{type(self).__module__}.{type(self).__qualname__}.request_fingerprint"
         if self._fingerprinter is not None:
             return f"{type(self._fingerprinter).__module__}.{type(self._fingerprinter).__qualname__}"
@@ -223,6 +247,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._has_ended = True
             logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", error)
             compat.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
+
+
+_OURS = BloomRFPDupeFilter.request_fingerprint
 
 
 def _unique_key() -> str:

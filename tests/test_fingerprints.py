@@ -1,6 +1,8 @@
 """A fingerprint that is remembered is the one that would be made, and only one that may be is remembered."""
 
+import re
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom import BloomRFPDupeFilter, MismatchError
 from scrapy_bloom.fingerprints import Remembered, fresh
 from tests.crawlers import start
 from tests.servers import Server
@@ -126,3 +128,69 @@ def test_users_fingerprints_are_never_remembered(way: str, server_settings: dict
     dupefilter_class, chosen, different = USERS[way]
     dupefilter = dupefilter_class.from_crawler(start({**server_settings, **chosen}))
     assert [dupefilter.request_seen(request) for request in (*different, *different)] == [False, False, True, True]
+
+
+def by_host(request: Request) -> str:
+    """A fingerprint that a user sets on a filter that is there."""
+    return request.url.split("/")[2]
+
+
+PAGES_OF_A_HOST = [Request("http://a.test/1"), Request("http://a.test/2"), Request("http://b.test/1")]
+
+
+@pytest.mark.parametrize("way", ["before the filter is open", "after"])
+def test_fingerprint_that_is_set_on_a_filter(way: str, valkey: Server, key: str) -> None:
+    """A request_fingerprint that is set on one filter makes its fingerprints from then on, as scrapy-redis's does."""
+    with valkey.client() as client:
+        dupefilters: list[Any] = [RFPDupeFilter(client, f"{key}:set"), BloomRFPDupeFilter(client, key)]
+        for dupefilter in dupefilters:
+            if way == "after":
+                assert not dupefilter.request_seen(Request("http://c.test/"))
+            dupefilter.request_fingerprint = by_host
+            assert [dupefilter.request_seen(request) for request in PAGES_OF_A_HOST] == [False, True, False]
+
+
+def test_scheme_of_a_fingerprint_that_is_set_on_a_filter(valkey: Server, key: str) -> None:
+    """Its name is stored as of any other, so that a worker that makes other fingerprints is refused."""
+    with valkey.client() as client:
+        dupefilter = BloomRFPDupeFilter(client, key)
+        dupefilter.request_fingerprint = by_host  # type: ignore[method-assign]  # the point of the test
+        assert not dupefilter.request_seen(PAGES_OF_A_HOST[0])
+        with pytest.raises(MismatchError, match=re.escape(f"{__name__}.by_host")):
+            BloomRFPDupeFilter(client, key).request_seen(PAGES_OF_A_HOST[0])
+
+
+def test_fingerprint_that_is_set_too_late_to_be_stored(
+    server_settings: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is set when the name of another one is stored already is told of, once, with what to do instead."""
+    dupefilter = BloomRFPDupeFilter.from_crawler(start(server_settings))
+    dupefilter.request_fingerprint = by_host  # type: ignore[method-assign]  # the point of the test
+    (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("scrapy_bloom")]
+    for part in ("scrapy-redis", f"{__name__}.by_host", "subclass"):
+        assert part in warning
+
+
+class SetsIt(BloomRFPDupeFilter):
+    """Sets its fingerprint before anything else."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.request_fingerprint = by_host  # type: ignore[method-assign]  # as above
+        super().__init__(*args, **kwargs)
+
+
+def test_fingerprint_that_is_set_by_a_constructor(server_settings: dict[str, object]) -> None:
+    """A subclass may set it before the rest of the filter is there."""
+    dupefilter = SetsIt.from_crawler(start(server_settings))
+    assert [dupefilter.request_seen(request) for request in PAGES_OF_A_HOST] == [False, True, False]
+    assert dupefilter.filter.plan.fingerprint == f"{__name__}.by_host"
+
+
+def test_fingerprint_of_another_filter(server_settings: dict[str, object], valkey: Server, key: str) -> None:
+    """A request_fingerprint that is another filter's is the user's like any other."""
+    with valkey.client() as client:
+        dupefilter = BloomRFPDupeFilter(client, f"{key}:other")
+        users = BloomRFPDupeFilter.from_crawler(start({**server_settings, "REQUEST_FINGERPRINTER_CLASS": HeadersToo}))
+        dupefilter.request_fingerprint = users.request_fingerprint  # type: ignore[method-assign]  # as above
+        different = [Request("http://a.test/", headers={"X-A": value}) for value in ("1", "2")]
+        assert [dupefilter.request_seen(request) for request in different] == [False, False]
