@@ -8,6 +8,7 @@ from scrapy.settings import BaseSettings
 from scrapy_redis.connection import get_redis_from_settings
 
 from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.line import fit
 from scrapy_bloom.patience import without_resending
 
 # How long a command or a connection may wait for an answer, and so block the reactor. scrapy-redis's default is 30.
@@ -15,9 +16,12 @@ _SOCKET_TIMEOUT_SECONDS = 5.0
 
 
 def connect(settings: BaseSettings) -> Any:
-    """A client as scrapy-redis would make it, that neither waits for long nor sends a command again by itself."""
+    """A client as scrapy-redis would make it, that neither waits for long nor sends a command again by itself.
+
+    Raises ConfigError for one that cannot work.
+    """
     with telling_no_values():
-        return without_resending(get_redis_from_settings(limited(settings)))
+        return without_resending(fit(get_redis_from_settings(limited(settings))))
 
 
 @contextmanager

@@ -4,12 +4,15 @@ It packs commands and reads replies itself, over redis-py's connections: of a ch
 execute_command or pipeline, most of the time in the process is theirs (`python -m benchmarks micro`).
 """
 
+import inspect
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import hiredis
 from redis import Redis, ResponseError
+
+from scrapy_bloom.errors import ConfigError
 
 _pack: Any = hiredis.pack_command  # its types are of tuples of one argument
 
@@ -60,8 +63,41 @@ class Line(Protocol):
         """Carry out commands in their order, all or none if they are `atomic`; raises the first error among replies."""
 
 
+# What replies of ours are made of, as they go over a connection.
+_ASCII = bytes(range(32, 127))
+
+
+def fit(client: Any) -> Any:
+    """The client; raises ConfigError where it cannot work, before anything is sent, and shows no more than its type."""
+    execute = getattr(client, "execute_command", None)
+    if execute is None or inspect.iscoroutinefunction(execute):
+        raise ConfigError(
+            f"server = {type(client).__module__}.{type(client).__qualname__}: must be a client that answers when it is "
+            "called; pass a redis.Redis or redis.RedisCluster, in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}"
+        )
+    encoder = client.get_encoder() if hasattr(client, "get_encoder") else None
+    if encoder is not None and encoder.decode_responses and not _keeps_ascii(encoder.encoding):
+        raise ConfigError(
+            f"encoding = {encoder.encoding!r}: must be one in which ASCII is ASCII, where replies are decoded; pass "
+            "encoding='utf-8', or decode_responses=False (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in "
+            "settings)"
+        )
+    return client
+
+
+def _keeps_ascii(encoding: str) -> bool:
+    try:
+        return _ASCII.decode(encoding) == _ASCII.decode("ascii")
+    except (LookupError, ValueError):
+        return False
+
+
 def line(client: Any) -> Line:
-    """The line of a client: one round trip for all commands, where one connection of a pool takes them all."""
+    """The line of a client: one round trip for all commands, where one connection of a pool takes them all.
+
+    Raises ConfigError for a client that cannot work.
+    """
+    fit(client)
     is_plain = type(client).execute_command is Redis.execute_command and client.connection is None
     return _Direct(client) if is_plain else _OneByOne(client)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis import exceptions
+from redis import BlockingConnectionPool, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -57,8 +57,14 @@ T = TypeVar("T")
 
 def without_resending(client: Any) -> Any:
     """The client, with redis-py's own resending turned off; a client of another kind is left as it is."""
-    if hasattr(client, "set_retry"):
-        client.set_retry(Retry(NoBackoff(), 0))
+    pool, never = getattr(client, "connection_pool", None), Retry(NoBackoff(), 0)
+    if isinstance(pool, BlockingConnectionPool):
+        # It inherits a set_retry that looks for its connections where it has none (redis-py 6 to 8).
+        pool.connection_kwargs["retry"] = never
+        for connection in pool._connections:
+            connection.retry = never
+    elif hasattr(client, "set_retry"):
+        client.set_retry(never)
     return client
 
 

@@ -17,7 +17,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import compat
 from scrapy_bloom.config import BloomConfig
-from scrapy_bloom.connection import limited, telling_no_values
+from scrapy_bloom.connection import connect, limited, telling_no_values
 from scrapy_bloom.custody import Member, Waiting
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
@@ -48,6 +48,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         _refuse_unfit(settings)
         config = BloomConfig.from_settings(settings)
         parent = super().from_settings
+        # What cannot work is told of before it is used.
+        patiently(lambda: connect(settings), config.retry_timeout).close()
         with telling_no_values():
             self: Self = patiently(lambda: parent(limited(settings)), config.retry_timeout)
         without_resending(self.server)
