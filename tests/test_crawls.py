@@ -14,7 +14,7 @@ from scrapy_bloom import BloomFilter, stats
 from scrapy_bloom.job import KEY_FILE
 from tests import crawling
 from tests.crawling import Crawl, crawl
-from tests.faults import Moments, until
+from tests.faults import Moments, tree, until
 from tests.servers import Server, running
 from tests.sites import Site, serving
 
@@ -286,9 +286,9 @@ def test_other_parameters_are_refused(site: Site, run: Run, stored: Stored, sche
 def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, scheduler: str, persist: bool) -> None:
     """A filter that is replaced by one of other parameters ends the crawl: once, with its own reason, saying why once.
 
-    It still sums up what it did.
+    It still sums up what it did, and leaves the other filter alone.
     """
-    site.on["/page/3"] = lambda _: stored.replace()
+    site.on["/page/3"] = lambda _: stored.replace().add("of the other")
     ended = run(SCHEDULER=scheduler, SCHEDULER_PERSIST=persist)
     assert ended.stats["finish_reason"] == "bloomfilter_error"
     assert len(site.paths) < PAGES
@@ -300,6 +300,7 @@ def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, sc
     assert "Traceback" not in ended.log
     assert len(ours(ended, "INFO")) == 2
     assert set(stats.NAMES) - {stats.RECOVERED} <= set(ended.stats)
+    assert "of the other" in BloomFilter(stored.client, stored.key, capacity=77)
 
 
 @every_scheduler
@@ -315,6 +316,8 @@ def test_memory_full_in_the_middle(site: Site, run: Run, scheduler: str) -> None
 
 def test_request_is_not_dropped_with_its_filter(site: Site, run: Run, stored: Stored) -> None:
     """What a crawl meets after its filter was replaced stays in the queue, for the crawl that goes on."""
+    # Each page is linked once, so that one that is dropped does not come again.
+    site.links = tree(PAGES)
     site.on["/"] = lambda _: stored.replace()
     settings = {"SCHEDULER": crawling.REDIS_SCHEDULER, "SCHEDULER_PERSIST": True}
     first = run(**settings)

@@ -1,5 +1,6 @@
 """The dupefilter with real crawlers and servers: how it is built, what it answers, what it refuses, what it tells."""
 
+import contextlib
 import json
 import logging
 import random
@@ -91,6 +92,11 @@ def spider_of(crawler: Crawler) -> Spider:
 def stats_of(crawler: Crawler) -> StatsCollector:
     assert crawler.stats is not None
     return crawler.stats
+
+
+def read(setting: str, value: object) -> object:
+    """The value of a setting as the filter has it."""
+    return getattr(BloomConfig.from_settings(Settings({f"BLOOMFILTER_{setting}": value})), setting.lower())
 
 
 def page(number: int) -> Request:
@@ -522,6 +528,26 @@ def test_settings_arrive(valkey: Server, key: str) -> None:
     with valkey.client() as client:
         stored = parameters_of(client, key)
     assert (stored["capacity"], stored["error_rate"], stored["expansion"], stored["ttl"]) == (5000, 0.01, 3, 60.0)
+
+
+def test_settings_of_the_process_arrive(valkey: Server, key: str) -> None:
+    """How much a worker remembers, and how long it waits, is as the settings say."""
+    dupefilter = build(valkey, key, BLOOMFILTER_CACHE_SIZE="0", BLOOMFILTER_RETRY_TIMEOUT="7")
+    assert dupefilter.filter.retry_timeout == 7
+    dupefilter.request_seen(page(1))
+    before = dupefilter.filter.counters.round_trips
+    assert [dupefilter.request_seen(page(1)) for _ in range(3)] == [True] * 3
+    assert dupefilter.filter.counters.round_trips == before + 3
+
+
+def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl whose filter does not fit the server is told at its start how much it takes, and what there is."""
+    # The server may refuse what comes after the warning.
+    with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
+        build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
+    needed = BloomConfig(capacity=1_000_000).plan().memory_bytes
+    assert needed > 3 * 2**20
+    assert [each for each in warnings_in(caplog) if f"{needed:,}" in each and f"{3 * 2**20:,}" in each]
 
 
 # Fingerprints.

@@ -37,6 +37,14 @@ requests = st.builds(
     st.sampled_from([{}, {"X-A": "1"}]),
 )
 
+# Each pair of these that differs in one part only is among them.
+ALIKE = [
+    Request(url, method=method, body=body)
+    for url in ("http://a.test/", "http://a.test/#top", "http://a.test/x", "http://b.test/")
+    for method in ("GET", "POST", "HEAD")
+    for body in (b"", b"a=1", b"a=2")
+]
+
 MAKERS = {
     "scrapy-redis": lambda request: RFPDupeFilter.request_fingerprint(None, request),
     "scrapy": fingerprint,
@@ -50,6 +58,16 @@ def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Reque
     make = MAKERS[maker]
     remembered, plain = Remembered(make, size), fresh(make)
     assert [remembered(request) for request in met] == [plain(request) for request in met]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("met", [ALIKE, ALIKE[::-1]], ids=["forwards", "backwards"])
+def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
+    """Requests that differ in their method, URL or body alone are never taken for each other, all being remembered."""
+    make = MAKERS[maker]
+    remembered, plain = Remembered(make, 1000), fresh(make)
+    for _ in range(2):
+        assert [remembered(request) for request in met] == [plain(request) for request in met]
 
 
 def test_the_same_request_is_made_once() -> None:
@@ -148,6 +166,15 @@ def test_fingerprint_that_is_set_on_a_filter(way: str, valkey: Server, key: str)
                 assert not dupefilter.request_seen(Request("http://c.test/"))
             dupefilter.request_fingerprint = by_host
             assert [dupefilter.request_seen(request) for request in PAGES_OF_A_HOST] == [False, True, False]
+
+
+def test_users_fingerprint_on_one_filter_is_never_remembered(valkey: Server, key: str) -> None:
+    """It is made anew for each request, as it may look at more than method, URL and body."""
+    with valkey.client() as client:
+        dupefilter: Any = BloomRFPDupeFilter(client, key)
+        dupefilter.request_fingerprint = lambda request: str(request.meta["version"])
+        versions = [Request("http://a.test/", meta={"version": version}) for version in (1, 2, 1)]
+        assert [dupefilter.request_seen(request) for request in versions] == [False, False, True]
 
 
 def test_scheme_of_a_fingerprint_that_is_set_on_a_filter(valkey: Server, key: str) -> None:

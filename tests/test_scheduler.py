@@ -4,16 +4,22 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from scrapy import Request, Spider, signals
 from scrapy.settings import Settings
+from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import BloomScheduler
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom.errors import ConfigError, RefusedError
+from scrapy_bloom.outbox import Parcel, Undelivered
 from tests import crawling, spider_fed, spider_flood
+from tests.crawlers import start
 from tests.faults import chain, tree, until
 from tests.scenes import (
     FILTER_ALONE,
@@ -60,23 +66,184 @@ def test_fit_parts(valkey: Server, queue: str | None) -> None:
         assert server.ping()
 
 
-# How long a command may take: the setting's value, and what becomes of it.
-TIMEOUTS: dict[str, tuple[dict[str, object], str, float]] = {
-    "by default": ({}, "", 5),
-    "REDIS_PARAMS": ({"REDIS_PARAMS": {"socket_timeout": 30}}, "", 30),
-    "REDIS_URL": ({}, "?socket_timeout=7", 7),
-    "both": ({"REDIS_PARAMS": {"socket_timeout": 9}}, "?socket_timeout=7", 7),
+# How long a command and a connection may take: the setting's value, and what becomes of it.
+TIMEOUTS: dict[str, tuple[dict[str, object], str, float, float]] = {
+    "by default": ({}, "", 5, 5),
+    "REDIS_PARAMS": ({"REDIS_PARAMS": {"socket_timeout": 30}}, "", 30, 5),
+    "REDIS_URL": ({}, "?socket_timeout=7", 7, 5),
+    "both": ({"REDIS_PARAMS": {"socket_timeout": 9, "socket_connect_timeout": 8}}, "?socket_timeout=7", 7, 8),
+}
+CLIENTS: dict[str, Callable[[Settings], Any]] = {
+    "scheduler": BloomScheduler.from_settings,
+    "filter": BloomRFPDupeFilter.from_settings,
 }
 
 
+@pytest.mark.parametrize("whose", CLIENTS)
 @pytest.mark.parametrize("way", TIMEOUTS)
-def test_reactor_is_not_blocked_for_long(way: str, valkey: Server, key: str) -> None:
-    """A command waits 5 s for its answer unless the user says otherwise, in either way."""
-    given, query, expected = TIMEOUTS[way]
-    settings = Settings({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": valkey.url + query, **given})
-    with contextlib.closing(BloomScheduler.from_settings(settings).server) as server:
-        assert server.connection_pool.connection_kwargs["socket_timeout"] == expected
-    assert key not in settings
+def test_reactor_is_not_blocked_for_long(way: str, whose: str, valkey: Server, key: str) -> None:
+    """Neither client waits longer than 5 s for an answer or a connection unless the user says otherwise."""
+    given, query, answer, connection = TIMEOUTS[way]
+    url = valkey.url + query
+    settings = {"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, **given}
+    with contextlib.closing(CLIENTS[whose](Settings(settings)).server) as server:
+        waits = server.connection_pool.connection_kwargs
+        assert (waits["socket_timeout"], waits["socket_connect_timeout"]) == (answer, connection)
+
+
+# What Scrapy asks of any scheduler.
+
+Opened = Callable[..., BloomScheduler]
+
+
+@pytest.fixture
+def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    """Opens schedulers with real crawlers, all of one crawl, in a directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": valkey.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    schedulers = []
+
+    def open_one(scheduler_class: type[Scheduler] = BloomScheduler, **further: object) -> Any:
+        crawler = start({**settings, **further})
+        scheduler = scheduler_class.from_crawler(crawler)
+        schedulers.append(scheduler)
+        scheduler.open(crawler.spider)
+        return scheduler
+
+    yield open_one
+    for scheduler in schedulers:
+        scheduler.close("finished")
+
+
+def taken_from(scheduler: Scheduler, most: int | None = None) -> list[Request]:
+    """The requests that there are, as they come, all of them or the first."""
+    return list(islice(iter(scheduler.next_request, None), most))
+
+
+@pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
+def test_priorities(scheduler_class: type[Scheduler], opened: Opened) -> None:
+    """Requests come in the order of their priorities, the highest first, as from scrapy-redis's Scheduler."""
+    scheduler = opened(scheduler_class)
+    given = [0, 5, -3, 10, 5, -20, 1, 0, 7, 3, 2, 4, 6, 8, 9, -1, -2, -5, 11, 12]
+    for number, priority in enumerate(given):
+        assert scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=priority))
+    assert [request.priority for request in taken_from(scheduler)] == sorted(given, reverse=True)
+
+
+def test_priority_over_what_was_taken_ahead(opened: Opened) -> None:
+    """A request with a higher priority is before those that were waiting, however many of them."""
+    scheduler = opened()
+    for number in range(40):
+        scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=number % 3))
+    assert [request.priority for request in taken_from(scheduler, 5)] == [2] * 5
+    scheduler.enqueue_request(Request("http://shop.test/last", priority=-1))
+    scheduler.enqueue_request(Request("http://shop.test/first", priority=3))
+    rest = taken_from(scheduler)
+    assert rest[0].url == "http://shop.test/first"
+    assert rest[-1].url == "http://shop.test/last"
+    assert len(rest) == 37
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
+    """DEPTH_PRIORITY = 1 fetches a site level by level, -1 goes down first."""
+    settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
+    with scene(tree(40), tmp_path, valkey.url, key, delay=0) as played:
+        assert_ended_well(played.crawl(settings))
+        pages = [int(path.rpartition("/")[2] or 0) for path in played.site.paths]
+    depths = [sum(page >= first for first in (1, 4, 13)) for page in pages]
+    assert len(depths) == 40
+    if order > 0:
+        assert depths == sorted(depths)
+    else:
+        assert depths.index(3) < 10
+
+
+def test_dont_filter(opened: Opened) -> None:
+    """A request with dont_filter is fetched however often its page was seen, and is no addition to the filter."""
+    scheduler = opened()
+    seen, again = Request("http://shop.test/"), Request("http://shop.test/", dont_filter=True)
+    assert scheduler.enqueue_request(seen)
+    assert [request.url for request in taken_from(scheduler)] == [seen.url]
+    assert not scheduler.enqueue_request(seen)
+    for _ in range(2):
+        assert scheduler.enqueue_request(again)
+        assert [(request.url, request.dont_filter) for request in taken_from(scheduler)] == [(seen.url, True)]
+    login = Request("http://shop.test/login", dont_filter=True)
+    assert scheduler.enqueue_request(login)
+    assert scheduler.enqueue_request(login.replace(dont_filter=False))
+    assert [request.dont_filter for request in taken_from(scheduler)].count(False) == 1
+
+
+def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
+    """A repeat that is found when its batch is checked is told of and counted once, as one that was known at once."""
+    one, other = opened(), opened()
+    dropped: list[tuple[str, str]] = []
+
+    def tell(request: Request, spider: Spider) -> None:
+        dropped.append((request.url, spider.name))
+
+    crawler = other.spider.crawler
+    crawler.signals.connect(tell, signals.request_dropped)
+    page, further = Request("http://shop.test/"), Request("http://shop.test/further")
+    assert one.enqueue_request(page)
+    assert [request.url for request in taken_from(one)] == [page.url]
+    assert other.enqueue_request(page)
+    assert other.enqueue_request(further)
+    assert [request.url for request in taken_from(other)] == [further.url]
+    assert dropped == [(page.url, "shop")]
+    assert not other.enqueue_request(page)
+    # The engine tells of one that is refused at once.
+    assert dropped == [(page.url, "shop")]
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+    assert crawler.stats.get_value("dupefilter/filtered") == 2
+
+
+def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
+    """The file that a worker would have left which could not deliver these requests, nor knows of their additions."""
+    parcels = [
+        Parcel(scheduler.queue._encode_request(request), -request.priority, scheduler.df.item(request))
+        for request in requests
+    ]
+    return Undelivered(scheduler.queue_key).write(parcels)
+
+
+def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
+    """A request in a file is fetched although the filter has it: its addition may have been what got through."""
+    first = opened(SCHEDULER_PERSIST=True)
+    marked, unmarked = Request("http://shop.test/marked"), Request("http://shop.test/unmarked", priority=-1)
+    assert not first.df.request_seen(marked)
+    file = undelivered(first, marked, unmarked)
+    second = opened(SCHEDULER_PERSIST=True)
+    assert [request.url for request in taken_from(second)] == [marked.url, unmarked.url]
+    assert not file.exists()
+    assert not second.enqueue_request(marked)
+
+
+def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Opened) -> None:
+    """Where a start fails before all is queued the file is still there, for the start that succeeds."""
+    first = opened(SCHEDULER_PERSIST=True)
+    first.df.request_seen(Request("http://shop.test/other"))
+    page = Request("http://shop.test/")
+    file = undelivered(first, page)
+    with valkey.client() as client:
+        # The queue may be read, and what else belongs to the crawl written.
+        allowed = (f"%R~{key}:queue", f"~{key}", f"~{key}:[0-9]*", f"~{key}:queue:*")
+        client.execute_command("ACL", "SETUSER", "default", "resetkeys", *allowed)
+        try:
+            with pytest.raises(RefusedError, match="NoPermissionError"):
+                opened(SCHEDULER_PERSIST=True)
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "allkeys")
+    assert file.exists()
+    assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
+    assert not file.exists()
 
 
 def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
