@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,13 @@ CONNECTIONS = {
     "redis": ("redis", {"protocol": 2}),
     "redis-resp3-decoded": ("redis", {"protocol": 3, "decode_responses": True}),
 }
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were skipped, a line for each reason."""
+    skipped = terminalreporter.getreports("skipped")
+    for reason, number in Counter(report.longrepr[2] for report in skipped).items():
+        terminalreporter.write_line(f"{number} tests were skipped: {reason.removeprefix('Skipped: ')}")
 
 
 @pytest.fixture(scope="session")
