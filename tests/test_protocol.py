@@ -11,6 +11,9 @@ from scrapy_bloom.metadata import Layer, Plan
 from scrapy_bloom.ops import Seal, Unlink
 from tests.interleaving import Search, Work
 
+# A search takes the processor alone, and so longer than any other test on a machine that is busy.
+pytestmark = pytest.mark.timeout(600)
+
 ITEM = b"https://example.com/"
 SMALL = Plan(capacity=10, error_rate=1e-4)
 # Generations of 20 s; layers live for 125 s.
