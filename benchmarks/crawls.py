@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import report
+from benchmarks import report, targets
 from benchmarks.asked import Asked
 from benchmarks.launch import Server, running
 from benchmarks.plots import Bars
@@ -48,8 +48,6 @@ SETTINGS = {
     # As many as are on the way: a queue and a filter that outlive a worker of scrapy-redis.
     "SCHEDULER_PERSIST": True,
 }
-# Crawls of these directories are promised to take at most so many times Scrapy's own.
-TARGETS = {"python3-doc": 0.9, "postgresql-doc": 1.0}
 
 _numbers = itertools.count()
 
@@ -128,9 +126,8 @@ def _measure(name: str, url: str, workers: int, server: Server, scratch: Path) -
         ("crawl", f"to {first}", "seconds", "pages a second", "of that in the scheduler", "round trips", "pages"),
         rows,
     )
-    for site, most in TARGETS.items():
-        if workers == 1 and name.startswith(site):
-            report.target(f"{name}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[OUR_SCHEDULER], most)
+    for most in targets.of_crawl(name, workers):
+        report.target(f"{name}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[OUR_SCHEDULER], most)
     slug = name.replace(" ", "-")
     return Bars(f"crawl-{slug}-{workers}", f"Crawl of {name}, workers: {workers}; {first} = 1", ratios)
 

@@ -1,0 +1,66 @@
+"""The verdicts of the benchmarks are the right way round."""
+
+import pytest
+
+from benchmarks import report, targets
+from benchmarks.interval import wilson
+from benchmarks.rounds import interleave, ratio, rotated
+
+
+def test_ratio_is_that_of_the_first_to_the_second() -> None:
+    """The median of what one costs over what the other does, round by round."""
+    assert ratio([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]) == 3.0
+    assert ratio([1.0], [4.0]) == 0.25
+
+
+def test_ratio_is_taken_within_each_round() -> None:
+    """A round in which everything is slow changes nothing: medians of their own would say 10."""
+    assert ratio([2.0, 20.0, 200.0], [1.0, 1.0, 100.0]) == 2.0
+
+
+def test_contenders_take_turns() -> None:
+    """Each runs once a round, another one first each time, and has its own costs."""
+    ran: list[str] = []
+
+    def contender(name: str) -> float:
+        ran.append(name)
+        return float(len(ran))
+
+    costs = interleave(2, {"a": lambda: contender("a"), "b": lambda: contender("b")})
+    assert ran == ["a", "b", "b", "a"]
+    assert costs == {"a": [1.0, 4.0], "b": [2.0, 3.0]}
+    assert rotated([1, 2, 3], 4) == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"), [(0.5, "0.500: met."), (1.0, "1.000: met."), (1.01, "1.010: MISSED.")]
+)
+def test_target_is_met_by_what_is_at_most_that(
+    measured: float, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is above the target misses it."""
+    report.target("times Scrapy", measured, 1.0)
+    assert capsys.readouterr().out.strip() == f"Target: times Scrapy at most 1. Measured {verdict}"
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "most"),
+    [
+        ("python3-doc", 1, [0.9]),
+        ("postgresql-doc-15", 1, [1.0]),
+        ("python3-doc", 2, []),
+        ("made-up site", 1, []),
+    ],
+)
+def test_crawls_of_one_worker_have_a_target(name: str, workers: int, most: list[float]) -> None:
+    """The directories that something is promised of are checked with one worker, which Scrapy alone can be too."""
+    assert targets.of_crawl(name, workers) == most
+
+
+def test_the_interval_holds_the_rate() -> None:
+    """Wilson's interval of 10 in 100, as the textbooks have it, and one of nothing in many."""
+    assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)
+    low, high = wilson(0, 1_000)
+    assert low == 0.0
+    assert high == pytest.approx(0.00383, abs=1e-5)
+    assert report.rate(10, 100) == "1.00e-01 (5.52e-02 to 1.74e-01)"
