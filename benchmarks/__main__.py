@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import caches, crawls, growth, hashing, memory, micro, report, server, streams, versions
+from benchmarks import caches, crawls, growth, hashing, memory, micro, promise, report, server, streams, versions
 from benchmarks.asked import Asked
 from benchmarks.plots import DIRECTORY, Plot
 
@@ -33,6 +33,7 @@ PARTS: dict[str, ModuleType] = {
     "micro": micro,
     "caches": caches,
     "growth": growth,
+    "promise": promise,
     "hashing": hashing,
 }
 

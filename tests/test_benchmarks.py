@@ -1,9 +1,14 @@
 """The verdicts of the benchmarks are the right way round."""
 
+import itertools
+
 import pytest
 
 from benchmarks import report, targets
+from benchmarks.fillings import EQUAL, IDLE, STAGGERED, UNEVEN, Filling, turns
 from benchmarks.interval import wilson
+from benchmarks.outcome import Outcome
+from benchmarks.processes import shares
 from benchmarks.rounds import interleave, ratio, rotated
 
 
@@ -64,3 +69,42 @@ def test_the_interval_holds_the_rate() -> None:
     assert low == 0.0
     assert high == pytest.approx(0.00383, abs=1e-5)
     assert report.rate(10, 100) == "1.00e-01 (5.52e-02 to 1.74e-01)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "by_bits", "is_kept"),
+    [
+        (10, 0.9e-3, True),
+        # More than promised, which chance explains; and more than it explains.
+        (12, 0.9e-3, True),
+        (30, 0.9e-3, False),
+        (0, 1.2e-3, False),
+        (0, 0.0, True),
+    ],
+)
+def test_a_promise_is_broken_by_answers_or_by_bits(wrong: int, by_bits: float, is_kept: bool) -> None:
+    """It is kept where neither of them says that the error rate is above the promised one."""
+    outcome = Outcome(1e-3, wrong, 10_000, 1, 1.0, 1.0, by_bits)
+    assert outcome.ratio == pytest.approx(wrong / 10)
+    assert outcome.interval[0] <= outcome.ratio <= outcome.interval[1]
+    assert outcome.is_kept == is_kept
+
+
+@pytest.mark.parametrize("way", [STAGGERED, IDLE, UNEVEN, EQUAL])
+@pytest.mark.parametrize(("capacity", "batch"), [(1, 1), (1_000, 1), (1_000, 7), (10_000, 300)])
+def test_a_filling_adds_what_it_says(way: str, capacity: int, batch: int) -> None:
+    """Eight workers add the items that are to be added, in batches that are no larger than they should be."""
+    filling = Filling(way, 8, capacity, 1e-3, times=10, batch=batch)
+    taken = list(turns(filling))
+    assert sum(turn.items for turn in taken) == 10 * capacity
+    assert all(0 < turn.items <= batch for turn in taken)
+    assert {turn.worker for turn in taken} <= set(range(8))
+    if way in (STAGGERED, IDLE):
+        assert [worker for worker, _ in itertools.groupby(turn.worker for turn in taken)][:8] == list(range(8))
+
+
+def test_processes_share_what_is_to_be_added() -> None:
+    """Each item falls to one of them, and none has more than one item more than another."""
+    parts = shares(10, 31, 4)
+    assert [number for part in parts for number in part] == list(range(10, 31))
+    assert {len(part) for part in parts} == {5, 6}
