@@ -100,6 +100,8 @@ def _measure(server: Server, client: redis.Redis, cases: Iterable[Case], *, has_
     measured = Measured()
     for case in cases:
         bloom = BloomFilter(client, "bench:bloom", **case._asdict())
+        # The first addition makes it.
+        bloom.add("first")
         measured.bits[case] = bloom.info().bits
         measured.filters[case] = memory_usage(client, "bench:bloom")
         bloom.clear()

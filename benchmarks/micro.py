@@ -22,8 +22,8 @@ from benchmarks.urls import urls
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.line import line, unpack
-from scrapy_bloom.metadata import Plan
-from scrapy_bloom.ops import Check
+from scrapy_bloom.metadata import NO_IDENTITY, Plan
+from scrapy_bloom.shards import Check
 from scrapy_bloom.sizing import size_for
 
 NUMBER = 2_000
@@ -43,7 +43,7 @@ def run(_: Asked) -> list[Plot]:
         links, few = urls(0, NUMBER), range(20)
         for link in links:
             dupefilter.request_seen(Request(link))
-        layer = Plan(1_000_000, 1e-6, 2, None).first_layer("bench:plan", 0, 1, 0.0)
+        layer = Plan(1_000_000, 1e-6, 2, None).first_layer("bench:plan", NO_IDENTITY, 0, 0.0)
         items = [each.encode() for each in islice(fingerprints(), NUMBER)]
         checks = [Check(*layer.locate(item), mark=True) for item in items]
         wires = [check.wire() for check in checks]

@@ -22,7 +22,7 @@ from benchmarks.launch import Server, running
 from benchmarks.outcome import Outcome
 from benchmarks.plots import Plot
 from benchmarks.spread import spread
-from scrapy_bloom.metadata import Plan
+from scrapy_bloom.metadata import NO_IDENTITY, Plan
 
 DAY = 86_400.0
 
@@ -154,7 +154,7 @@ def _row(place: str, filling: Filling, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _floor(plan: Plan) -> tuple[str, ...]:
-    layer = plan.first_layer("", 0, 0, 0.0)
+    layer = plan.first_layer("", NO_IDENTITY, 0, 0.0)
     held, bits = layer.capacity / layer.size.shards, layer.size.shard_bits
     floor = held / bits**3
     return (

@@ -24,7 +24,7 @@ from benchmarks.launch import Server, binaries, bloom_module, cpu_seconds, runni
 from benchmarks.plots import Plot
 from benchmarks.rounds import interleave, ratio
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.metadata import Layer, Plan
+from scrapy_bloom.metadata import Identity, Layer, Plan
 
 ROUNDS = 15
 CALLS = 400
@@ -64,7 +64,7 @@ Make = Callable[[redis.Redis, str], Callable[[list[str]], object]]
 
 
 def _layer(key: str) -> Layer:
-    return Plan(CAPACITY, ERROR_RATE, 0, None).first_layer(key, 0, 1, 0.0)
+    return Plan(CAPACITY, ERROR_RATE, 0, None).first_layer(key, Identity(1, 0), 0, 0.0)
 
 
 def _piped(command: Callable[[Any, str], object]) -> Make:

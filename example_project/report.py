@@ -77,7 +77,7 @@ class Report:
         ]
         notes = (
             "* not measured: scrapy-redis makes one for each link offered",
-            f"** it takes its memory at the start, for {self.capacity:,} URLs (--capacity), and more only past them",
+            f"** it takes its memory with the first request, for {self.capacity:,} URLs (--capacity), more past them",
         )
         return "\n".join([*map(_line, rows), "", *notes])
 

@@ -38,11 +38,14 @@ class BloomConfig:
             for each in fields(cls)
             if (name := PREFIX + each.name.upper()) in settings
         }
-        return cls(**given)
+        config = cls(**given)
+        # What the filter makes of them together is checked at once, too.
+        config.plan()
+        return config
 
     def plan(self) -> Plan:
         """What the filter is made by."""
-        return Plan(self.capacity, self.error_rate, self.expansion, self.ttl)
+        return Plan(self.capacity, self.error_rate, self.expansion, self.ttl, prefix=PREFIX)
 
     def of_the_filter(self) -> dict[str, Any]:
         """Those that are arguments of BloomFilter; the others are the scheduler's."""

@@ -119,6 +119,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._report.start()
         if crawler is not None:
             crawler.signals.connect(self._report.finish, signals.spider_closed)
+            crawler.signals.connect(self._filter.rest, signals.spider_idle)
+            crawler.signals.connect(self._filter.close, signals.spider_closed)
         return self
 
     @property

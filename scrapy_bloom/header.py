@@ -24,3 +24,8 @@ def sealed(epoch: int) -> int:
 def identity(header: int) -> int:
     """Alive, sealed and epoch of a header as one number, to be compared with `live` and `sealed`."""
     return header >> RESERVED_BITS
+
+
+def is_alive(identity: int) -> bool:
+    """Whether an identity is that of a filter's shard, of whatever epoch."""
+    return identity >> (EPOCH_BITS + 1) == ALIVE

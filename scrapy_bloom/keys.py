@@ -2,6 +2,7 @@
 
 FILTER_FIELD = "filter"
 _LAYER_PREFIX = "layer:"
+_CREDIT_PREFIX = "credit:"
 
 
 def layer_field(layer: int) -> str:
@@ -13,6 +14,24 @@ def layer_of_field(field: str) -> int | None:
     """The layer that a field describes; None for a field that describes none."""
     number = field.removeprefix(_LAYER_PREFIX)
     return int(number) if number != field and number.isdecimal() else None
+
+
+def credit_field(layer: int, epoch: int) -> str:
+    """The field of the filter's hash that counts the room of a layer that was given away.
+
+    The epoch is a part of the name: what is asked of a filter that was replaced finds no counter.
+    """
+    return f"{_CREDIT_PREFIX}{layer}:{epoch}"
+
+
+def is_field(field: str) -> bool:
+    """Whether a field of a hash is one of a filter's."""
+    return field == FILTER_FIELD or layer_of_field(field) is not None or is_credit_field(field)
+
+
+def is_credit_field(field: str) -> bool:
+    """Whether a field counts the room of a layer."""
+    return field.startswith(_CREDIT_PREFIX)
 
 
 def shard_key(key: str, layer: int, shard: int) -> str:

@@ -1,236 +1,271 @@
-"""Which layers a filter has and how that changes: opening, growing, ageing, clearing.
+"""How the layers of a filter change: making, growing, ageing, clearing, as steps (see `stored`).
 
-Everything here and in `protocol` is written as steps: a generator yields the operations of one round trip and is sent
-what they say. It does no input or output itself, so that the same code runs over Redis, over memory, and in a test
-that tries every order in which workers can come between each other.
+A layer is stored in this order: the field that describes it, its shards, its counter. Nobody adds to a layer without
+credit, and only the counter gives that: so additions find all shards, and a shard that is missing was lost.
 """
 
 import logging
 import math
-from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-from scrapy_bloom import header, keys
-from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.gauge import Gauge
-from scrapy_bloom.info import Counters
-from scrapy_bloom.metadata import Layer, Plan
-from scrapy_bloom.ops import Create, DropField, Load, Op, PutNew, Seal, Snapshot, Unlink
-from scrapy_bloom.store import Said
+from scrapy_bloom import keys, sampling, shards
+from scrapy_bloom.credit_ops import Charge, Close, GiveBack, Grant, Granted, closed
+from scrapy_bloom.errors import RefusedError, WrongTypeError
+from scrapy_bloom.metadata import Layer
+from scrapy_bloom.ops import DropField, Load, PutBeside, Snapshot, Unlink
+from scrapy_bloom.shards import Create, Creation, Discard, Inspect, Seal
+from scrapy_bloom.stored import Steps, StoredLayers, foreign_string
 
 logger = logging.getLogger(__name__)
 
-# The error rates of sealed layers are known from samples: what is left for the next is reckoned with a tenth more.
-_CAUTION = 1.1
+# The epoch of what a late write left where no shard is.
+NO_EPOCH = 0
+# A server that loses the filter as often as this while something is added has no room for it.
+MOST_RECOVERIES = 8
 
-T = TypeVar("T")
-Steps = Generator[Sequence[Op], Said, T]
 
+class Layers(StoredLayers):
+    """One worker's view of the layers of a filter, and the steps that change them.
 
-class Layers:
-    """One worker's view of the layers of the filter at `key`, oldest first, and the steps that change them.
-
-    `forget` is called when something that was seen may not be seen any more. `monotonic` gives seconds that never go
-    back; what time it is, only the server says.
+    There are none before something is added: opening a filter stores its parameters alone.
     """
 
-    def __init__(self, key: str, plan: Plan, forget: Callable[[], None], monotonic: Callable[[], float]) -> None:
-        self.key = key
-        self.plan = plan
-        self.gauge = Gauge()
-        self.counters = Counters()
-        self.all: list[Layer] = []
-        self.deadline = math.inf
-        self._forget = forget
-        self._monotonic = monotonic
-        self.epoch = 0
-        self._warned = 0.0
+    def verify(self) -> Steps[None]:
+        """Adopt the stored filter, or store what this worker wants it to be; it takes no room for bits yet.
 
-    @property
-    def newest(self) -> Layer:
-        """The layer that additions go to."""
-        return self.all[-1]
+        Workers that begin together agree, or are refused, at their start.
+        """
+        yield from self.open()
+        if self.identity is None:
+            yield from self._store_parameters()
+        # Whoever may not do with bits what a filter does learns that now.
+        yield [Inspect(keys.shard_key(self.key, 0, 0))]
 
-    @property
-    def error_rate(self) -> float:
-        """The error rate of the filter as it is now."""
-        return self.gauge.error_rate(self.all)
+    def obtain(self, need: int) -> Steps[bool]:
+        """Get credit for `need` items of the newest layer, or for some of them; makes and grows what must be.
 
-    @property
-    def allowance(self) -> float:
-        """Items that may be added at once; at least 1."""
-        return max(1.0, self.gauge.allowance) if self.plan.expansion else math.inf
+        Gives False where the server loses the filter again and again.
+        """
+        losses = 0
+        while losses < MOST_RECOVERIES:
+            if not self.all:
+                losses += 1
+                yield from self._prepare()
+                continue
+            layer = self.newest
+            (granted,) = yield [self._ask(layer, need - self.credits.held(layer), likely=need)]
+            if granted is None:
+                losses += 1
+                yield from self.open()
+                if self.all and self.newest == layer and not self._is_metered(layer):
+                    yield from self._complete(layer)
+                continue
+            self.take(layer, granted)
+            if self.credits.held(layer) > 0:
+                return True
+            yield from self.grow(layer)
+            losses += not self.after(layer.index)
+        return False
 
-    @property
-    def is_due(self) -> bool:
-        """Whether a layer's time is over."""
-        return self.deadline < math.inf and self._monotonic() >= self.deadline
+    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[Grant]:
+        """The operation that asks for credit where there is too little for the next items.
 
-    def after(self, index: int) -> list[Layer]:
-        """The layers newer than the one with this index."""
-        return [layer for layer in self.all if layer.index > index]
+        So many are `following`, or if none is known to follow, so many are `likely` to.
+        """
+        wanted = following or max(likely, self.credits.low)
+        missing = wanted - self.credits.held(layer)
+        return [self._ask(layer, missing if following else 1, likely=missing)] if missing > 0 else []
 
-    def is_live(self, found: int) -> bool:
-        """Whether a header is that of a shard of this filter that takes additions."""
-        return header.identity(found) == header.live(self.epoch)
+    def take(self, layer: Layer, granted: Granted | None) -> None:
+        """Hold the credit that was granted for a layer."""
+        if granted is None:
+            return
+        self.credits.take(layer, granted)
+        if layer in self.all and layer.index in self._given:
+            self._given[layer.index] = granted.given
+            if not self.plan.expansion:
+                self._warn_if_full()
 
-    def is_ours(self, found: int) -> bool:
-        """Whether a header is that of a shard of this filter."""
-        return self.is_live(found) or header.identity(found) == header.sealed(self.epoch)
+    def hash_key(self) -> Steps[int]:
+        """The secret key of the filter's hash; the filter is made where there is none."""
+        while self.identity is None:
+            yield from self.verify()
+        return self.identity.hash_key
 
-    def open(self) -> Steps[float]:
-        """Adopt the stored filter or make it, whatever part of it is there already; gives the server's time."""
-        now, epoch, stored = yield from self._load()
-        alive = [layer for layer in stored if layer.epoch == epoch and now < layer.created + self.plan.lifetime]
-        over = [layer for layer in stored if layer not in alive]
-        if over:
-            # The shards go first: a worker that dies in between leaves the field, and so the work, to the next one.
-            yield [Unlink(key) for layer in over for key in layer.shard_keys]
-            yield [DropField(self.key, keys.layer_field(layer.index)) for layer in over]
-        if not alive:
-            index = stored[-1].index + 1 if stored else 0
-            yield from self._begin(self.plan.first_layer(self.key, index, epoch, now))
-            return (yield from self.open())
-        known = self._adopt(epoch, alive, now)
-        yield from self._make_shards(known)
-        return now
+    def charge(self, index: int, number: int) -> Steps[None]:
+        """Count items that were marked without credit, in a layer that had taken the place of another."""
+        charged = [layer for layer in self.all if layer.index == index]
+        if charged and number:
+            yield [Charge(self.key, charged[0].credit_field, number)]
+
+    def give_back(self, keep: int = 0) -> Steps[None]:
+        """Return all credit but for `keep` items; these steps may be carried out once only."""
+        returned: list[GiveBack] = self.credits.give_back(keep)
+        if returned:
+            yield returned
 
     def recover(self, lost: set[str]) -> Steps[None]:
         """Open anew after shards at these keys were not what they should be, and delete what late writes left there."""
         yield from self.open()
         strays = lost.difference(key for layer in self.all for key in layer.shard_keys)
         if strays:
-            yield [Unlink(key) for key in strays]
-
-    def grow(self, full: Layer) -> Steps[None]:
-        """Seal a layer and begin the next, or finish what another worker has begun of that.
-
-        All shards are sealed before the next layer exists: with the other order two workers could both be told that an
-        item is new, one by each layer.
-        """
-        now = yield from self.open()
-        if self.newest != full:
+            yield [Discard(key, NO_EPOCH) for key in strays]
+        if not self.all:
             return
-        seals = [Seal(key) for key in full.shard_keys]
-        taken = self.gauge.samples([full])
-        said = yield [*seals, *taken]
-        if all(self.is_ours(found) for found in said[: len(seals)]):
-            self.gauge.note([full], taken, said[len(seals) :])
-            following = self.plan.next_layer(full, self.gauge.error_rate(self.all) * _CAUTION, now)
-            if (yield from self._begin(following)):
-                self._log_growth(full, following)
-        yield from self.open()
-
-    def age(self) -> Steps[None]:
-        """Delete the layers whose time is over, and begin another generation where it is time for that."""
-        now = yield from self.open()
-        if self.plan.is_over_age(self.newest, now):
-            yield from self.grow(self.newest)
-
-    def note_added(self, number: int) -> Steps[None]:
-        """Count what this worker added to the newest layer, and look how full it is from time to time."""
-        self.gauge.added(self.newest, number)
-        if self.gauge.allowance <= 0:
-            yield from self._measure()
-
-    def _measure(self) -> Steps[None]:
-        """Look how full the newest layer is; grow where it is full, or warn where that is not allowed."""
-        newest = self.newest
-        taken = self.gauge.samples([newest])
-        self.gauge.note([newest], taken, (yield taken))
-        if not self.plan.expansion:
-            self._warn_if_full()
-        elif self.gauge.room(newest) <= 0:
-            yield from self.grow(newest)
-
-    def clear(self) -> Steps[None]:
-        """Delete the filter, or whatever else is at its key; nobody's parameters matter."""
-        snapshot: Snapshot = (yield [Load(self.key)])[0]
-        try:
-            stored = self._stored(snapshot)
-        except WrongTypeError:
-            # A newer format may name its strings otherwise: they are not ours to guess.
-            stored = []
-        doomed = {key for layer in (*self.all, *stored) for key in layer.shard_keys}
-        yield [Unlink(key) for key in (self.key, *sorted(doomed))]
-        self.all = []
-        self.deadline = math.inf
-        self._forget()
-
-    def _load(self) -> Steps[tuple[float, int, list[Layer]]]:
-        """The server's time, the filter's epoch and its stored layers, after making the filter where there is none."""
-        while True:
-            snapshot: Snapshot = (yield [Load(self.key)])[0]
-            self._refuse_foreign(snapshot)
-            text = snapshot.fields.get(keys.FILTER_FIELD)
-            if text is not None:
-                return snapshot.now, self.plan.agree(self.key, text), self._stored(snapshot)
-            yield [PutNew(self.key, keys.FILTER_FIELD, self.plan.dump())]
-
-    def _stored(self, snapshot: Snapshot) -> list[Layer]:
-        indexes = {keys.layer_of_field(name): text for name, text in snapshot.fields.items()}
-        return [
-            Layer.parse(self.key, index, indexes[index])
-            for index in sorted(index for index in indexes if index is not None)
-        ]
-
-    def _refuse_foreign(self, snapshot: Snapshot) -> None:
-        if snapshot.kind == "set":
-            raise WrongTypeError(
-                f"the key {self.key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: import "
-                "it with `scrapy bloom import` (coming in a later release), use another SCHEDULER_DUPEFILTER_KEY, or "
-                "delete it and begin anew with SCHEDULER_FLUSH_ON_START = True"
-            )
-        strangers = snapshot.fields and not any(
-            name == keys.FILTER_FIELD or keys.layer_of_field(name) is not None for name in snapshot.fields
-        )
-        if snapshot.kind not in ("none", "hash") or strangers:
-            raise WrongTypeError(f"the key {self.key!r} holds a {snapshot.kind} that is not a filter: use another key")
-
-    def _begin(self, layer: Layer) -> Steps[bool]:
-        """Put a layer where no worker has put one yet; says whether this one did."""
-        return bool((yield [PutNew(self.key, keys.layer_field(layer.index), layer.dump())])[0])
-
-    def _adopt(self, epoch: int, alive: list[Layer], now: float) -> list[Layer]:
-        """Go on with these layers; gives those that were known before."""
-        known = [layer for layer in alive if layer in self.all]
-        if len(known) < len(self.all):
-            self._forget()
-        if self.all and epoch != self.epoch:
-            logger.warning(
-                "The filter at %r was replaced (cleared, flushed or evicted). The crawl goes on with a new one, and "
-                "may fetch again what the lost one knew",
-                self.key,
-            )
-        self.epoch, self.all = epoch, alive
-        generation = self.plan.generation or math.inf
-        ends = min(alive[-1].created + generation, alive[0].created + self.plan.lifetime)
-        self.deadline = self._monotonic() + ends - now
-        return known
-
-    def _make_shards(self, known: list[Layer]) -> Steps[None]:
-        """Make the shards that are missing, and look how full all are."""
-        shards = [(layer, key) for layer in self.all for key in layer.shard_keys]
-        creations = [Create(key, layer.size.shard_bytes, self.epoch, layer != self.newest) for layer, key in shards]
-        taken = self.gauge.samples(self.all)
-        said = yield [*creations, *taken]
-        made, ones = said[: len(creations)], said[len(creations) :]
-        self.gauge.note(self.all, taken, ones)
-        lost = sum(1 for (layer, _), was_made in zip(shards, made, strict=True) if was_made and layer in known)
-        if lost:
+        is_whole = self._is_metered(self.newest) or self.count(self.newest) > 0
+        whole = self.all if is_whole else self.all[:-1]
+        missing = yield from self._missing(whole)
+        made: list[str] = []
+        for layer in whole:
+            of_layer = [key for key in layer.shard_keys if key in missing]
+            yield from self._make(layer, of_layer, made, sealed=layer != self.newest)
+        if made:
             self._forget()
             logger.warning(
                 "The filter at %r lost %d of %d shards (evicted?). The crawl goes on, and may fetch again what they "
                 "knew",
                 self.key,
-                lost,
-                len(shards),
+                len(made),
+                sum(layer.size.shards for layer in self.all),
             )
+        if not is_whole:
+            yield from self._complete(self.newest)
+
+    def grow(self, full: Layer) -> Steps[None]:
+        """Seal a layer and begin the next, or finish what another worker has begun of that.
+
+        All shards are sealed before the next layer exists: with the other order two workers could both be told that an
+        item is new, one by each layer. The counter is closed before that: what it gave is all that the layer can hold.
+        """
+        now = yield from self.open()
+        if not self.all or self.newest != full:
+            return
+        if not self._is_metered(full):
+            yield from self._complete(full)
+        given, *seals = yield [Close(self.key, full.credit_field), *(Seal(key) for key in full.shard_keys)]
+        if given is None or not all(self.is_ours(found) for found in seals):
+            yield from self.recover(set())
+            return
+        self._given[full.index] = given
+        error_rate = sum(layer.error_bound(self.count(layer)) for layer in self.all)
+        following = self.plan.next_layer(full, error_rate, now)
+        if (yield from self._begin(following)):
+            self._log_growth(full, following, given)
+
+    def age(self) -> Steps[None]:
+        """Delete the layers whose time is over, and begin another generation where it is time for that."""
+        now = yield from self.open()
+        if self.all and self.plan.is_over_age(self.newest, now):
+            yield from self.grow(self.newest)
+
+    def clear(self) -> Steps[None]:
+        """Delete the filter, or whatever else is at its key; nobody's parameters matter."""
+        snapshot: Snapshot = (yield [Load(self.key)])[0]
+        try:
+            stored = self._stored(snapshot, hash_key=0)
+        except WrongTypeError:
+            # A newer format may name its strings otherwise: they are not ours to guess.
+            stored = []
+        doomed = {key for layer in (*self.all, *stored) for key in layer.shard_keys}
+        yield [Unlink(self.key), *(Discard(key) for key in sorted(doomed))]
+        yield from self._discard_unknown(max((layer.index for layer in (*self.all, *stored)), default=-1) + 1)
+        self.all = []
+        self.identity = None
+        self.deadline = math.inf
+        self.credits.void()
+        self._forget()
+
+    def _ask(self, layer: Layer, need: int, likely: int) -> Grant:
+        return self.credits.ask(layer, need, likely, may_exceed=not self.plan.expansion)
+
+    def _prepare(self) -> Steps[None]:
+        """Make the filter where there is none, and a layer where none is alive."""
+        now = yield from self.open()
+        if self.identity is None:
+            now = yield from self._store_parameters()
+        if self.identity is not None and not self.all:
+            yield from self._begin(self.plan.first_layer(self.key, self.identity, self._next_index, now))
+
+    def _begin(self, layer: Layer) -> Steps[bool]:
+        """Put a layer where no worker has put one yet, and open anew; says whether this one did, and has made it."""
+        is_begun: bool = (yield [PutBeside(self.key, layer.field, layer.dump(), self.text)])[0]
+        yield from self._complete(layer, layer.shard_keys) if is_begun else self.open()
+        return is_begun
+
+    def _complete(self, layer: Layer, missing: Sequence[str] | None = None) -> Steps[float]:
+        """Make the shards that a layer lacks which has no counter, then the counter: with it additions begin.
+
+        Which shards are `missing` is looked up if it is not known. A filter of format 1 has no counters, and begins
+        with what its bits say.
+        """
+        made: list[str] = []
+        try:
+            if missing is None:
+                missing = yield from self._missing([layer])
+            yield from self._make(layer, missing, made, sealed=False)
+        except (RefusedError, WrongTypeError):
+            yield [*(Discard(key, layer.identity.epoch) for key in made), DropField(self.key, layer.field)]
+            raise
+        count = 0
+        if len(made) < layer.size.shards:
+            taken = sampling.samples(layer)
+            count = sampling.count(layer, taken, (yield taken))
+        # Only a filter of format 1 may have bits and no counter. If one was lost, nobody knows who was given what.
+        counter = closed(layer.most_items) if count and self.has_counters else str(count)
+        now = yield from self.open(PutBeside(self.key, layer.credit_field, counter, self.text))
+        if made and self.identity != layer.identity:
+            yield [Discard(key, layer.identity.epoch) for key in made]
+        return now
+
+    def _discard_unknown(self, index: int) -> Steps[None]:
+        """Delete the shards of layers from this one on, of which no hash tells any more."""
+        shard = 0
+        while True:
+            key = keys.shard_key(self.key, index, shard)
+            if (yield [Inspect(key)])[0].kind == shards.SHARD:
+                yield [Discard(key)]
+                shard += 1
+            elif shard:
+                index, shard = index + 1, 0
+            else:
+                return
+
+    def _missing(self, layers: Sequence[Layer]) -> Steps[list[str]]:
+        """The keys of shards of these layers that are not there."""
+        wanted = [key for layer in layers for key in layer.shard_keys]
+        found = yield [Inspect(key) for key in wanted]
+        return [key for key, each in zip(wanted, found, strict=True) if not self._is_ours(each.identity)]
+
+    def _make(self, layer: Layer, missing: Sequence[str], made: list[str], *, sealed: bool) -> Steps[None]:
+        """Make shards of a layer, each in a round trip of its own; the keys of those that were made go to `made`.
+
+        A large string takes a server tens of milliseconds, in which nobody else is answered.
+        """
+        for key in missing:
+            creation: Creation = (yield [Create(key, layer.size.shard_bytes, layer.identity.epoch, sealed)])[0]
+            if creation.outcome == shards.FOREIGN:
+                raise foreign_string(key)
+            if creation.outcome == shards.FULL:
+                raise self._no_room(layer, creation)
+            if creation.outcome == shards.MADE:
+                made.append(key)
+
+    def _no_room(self, layer: Layer, creation: Creation) -> RefusedError:
+        use = f"it uses {creation.used:,} of {creation.limit:,} bytes" if creation.limit else "it is full"
+        advice = (
+            "raise its maxmemory or delete what it need not keep; the crawl can then go on where it is"
+            if self.all
+            else "raise its maxmemory, or set a smaller BLOOMFILTER_CAPACITY or a larger BLOOMFILTER_ERROR_RATE"
+        )
+        return RefusedError(
+            f"Redis has no room for layer {layer.index} of the filter at {self.key!r}, which takes "
+            f"{layer.size.memory_bytes:,} bytes ({use}): {advice}"
+        )
 
     def _warn_if_full(self) -> None:
         newest = self.newest
         for share in (1.0, 0.8):
-            if self.gauge.count(newest) >= share * newest.capacity:
+            if self.count(newest) >= share * newest.capacity:
                 if share > self._warned:
                     self._warned = share
                     logger.warning(
@@ -243,13 +278,13 @@ class Layers:
                     )
                 return
 
-    def _log_growth(self, full: Layer, following: Layer) -> None:
+    def _log_growth(self, full: Layer, following: Layer, given: int) -> None:
         logger.info(
             "The filter at %r grew: layer %d holds about %s requests and is sealed; layer %d takes %s more at an error "
             "rate of %.2g, in %.1f MB",
             self.key,
             full.index,
-            f"{self.gauge.count(full):,.0f}",
+            f"{given:,}",
             following.index,
             f"{following.capacity:,}",
             following.error_rate,

@@ -16,6 +16,10 @@ DEFAULT_CACHE_SIZE = 65_536
 DEFAULT_RETRY_TIMEOUT = 30.0
 DEFAULT_BATCH_SIZE = 100
 DEFAULT_LEASE = 60.0
+# No crawl meets so many pages that it could tell a smaller one from this.
+LEAST_ERROR_RATE = 1e-15
+# A server's clock is read at each look at the filter; generations of a fifth of this are as short as that bears.
+LEAST_TTL = 0.1
 
 
 def _number(name: str, value: object, allowed: str) -> float:
@@ -46,13 +50,13 @@ def whole(minimum: int, purpose: str) -> Callable[[str, object], int]:
 
 
 def error_rate(name: str, value: object) -> float:
-    """The error rate, between 0 and 1, both excluded."""
+    """The error rate, from the least that is allowed to 1, which is excluded."""
     allowed = (
-        "must lie between 0 and 1, both excluded; set the share of new requests that may be taken for "
-        "seen, for example 1e-6 for one page in a million"
+        f"must lie between 0 and 1, both excluded, and not below {LEAST_ERROR_RATE:g}; set the share of new requests "
+        "that may be taken for seen, for example 1e-6 for one page in a million"
     )
     number = _number(name, value, allowed)
-    if not 0 < number < 1:
+    if not LEAST_ERROR_RATE <= number < 1:
         raise ConfigError(f"{name} = {value!r}: {allowed}")
     return number
 
@@ -72,7 +76,10 @@ def seconds(purpose: str) -> Callable[[str, object], float]:
 
 def ttl(name: str, value: object) -> float | None:
     """The time to live in seconds; 0 or None, for ever, is None."""
-    return (value is not None and _ttl(name, value)) or None
+    number = (value is not None and _ttl(name, value)) or None
+    if number is not None and number < LEAST_TTL:
+        raise ConfigError(f"{name} = {value!r}: must be 0, for ever, or at least {LEAST_TTL:g} seconds")
+    return number
 
 
 capacity = whole(1, "set how many different requests the crawl is expected to meet")

@@ -4,20 +4,32 @@ Notation of the field: n items, m bits, k hashes, p the error rate, f the fill r
 """
 
 import math
+import sys
 from dataclasses import dataclass
 
 HEADER_BYTES = 8
 MAX_SHARD_BYTES = 32 * 1024 * 1024
+# A layer is never larger: 1,024 of the largest shards, 34 GB.
+MAX_LAYER_BYTES = 1024 * MAX_SHARD_BYTES
 
 # The k with the fewest bits is about log2(1/p); a smaller one costs up to 5 % more bits and a third fewer operations.
 _BITS_ALLOWANCE = 1.05
 # What a server keeps beside a string's bytes in the same allocation; 64 also covers what Valkey embeds.
 _STRING_OVERHEAD = 64
+_SHARD_OVERHEAD = HEADER_BYTES + _STRING_OVERHEAD
 _SMALLEST_CLASS = 128
+# No shard is shorter: with what the server keeps beside it, it fills the smallest class or more, and has some bits.
+SHORTEST_SHARD_BYTES = 56
 # Below this a filter is not divided: rounding costs less than its keys would.
 _SMALLEST_SHARD_BYTES = 64 * 1024
 _MOST_SHARDS_BY_CHOICE = 48
 _ROUNDING_ALLOWANCE = 1.02
+# How exactly the number of items is told that were offered to a layer; a layer that is all ones does not tell it.
+_OFFERED_WITHIN = 0.5
+_MOST_ROUNDS = 50
+# Up to half full the series of the false positives is summed up: so many terms give it within 1e-9.
+_HALF_FULL = 0.5
+_TERMS = 30
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,8 @@ class Size:
 def size_class(size: int) -> int:
     """The bytes that jemalloc takes for `size` bytes: its classes are four to a doubling (128, 160, 192, 224, 256, …).
 
-    Source: jemalloc(3), "Size classes"; measured on Redis 7.0 in DESIGN section 3.
+    Source: jemalloc(3), "Size classes"; on Redis 7.0 a string of exactly 32 MiB was seen to take 41.9 MB, and one of
+    33,554,000 bytes 33.6 MB.
     """
     if size <= _SMALLEST_CLASS:
         return _SMALLEST_CLASS
@@ -60,7 +73,7 @@ def bits_needed(capacity: int, error_rate: float, hashes: int) -> int:
 
     Source: Bloom (1970), solved for m with k fixed first, so that the promise is kept with a whole k.
     """
-    return math.ceil(-hashes * capacity / _log_of_zeros(error_rate, hashes))
+    return math.ceil(min(-hashes * float(capacity) / _log_of_zeros(error_rate, hashes), sys.float_info.max))
 
 
 def _log_of_zeros(error_rate: float, hashes: int) -> float:
@@ -77,6 +90,56 @@ def _log_of_zeros(error_rate: float, hashes: int) -> float:
 def capacity_at(size: Size, error_rate: float) -> float:
     """How many items a layer holds before its error rate is this one: -m / k ln(1 - p^(1/k))."""
     return -size.bits / size.hashes * _log_of_zeros(error_rate, size.hashes)
+
+
+def most_items(size: Size, error_rate: float) -> int:
+    """The most items that may be new to a layer which keeps its error rate, however its bits happen to fall."""
+    offered = capacity_at(size, error_rate / spread_of_errors(size))
+    return math.floor(offered - false_positives_while_filling(size, offered))
+
+
+def false_positives_while_filling(size: Size, offered: float) -> float:
+    """How many of the different items offered to an empty layer are expected to be called seen: they set no bits.
+
+    The integral of the error rate over the items. With f the fill at the end it is m / k times the sum over j > k of
+    f^j / j, the tail of the logarithm's series, -ln(1 - f).
+    """
+    fill, hashes = min(fill_at(size, offered), 1 - 1 / size.bits), size.hashes
+    if fill > _HALF_FULL:
+        tail = -math.log1p(-fill) - sum(fill**j / j for j in range(1, hashes + 1))
+    else:
+        tail = sum(fill**j / j for j in range(hashes + 1, hashes + _TERMS))
+    return size.bits / hashes * tail
+
+
+def offered_items(size: Size, new: float) -> float:
+    """How many items were offered to a layer, if so many were new to it: what its fill depends on."""
+    offered = new
+    for _ in range(_MOST_ROUNDS):
+        more = new + false_positives_while_filling(size, offered)
+        if more - offered < _OFFERED_WITHIN:
+            break
+        offered = more
+    return offered
+
+
+def spread_of_errors(size: Size) -> float:
+    """How many times as large as it should be a layer's error rate f^k may be, by three standard deviations of f.
+
+    The fill of a bitmap varies from one to the next, noticeably so where it is small: the relative variance of f is at
+    most 1 / (2 m). Within the factor, e^(3 k / sqrt(2 m)), lies also that by which the mean of f^k is above the k-th
+    power of the mean of f (Bose et al., "On the false-positive rate of Bloom filters", 2008).
+    """
+    return math.exp(3 * size.hashes / math.sqrt(2 * size.bits))
+
+
+def roomy_size(capacity: int, error_rate: float) -> Size:
+    """The size of a layer that may hold `capacity` items by `most_items`, which leaves room for the spread."""
+    size, wanted = size_for(capacity, error_rate), capacity
+    while most_items(size, error_rate) < capacity:
+        size = size_for(wanted, error_rate / spread_of_errors(size))
+        wanted += math.ceil(wanted / 100)
+    return size
 
 
 def error_rate_at(size: Size, count: float) -> float:
@@ -126,11 +189,29 @@ def size_for(capacity: int, error_rate: float, max_shard_bytes: int = MAX_SHARD_
         if best.bits <= data_bytes * 8 * _ROUNDING_ALLOWANCE:
             break
         best = min(best, _rounded(hashes, data_bytes, shards), key=lambda size: size.bits)
-    return best
+    fewest_bytes = math.ceil(_fewest_shard_bits(capacity, error_rate, best.shards) / 8)
+    if best.shard_bits >= 8 * fewest_bytes:
+        return best
+    largest = Size(hashes, 8 * best.shards * (_largest_class(max_shard_bytes) - _SHARD_OVERHEAD), best.shards)
+    return min(largest, _rounded(hashes, fewest_bytes * best.shards, best.shards), key=lambda size: size.bits)
+
+
+def _fewest_shard_bits(capacity: int, error_rate: float, shards: int) -> float:
+    """The bits of a shard with which items that share all positions are a tenth of the error rate at most.
+
+    Three words of a hash decide on the positions, so that n items meet a stranger's with a probability of n / m^3.
+    """
+    return float((10 * capacity / (shards * error_rate)) ** (1 / 3))
 
 
 def _rounded(hashes: int, data_bytes: int, shards: int) -> Size:
     """`data_bytes` in equal `shards`, each rounded up to the end of its size class."""
-    overhead = HEADER_BYTES + _STRING_OVERHEAD
-    each = size_class(-(-data_bytes // shards) + overhead) - overhead
+    each = size_class(-(-data_bytes // shards) + _SHARD_OVERHEAD) - _SHARD_OVERHEAD
     return Size(hashes, each * shards * 8, shards)
+
+
+def _largest_class(shard_bytes: int) -> int:
+    """The largest size class for a shard of at most so many bytes."""
+    longest = shard_bytes + _STRING_OVERHEAD
+    step = 1 << ((longest - 1).bit_length() - 3)
+    return longest // step * step

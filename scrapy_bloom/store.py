@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.line import Client, line
 from scrapy_bloom.ops import Op
 
@@ -32,7 +33,12 @@ class RedisStore:
 
     def execute(self, ops: Sequence[Op]) -> Said:
         """Each operation is one command."""
-        replies = self._line.send([op.wire() for op in ops])
+        try:
+            replies = self._line.send([op.wire() for op in ops])
+        except UnicodeDecodeError:
+            raise WrongTypeError(
+                "a key of the filter holds bytes that are not UTF-8, which no filter stores: use another key"
+            ) from None
         return Said(op.reply(raw) for op, raw in zip(ops, replies, strict=True))
 
 

@@ -9,7 +9,10 @@ ROWS = (
     {"errors"},
     {"sizing", "options", "keys", "header", "hashing", "cache", "info"},
     {"metadata", "config", "compat", "stats"},
-    {"line", "ops", "gauge", "store", "patience", "layers", "protocol", "filter"},
+    {
+        *("line", "ops", "shards", "credit_ops", "sampling", "credits", "store", "patience"),
+        *("stored", "layers", "protocol", "filter"),
+    },
     {"advice", "report"},
     {"connection", "fingerprints", "job", "dupefilter", "custody", "workers", "outbox", "scheduler"},
 )
@@ -32,7 +35,8 @@ OUTSIDE = {
 # Inside some rows there is an order as well.
 ORDER = (
     *("metadata", "config"),
-    *("line", "ops", "gauge", "store", "patience", "layers", "protocol", "filter"),
+    *("line", "ops", "shards", "credit_ops", "sampling", "credits", "store", "patience"),
+    *("stored", "layers", "protocol", "filter"),
     *("connection", "fingerprints", "job", "dupefilter", "custody", "workers", "outbox", "scheduler"),
 )
 

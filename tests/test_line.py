@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.line import line, pack, unpack
-from scrapy_bloom.ops import Check
 from scrapy_bloom.patience import without_resending
+from scrapy_bloom.shards import Check
 from tests.proxy import CUTS, Place, proxying
 from tests.servers import Server
 

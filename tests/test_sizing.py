@@ -113,3 +113,40 @@ def test_capacity_is_the_inverse_of_the_error_rate(capacity: int, error_rate: fl
 def test_a_full_filter_has_a_count() -> None:
     """A bitmap with every bit set means very many items, and is no error."""
     assert math.isfinite(sizing.count_of_fill(1.0, size_for(100, 0.01)))
+
+
+@given(st.integers(1, 10**6), st.floats(1e-9, 0.5))
+def test_a_full_layer_keeps_its_error_rate(capacity: int, error_rate: float) -> None:
+    """A layer that holds all it may keeps its error rate, though its bits may have fallen badly."""
+    size = sizing.roomy_size(capacity, error_rate)
+    most = sizing.most_items(size, error_rate)
+    assert most >= capacity
+    fill = sizing.fill_at(size, sizing.offered_items(size, most))
+    # The relative variance of a fill is at most 1 / (2 m); there is room for three standard deviations.
+    badly = fill * (1 + 2 / math.sqrt(2 * size.bits))
+    assert badly**size.hashes <= error_rate * (1 + 1e-6)
+
+
+@given(st.integers(1, 10**6), st.floats(1e-9, 0.3), st.floats(0, 2))
+def test_offered_items_are_the_new_and_the_false_positives(capacity: int, error_rate: float, share: float) -> None:
+    """The items that were offered to a layer are told from those that were new, far beyond its capacity too."""
+    size = size_for(capacity, error_rate)
+    offered = capacity * share
+    new = offered - sizing.false_positives_while_filling(size, offered)
+    assert new <= offered
+    assert sizing.offered_items(size, new) == pytest.approx(offered, rel=0.02, abs=30)
+
+
+def test_false_positives_while_filling() -> None:
+    """The closed form is the sum of the error rates that each addition meets, on both sides of half full."""
+    for error_rate, most in ((0.5, 60_000), (1e-2, 20_000), (1e-6, 20_000)):
+        size = size_for(20_000, error_rate)
+        summed = sum(sizing.error_rate_at(size, count + 0.5) for count in range(most))
+        assert sizing.false_positives_while_filling(size, most) == pytest.approx(summed, rel=1e-3)
+
+
+@pytest.mark.parametrize(("capacity", "error_rate"), [(10, 1e-10), (1000, 1e-12), (1, 1e-15), (100_000, 1e-15)])
+def test_tiny_filters_with_tiny_error_rates(capacity: int, error_rate: float) -> None:
+    """Items that share all positions, n / m^3 for three words of hash, are a tenth of the error rate at most."""
+    size = size_for(capacity, error_rate)
+    assert capacity / (size.shards * size.shard_bits**3) <= 0.1 * error_rate * (1 + 1e-9)

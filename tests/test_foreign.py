@@ -1,0 +1,200 @@
+"""Nothing that is not the filter's own is overwritten or deleted, and a filter that lost its hash says so."""
+
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MismatchError, WrongTypeError
+
+SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
+ITEMS = [f"item {number}" for number in range(50)]
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "content", ["somebody's text", "", "\x05\x00", "\x02\x05protobuf"], ids=["text", "empty", "bytes", "like a shard"]
+)
+def test_a_string_of_others_is_refused_at_the_start(client: redis.Redis, key: str, content: str) -> None:
+    """A string where the filter would keep its bits stops the start, and stays as it is; so does all else."""
+    client.set(f"{key}:0:0", content)
+    with pytest.raises(WrongTypeError, match=f"{key}:0:0"):
+        BloomFilter(client, key, **SMALL)
+    assert client.get(f"{key}:0:0") == content.encode()
+    assert not client.exists(key)
+
+
+def test_a_string_of_others_in_the_way_of_a_growth(client: redis.Redis, key: str) -> None:
+    """A string where the next layer would be stops the growth, and stays; nothing of that layer is left."""
+    client.set(f"{key}:1:0", "somebody's text")
+    bloom = BloomFilter(client, key, **SMALL)
+    with pytest.raises(WrongTypeError, match=f"{key}:1:0"):
+        bloom.add_many([f"item {number}" for number in range(1000)])
+    assert client.get(f"{key}:1:0") == b"somebody's text"
+    assert not client.hexists(key, "layer:1")
+    client.unlink(f"{key}:1:0")
+    assert sum(bloom.add_many([f"other {number}" for number in range(1000)])) >= 990
+    bloom.clear()
+    assert list(client.scan_iter(f"{key}*")) == []
+
+
+def test_clear_leaves_what_is_foreign(client: redis.Redis, key: str) -> None:
+    """A filter at `x:0:0` beside one at `x` is refused, and what took a lost shard's place is not deleted by `x`."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    with pytest.raises(WrongTypeError, match="string"):
+        BloomFilter(client, f"{key}:0:0", **SMALL)
+    client.unlink(f"{key}:0:0")
+    inner = BloomFilter(client, f"{key}:0:0", **SMALL)
+    assert inner.add("b")
+    bloom.clear()
+    assert not client.exists(key)
+    assert not inner.add("b")
+    with pytest.raises(WrongTypeError, match=f"{key}:0:0"):
+        BloomFilter(client, key, **SMALL)
+
+
+def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A running worker puts back the hash of a filter that lost nothing else: all it knew is seen, by others too."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add_many(ITEMS)
+    client.unlink(key)
+    more = [f"more {number}" for number in range(500)]
+    assert sum(bloom.add_many(more)) >= 495
+    assert not any(bloom.add_many(ITEMS))
+    assert not any(BloomFilter(client, key, **SMALL).add_many([*ITEMS, *more]))
+    assert [text for text in warnings_in(caplog) if "put back" in text]
+    assert bloom.info().estimated_error_rate <= 1.1e-3
+
+
+def test_a_deleted_hash_with_nobody_at_work(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody knows the hash any more, whoever opens the filter next is told that what it knew is lost."""
+    BloomFilter(client, key, **SMALL).add_many(ITEMS)
+    client.unlink(key)
+    bloom = BloomFilter(client, key, **SMALL)
+    assert any("is gone" in text and key in text for text in warnings_in(caplog))
+    assert all(bloom.add_many(ITEMS))
+    bloom.clear()
+    assert list(client.scan_iter(f"{key}*")) == []
+
+
+def test_a_hash_without_its_parameters(client: redis.Redis, key: str) -> None:
+    """A worker that finds its layers, but not the parameters, puts those back and goes on."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add_many(ITEMS)
+    client.hdel(key, "filter")
+    assert sum(bloom.add_many([f"more {number}" for number in range(500)])) >= 495
+    assert not any(bloom.add_many(ITEMS))
+
+
+def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: str) -> None:
+    """What others have added to a restored layer counts by its bits: the layers that follow are as strict as ever."""
+    options: dict[str, Any] = {"capacity": 2000, "error_rate": 1e-2, "cache_size": 0}
+    early, busy = BloomFilter(client, key, **options), BloomFilter(client, key, **options)
+    early.add("first")
+    busy.add_many([f"item {number}" for number in range(1900)])
+    client.unlink(key)
+    early.add_many([f"more {number}" for number in range(500)])
+    by_layer = early.info().by_layer
+    assert len(by_layer) > 1
+    assert by_layer[0].estimated_error_rate + sum(layer.error_rate for layer in by_layer[1:]) <= 1e-2
+
+
+def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
+    """What was given nobody knows when a counter is gone: the layer gives no more, and the next is strict as ever."""
+    workers = [BloomFilter(client, key, capacity=20_000, error_rate=1e-3, cache_size=0) for _ in range(16)]
+    for number, bloom in enumerate(workers):
+        bloom.add_many([f"{number} {item}" for item in range(300)])
+    (field,) = (name for name in client.hkeys(key) if name.startswith(b"credit:"))  # type: ignore[arg-type]  # bytes
+    client.hdel(key, field)
+    for number, bloom in enumerate(workers):
+        bloom.add_many([f"more {number} {item}" for item in range(2000)])
+        bloom.close()
+    info = workers[0].info()
+    assert info.layers > 1
+    assert info.estimated_error_rate <= 1e-3
+
+
+def test_clear_finds_layers_of_which_no_hash_tells(client: redis.Redis, key: str) -> None:
+    """After the hash was deleted with nobody at work, the next filter's clear deletes the layers of the lost one."""
+    BloomFilter(client, key, **SMALL).add_many([f"item {number}" for number in range(2000)])
+    client.unlink(key)
+    for flush in (False, True):
+        bloom = BloomFilter(client, key, flush=flush, **SMALL)
+        bloom.add("a")
+    bloom.clear()
+    assert list(client.scan_iter(f"{key}*")) == []
+
+
+DAMAGED: dict[str, dict[str, bytes]] = {
+    "bytes": {"\xff": b"\xff\xfe"},
+    "an endless epoch": {"filter": b'{"format": 2, "epoch": 1e999}'},
+    "a deep list": {"filter": b"[" * 100_000},
+    "a list": {"filter": b"[]"},
+    "a number": {"filter": b"7"},
+}
+
+
+@pytest.mark.parametrize("fields", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_hash_is_refused(client: redis.Redis, key: str, fields: dict[str, bytes]) -> None:
+    """Whatever a hash holds that is no filter's, opening it says so, and flush=True begins anew."""
+    client.hset(key, mapping=fields)  # type: ignore[arg-type]  # bytes are values too
+    with pytest.raises(WrongTypeError, match="is not a filter"):
+        BloomFilter(client, key, **SMALL)
+    assert BloomFilter(client, key, flush=True, **SMALL).add("a")
+
+
+@pytest.mark.parametrize("text", [b"x", b"", b"closed x", b"99999999999999999999"])
+def test_a_damaged_counter_is_refused(client: redis.Redis, key: str, text: bytes) -> None:
+    """A counter that is no number stops a running worker with an error that names the filter; it does not hang."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    (field,) = (name for name in client.hkeys(key) if name.startswith(b"credit:"))  # type: ignore[arg-type]  # bytes
+    client.hset(key, field, text)
+    try:
+        assert bloom.add_many(ITEMS) == [True] * len(ITEMS)
+    except WrongTypeError as error:
+        assert key in str(error)  # noqa: PT017  # one of both
+
+
+def test_a_shard_that_a_late_write_made_longer(client: redis.Redis, key: str) -> None:
+    """A late worker of a larger filter writes beyond the end of the new one's shard, which stays the new one's."""
+    late = BloomFilter(client, key, capacity=1000, error_rate=1e-3, cache_size=0)
+    late.add("a")
+    BloomFilter(client, key, flush=True, **SMALL).add("of the other")
+    before = client.strlen(f"{key}:0:0")
+    with pytest.raises(MismatchError):
+        late.add("b")
+    assert client.strlen(f"{key}:0:0") > before
+    other = BloomFilter(client, key, **SMALL)
+    assert "of the other" in other
+    other.clear()
+    assert list(client.scan_iter(f"{key}*")) == []
+
+
+def test_a_cleared_filter_is_not_put_back(client: redis.Redis, key: str) -> None:
+    """Another worker's clear is no loss of the hash: what it deleted stays deleted, and is new again."""
+    one, other = BloomFilter(client, key, **SMALL), BloomFilter(client, key, **SMALL)
+    one.add_many(ITEMS)
+    assert not any(other.add_many(ITEMS))
+    one.clear()
+    assert all(other.add_many(ITEMS))
+    assert not any(one.add_many(ITEMS))
+
+
+def test_a_key_as_bytes_is_the_same_key(client: redis.Redis, key: str) -> None:
+    """A key that is given as bytes names the same filter as its text."""
+    assert BloomFilter(client, key, **SMALL).add("a")
+    assert not BloomFilter(client, key.encode(), **SMALL).add("a")
+    assert sorted(client.scan_iter(f"*{key}*")) == [key.encode(), f"{key}:0:0".encode()]
+
+
+@pytest.mark.parametrize("strange", [b"\xff\xfe", 7, None])
+def test_a_key_that_is_no_name_is_refused(client: redis.Redis, strange: Any) -> None:
+    """A key that is neither text nor its UTF-8 is refused with its value."""
+    with pytest.raises(ValueError, match="key = "):
+        BloomFilter(client, strange, **SMALL)

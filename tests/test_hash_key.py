@@ -1,0 +1,105 @@
+"""Each filter has a key of its own for its hash: links that hide a page in one filter hide it in no other."""
+
+import itertools
+import json
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MemoryBloomFilter, MismatchError
+from scrapy_bloom.filter import Filter
+from tests.conftest import MakeFilter
+
+VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"
+SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-6, "cache_size": 0}
+
+
+def links_that_hide(bloom: Filter, victim: str) -> list[str]:
+    """Links of another site whose bits cover those of a page, found offline by whoever knows the filter's key."""
+    layer = bloom._layers.newest
+    uncovered = set(layer.locate(victim.encode())[1])
+    links = []
+    for number in itertools.count():
+        link = f"https://evil.example/a{number}"
+        positions = set(layer.locate(link.encode())[1])
+        # Not more than one at a time: the links are new then, and are fetched.
+        if positions & uncovered:
+            uncovered -= positions
+            links.append(link)
+        if not uncovered:
+            return links
+    raise AssertionError
+
+
+def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next() -> None:
+    """About fifteen links of a stranger's make a filter call a page seen; in another filter they are harmless."""
+    attacked, other = MemoryBloomFilter(**SMALL), MemoryBloomFilter(**SMALL)
+    for bloom in (attacked, other):
+        bloom.add("the first")
+    links = links_that_hide(attacked, VICTIM)
+    assert len(links) <= 20
+    for bloom in (attacked, other):
+        assert all(bloom.add_many(links))
+    assert VICTIM in attacked
+    assert VICTIM not in other
+
+
+def test_every_filter_draws_a_key(client: redis.Redis, key: str) -> None:
+    """A key has 64 bits, is stored with the parameters, and is another one for each filter."""
+    drawn = set()
+    for number in range(100):
+        BloomFilter(client, f"{key}:{number}")
+        text = json.loads(client.hget(f"{key}:{number}", "filter") or "")["key"]
+        assert len(text) == 16
+        drawn.add(int(text, 16))
+        client.unlink(f"{key}:{number}")
+    assert len(drawn) == 100
+    assert max(drawn) > 2**60
+
+
+def test_two_filters_can_have_one_key(make_filter: MakeFilter) -> None:
+    """A filter that is made with the key of another keeps each item at the same places."""
+    one = MemoryBloomFilter(**SMALL)
+    other = make_filter(key_of=one, **SMALL)
+    stranger = MemoryBloomFilter(**SMALL)
+    for bloom in (one, other, stranger):
+        bloom.add("the first")
+    places = [bloom._layers.newest.locate(VICTIM.encode())[1] for bloom in (one, other, stranger)]
+    assert places[0] == places[1] != places[2]
+
+
+def test_a_filter_with_another_key_is_refused(client: redis.Redis, key: str) -> None:
+    """Where a filter is stored that has another key than the one asked for, opening it says so, but not the keys."""
+    BloomFilter(client, key, **SMALL)
+    stored = json.loads(client.hget(key, "filter") or "")["key"]
+    with pytest.raises(MismatchError, match="key_of") as refusal:
+        BloomFilter(client, key, key_of=MemoryBloomFilter(**SMALL), **SMALL)
+    assert stored not in str(refusal.value)
+    assert BloomFilter(client, key, key_of=BloomFilter(client, key, **SMALL), **SMALL).add("a")
+
+
+@pytest.mark.parametrize("strange", ["k", b"k", 7])
+def test_a_key_is_taken_of_a_filter(strange: Any) -> None:
+    """What is not a filter has no key to take, and is refused by its value."""
+    with pytest.raises(ValueError, match="key_of = "):
+        MemoryBloomFilter(key_of=strange)
+
+
+def test_the_key_is_in_no_log(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever happens to a filter, its key is neither logged nor shown by anything that can be printed."""
+    caplog.set_level(logging.DEBUG)
+    bloom = BloomFilter(client, key, capacity=100)
+    bloom.add_many([f"item {number}" for number in range(1000)])
+    text = json.loads(client.hget(key, "filter") or "")["key"]
+    layer = bloom._layers.newest
+    client.unlink(f"{key}:0:0")
+    bloom.add("after a loss")
+    with pytest.raises(MismatchError) as refusal:
+        BloomFilter(client, key, capacity=7)
+    shown = f"{caplog.text} {bloom!r} {bloom.info()!r} {layer!r} {layer.identity!r} {bloom.plan!r} {refusal.value}"
+    number = layer.identity.hash_key
+    assert number == int(text, 16)
+    for secret in (text, str(number), f"{number:x}"):
+        assert secret not in shown
