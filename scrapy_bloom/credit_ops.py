@@ -1,4 +1,4 @@
-"""What is done to the counter of a layer, once: on the wire, in a reply, and in memory (see `ops`).
+"""Operations on the counter of a layer, each once: on the wire, in a reply, and in memory (see `ops`).
 
 The counter is a field of the filter's hash, and says how much of the layer's room was given away: a number, or `closed`
 and a number, and then nothing is given any more. Raising it and looking at it is one step: two workers that looked

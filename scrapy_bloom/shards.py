@@ -1,4 +1,4 @@
-"""What is done to a shard of a filter, once: on the wire, in a reply, and in memory (see `ops`).
+"""Operations on a shard of a filter, each once: on the wire, in a reply, and in memory (see `ops`).
 
 A shard is told from a string of somebody else's by its first 8 bytes and its length: those of a shard say that it is
 alive, and it is no shorter than any shard; those that a late write left behind are zeros, but for the bit that seals. A

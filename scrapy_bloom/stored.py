@@ -1,4 +1,4 @@
-"""What is stored of a filter, as one worker knows it: reading it, adopting it, and refusing what is foreign.
+"""The stored state of a filter, as one worker knows it: reading it, adopting it, and refusing what is foreign.
 
 Everything here, in `layers` and in `protocol` is written as steps: a generator yields the operations of one round trip
 and is sent what they say. It does no input or output itself, so that the same code runs over Redis, over memory, and in
