@@ -12,7 +12,7 @@ import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter import Filter
-from tests.servers import KINDS, Server, running
+from tests.support.servers import KINDS, Server, running
 
 # The machines that run these are shared and slow: a slow example says nothing.
 hypothesis.settings.register_profile(

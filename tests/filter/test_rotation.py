@@ -1,0 +1,195 @@
+"""A filter with a time to live remembers at least so long, at most a quarter longer, and stays bounded."""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MemoryBloomFilter, keys, metadata
+from scrapy_bloom.filter import Filter
+from scrapy_bloom.metadata import Plan
+from scrapy_bloom.store import MemoryStore
+from tests.protocol.test_model import CrashError, Crashing
+
+
+class Clock:
+    """A clock that tests set, which is the server's and the worker's at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def remembered_for(bloom: Filter, clock: Clock, item: str, step: float) -> float:
+    """Seconds until an item that was just added may be added again."""
+    begin = clock.now
+    while not bloom.add(item):
+        assert clock.now < begin + 1000, "it is never forgotten"
+        clock.now += step
+        # Others keep the filter busy meanwhile.
+        bloom.add(f"other {clock.now}")
+    return clock.now - begin
+
+
+@pytest.mark.parametrize("cache_size", [0, 65_536], ids=["no cache", "cache"])
+@pytest.mark.parametrize("offset", [0.0, 0.1, 10.0, 19.9, 20.0, 33.3])
+def test_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> None:
+    """Whenever in a generation an item was added, it is forgotten after 1 to 1.25 times the TTL."""
+    clock = Clock()
+    bloom = Filter(
+        MemoryStore(clock), "k", Plan(capacity=1000, error_rate=1e-6, ttl=100), cache_size=cache_size, monotonic=clock
+    )
+    clock.now += offset
+    assert bloom.add("a")
+    assert 100 <= remembered_for(bloom, clock, "a", 0.5) <= 125.5
+
+
+def test_an_idle_filter_forgets_too() -> None:
+    """A crawl that stood still for long finds its old pages forgotten, in the cache as well."""
+    clock = Clock()
+    bloom = Filter(MemoryStore(clock), "k", Plan(capacity=1000, error_rate=1e-6, ttl=100), monotonic=clock)
+    bloom.add("a")
+    clock.now += 1000
+    assert "a" not in bloom
+    assert bloom.add("a")
+    assert not bloom.add("a")
+
+
+def test_the_servers_time_decides() -> None:
+    """A worker whose own clock runs ten times too fast neither forgets nor begins generations before their time."""
+    clock, fast = Clock(), Clock()
+    store = MemoryStore(clock)
+    bloom = Filter(store, "k", Plan(capacity=1000, error_rate=1e-6, ttl=100), monotonic=fast)
+    bloom.add("a")
+    for _ in range(99):
+        clock.now += 1
+        fast.now += 10
+        assert not bloom.add("a")
+    assert bloom.info().layers == 5
+
+
+def test_memory_is_bounded_over_ten_generations() -> None:
+    """Over 40 generations of a steady crawl the filter keeps its layers, its memory and its error rate in bounds."""
+    clock = Clock()
+    store = MemoryStore(clock)
+    plan = Plan(capacity=5000, error_rate=1e-3, ttl=100)
+    bloom = Filter(store, "k", plan, cache_size=0, monotonic=clock)
+    sizes = []
+    for generation in range(40):
+        for part in range(10):
+            clock.now += 100 / metadata.GENERATIONS / 10
+            bloom.add_many([f"{generation} {part} {number}" for number in range(100)])
+        info = bloom.info()
+        assert info.estimated_error_rate <= plan.error_rate
+        # What the sealed layers have taken, and what the newest may still take.
+        *sealed, newest = info.by_layer
+        assert sum(layer.estimated_error_rate for layer in sealed) + newest.error_rate <= plan.error_rate
+        sizes.append((info.layers, sum(len(string) for string in store.strings.values())))
+    settled = sizes[8:]
+    assert max(layers for layers, _ in settled) <= 14
+    assert max(size for _, size in settled) <= 1.5 * min(size for _, size in settled)
+    stored = {int(key.split(":")[1]) for key in store.strings}
+    assert len(stored) == sizes[-1][0]
+
+
+@pytest.mark.parametrize(("expansion", "least", "most"), [(2, 1, 2), (0, 5, 7)])
+def test_memory_of_a_steady_crawl(expansion: int, least: float, most: float) -> None:
+    """A crawl that meets its capacity in each TTL takes at most twice the memory of a filter that keeps all for ever.
+
+    If it may not grow it takes five to seven times as much, since each generation has room for the whole capacity.
+    """
+    clock = Clock()
+    store = MemoryStore(clock)
+    plan = Plan(capacity=5000, error_rate=1e-6, expansion=expansion, ttl=100)
+    bloom = Filter(store, "k", plan, cache_size=0, monotonic=clock)
+    sizes = []
+    for part in range(100):
+        clock.now += 2
+        bloom.add_many([f"{part} {number}" for number in range(100)])
+        sizes.append(sum(len(string) for string in store.strings.values()))
+    kept = MemoryBloomFilter(capacity=5000, error_rate=1e-6).info().memory_bytes
+    assert least <= max(sizes) / kept <= most
+
+
+def test_growth_and_ageing_together() -> None:
+    """A generation that meets more than its share grows within it, and all of its layers go when their time is over."""
+    clock = Clock()
+    store = MemoryStore(clock)
+    bloom = Filter(store, "k", Plan(capacity=500, error_rate=1e-2, ttl=100), cache_size=0, monotonic=clock)
+    items = [f"burst {number}" for number in range(5000)]
+    bloom.add_many(items)
+    assert bloom.info().layers >= 4
+    clock.now += 99.9
+    assert not any(bloom.add_many(items))
+    clock.now += 25.2
+    # One that began at 99.9 s, and one now.
+    assert bloom.info().layers == 2
+    assert sum(bloom.add_many(items)) >= 4900
+
+
+def test_a_worker_that_dies_while_layers_are_deleted() -> None:
+    """Wherever a worker dies that deletes layers whose time is over, the next one leaves nothing of them behind."""
+    plan = Plan(capacity=500, error_rate=1e-2, ttl=100)
+    for left in itertools.count():
+        clock = Clock()
+        store = Crashing(clock)
+        bloom = Filter(store, "k", plan, monotonic=clock)
+        bloom.add_many([f"item {number}" for number in range(1000)])
+        clock.now += 1000
+        store.left = left
+        with contextlib.suppress(CrashError):
+            bloom.add("a")
+        has_died = store.left is None
+        store.left = None
+        Filter(store, "k", plan, monotonic=clock).add("b")
+        known = {keys.layer_of_field(name) for name in store.hashes["k"]}
+        assert {int(key.split(":")[1]) for key in store.strings} <= known
+        if not has_died:
+            break
+    assert left > 4
+
+
+def test_expansion_0_with_a_ttl_takes_the_capacity_in_each_generation() -> None:
+    """A filter that may not grow has room for its whole capacity in every generation."""
+    clock = Clock()
+    bloom = Filter(MemoryStore(clock), "k", Plan(capacity=1000, error_rate=1e-3, expansion=0, ttl=100), monotonic=clock)
+    bloom.add_many([f"item {number}" for number in range(1000)])
+    clock.now += 20
+    bloom.add("a")
+    by_layer = bloom.info().by_layer
+    assert [layer.capacity for layer in by_layer] == [1000, 1000]
+    assert sum(layer.error_rate for layer in by_layer) <= 1e-3
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for a condition, and fail when it does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+
+
+def test_ten_generations_on_a_server(client: redis.Redis, key: str) -> None:
+    """A worker with a short TTL goes through ten generations; old layers are deleted, new ones numbered on."""
+    options: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "ttl": 1.0}
+    bloom = BloomFilter(client, key, **options)
+    most = 0
+
+    def tenth() -> bool:
+        nonlocal most
+        bloom.add(f"item {time.monotonic()}")
+        keys = list(client.scan_iter(f"{key}:*"))
+        most = max(most, len(keys))
+        return any(int(each.decode().split(":")[-2]) >= 10 for each in keys)
+
+    until(tenth)
+    assert most <= 14
+    bloom.add("a")
+    until(lambda: bloom.add("a"))
+    bloom.clear()
+    assert list(client.scan_iter(f"{key}*")) == []

@@ -1,0 +1,166 @@
+"""The demo accounts for every page: what it counts, what it calls a fault, and that it fails where there is one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from example_project.report import Memory, Report
+from example_project.site import MadeUpSite
+from example_project.tally import Tally
+from tests.support.crawling import ROOT
+
+SITE = MadeUpSite(pages=60, links=40)
+# None of these leads to a page that nothing else leads to.
+DROPPED = ("/page/57", "/page/58", "/page/59")
+# Ends the demo before the limit of the test does, with the logs of its workers.
+TIMEOUT = 100
+
+LEAKY = f"""
+from scrapy_bloom import BloomRFPDupeFilter
+
+
+class LeakyDupeFilter(BloomRFPDupeFilter):
+    def request_seen(self, request):
+        return request.url.endswith({DROPPED!r}) or super().request_seen(request)
+"""
+LEAKY_SETTINGS = """
+from crawler.settings import *
+
+DUPEFILTER_CLASS = "leaky.LeakyDupeFilter"
+"""
+
+
+def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run the demo with a small site and a server of its own."""
+    command = [sys.executable, "-m", "example_project.demo", "--pages", f"{SITE.pages}", "--links", f"{SITE.links}"]
+    inherited = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+    return subprocess.run(
+        [*command, "--timeout", f"{TIMEOUT}"],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def counts(table: str) -> dict[str, float]:
+    """The rows of a table that have one number."""
+    rows = re.findall(r"^(\S+(?: \S+)*)  +([\d.,e-]+)$", table, re.MULTILINE)
+    return {label: float(number.replace(",", "")) for label, number in rows}
+
+
+def test_demo_passes() -> None:
+    """Two workers fetch each page of the site once, each link is accounted for, and the exit code says so."""
+    ran = demo()
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    shown = counts(ran.stdout)
+    # Each worker offers the start page.
+    links = sum(len(set(SITE.targets(page))) for page in range(SITE.pages)) + 2
+    assert shown.pop("expected false positives") < 1e-3
+    assert shown == {
+        "pages fetched": SITE.pages,
+        "pages fetched twice": 0,
+        "pages missed": 0,
+        "links offered": links,
+        "repeats filtered": links - SITE.pages,
+    }
+
+
+def test_demo_fails_where_pages_are_missed(tmp_path: Path) -> None:
+    """A filter that drops three pages is found out: each is named as missed, and the exit code is not 0."""
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    (tmp_path / "leaky_settings.py").write_text(LEAKY_SETTINGS)
+    paths = [str(tmp_path), str(ROOT / "example_project"), str(ROOT)]
+    ran = demo(SCRAPY_SETTINGS_MODULE="leaky_settings", PYTHONPATH=os.pathsep.join(paths))
+    assert ran.returncode == 1, ran.stderr
+    shown = counts(ran.stdout)
+    assert (shown["pages fetched"], shown["pages missed"], shown["pages fetched twice"]) == (SITE.pages - 3, 3, 0)
+    assert re.sub(r"http://[^/]+", "", ran.stderr).splitlines() == [f"missed: {path}" for path in DROPPED]
+
+
+A, B, C = "http://shop.test/a", "http://shop.test/b", "http://shop.test/c?y=2&x=1"
+SAME_AS_C = "http://shop.test/c?x=1&y=2#top"
+
+Ledgers = Sequence[Sequence[object]]
+Read = Callable[..., Tally]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads the ledgers of some workers, each given as its entries."""
+
+    def of(*ledgers: Ledgers) -> Tally:
+        paths = [tmp_path / f"{number}.ledger" for number in range(len(ledgers))]
+        for path, entries in zip(paths, ledgers, strict=True):
+            path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+        tally = Tally(paths)
+        tally.read()
+        return tally
+
+    return of
+
+
+def reported(tally: Tally, *expected: str) -> Report:
+    """What is said of a crawl of the expected pages."""
+    return Report(tally, tally.missed(expected), Memory(filter=10, set=20), capacity=10)
+
+
+def test_each_page_once_passes(read: Read) -> None:
+    """A crawl passes where each page was fetched once, by whichever worker and however its URL is written."""
+    tally = read([["offered", A], ["fetched", A, 0], ["offered", C]], [["offered", A], ["fetched", SAME_AS_C, 0]])
+    report = reported(tally, A, SAME_AS_C)
+    assert report.passed
+    assert report.faults() == ""
+
+
+def test_page_that_was_offered_and_not_fetched(read: Read) -> None:
+    """A page that a worker met and nobody fetched is missed, and fails the crawl."""
+    report = reported(read([["offered", A], ["offered", B], ["fetched", A, 0]]))
+    assert not report.passed
+    assert report.faults() == f"missed: {B}"
+    assert counts(report.table())["pages missed"] == 1
+
+
+def test_page_that_nobody_met(read: Read) -> None:
+    """A page that is known to be there is missed also where no link to it was met."""
+    report = reported(read([["offered", A], ["fetched", A, 0]]), A, C)
+    assert not report.passed
+    assert report.faults() == f"missed: {SAME_AS_C.removesuffix('#top')}"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_page_that_was_fetched_twice(read: Read, workers: int) -> None:
+    """A page that was fetched twice, by one worker or by two, is named, and fails the crawl."""
+    fetched = ["fetched", A, 0]
+    report = reported(read([["offered", A], fetched, fetched]) if workers == 1 else read([fetched], [fetched]), A)
+    assert not report.passed
+    assert report.faults() == f"fetched twice: {A}"
+    assert counts(report.table())["pages fetched twice"] == 1
+
+
+def test_retry_is_no_second_fetch(read: Read) -> None:
+    """What Scrapy fetches again after an error is not fetched twice."""
+    assert reported(read([["offered", A], ["fetched", A, 0], ["fetched", A, 1]]), A).passed
+
+
+def test_ledger_is_read_while_it_grows(tmp_path: Path) -> None:
+    """Each whole line counts once, one that is being written when it is whole."""
+    path = tmp_path / "ledger"
+    tally = Tally([path])
+    tally.read()
+    whole = json.dumps(["fetched", A, 0]) + "\n"
+    for text, fetched in ((whole[:9], set()), (whole[9:], {A}), (whole.replace("/a", "/b"), {A, B})):
+        with path.open("a") as file:
+            file.write(text)
+        tally.read()
+        assert tally.fetched == fetched
+    assert tally.fetched_twice == set()

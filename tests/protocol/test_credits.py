@@ -1,0 +1,300 @@
+"""What workers add to a layer never passes the room that it has, in whatever order they come between each other."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MemoryBloomFilter, protocol
+from scrapy_bloom.credit_ops import Grant, Granted
+from scrapy_bloom.credits import Credits
+from scrapy_bloom.layers import Layers
+from scrapy_bloom.line import as_text
+from scrapy_bloom.metadata import NO_IDENTITY, Layer, Plan
+from scrapy_bloom.ops import DropField, Load, Op, PutNew
+from scrapy_bloom.store import Said
+from scrapy_bloom.stored import Steps
+from tests.support.fault_proxy import Place, proxying
+from tests.support.schedule_search import Search, Work
+from tests.support.servers import Server
+
+SMALL = Plan(capacity=10, error_rate=1e-4)
+LEFT = 2
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """A search meets every fault thousands of times; that it is logged is tested elsewhere."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def almost_full(layers: Layers) -> Steps[None]:
+    """Give the room of the newest layer away, but for the last items."""
+    layer = layers.newest
+    yield [Grant(layer.key, layer.credit_field, layer.most_items - 1 - LEFT, 0, layer.most_items)]
+
+
+def adding(name: str, number: int, *, batch: bool) -> Work:
+    """A worker adds so many items of its own, in one batch or one by one."""
+    items = [f"{name} {index}".encode() for index in range(number)]
+
+    def work(layers: Layers) -> Steps[int]:
+        if batch:
+            return len((yield from protocol.add(layers, items)))
+        new = 0
+        for item in items:
+            new += len((yield from protocol.add(layers, [item])))
+        return new
+
+    return work
+
+
+def growing(layers: Layers) -> Steps[int]:
+    """A worker finds the newest layer full."""
+    yield from layers.grow(layers.newest)
+    return 0
+
+
+def giving_back(layers: Layers) -> Steps[int]:
+    """A worker adds an item, and returns what it has left."""
+    new = yield from protocol.add(layers, [b"one"])
+    yield from layers.give_back()
+    return len(new)
+
+
+def most_in_first_layer(search: Search) -> int:
+    """The most items that the first layer is given, over all ends."""
+    return max(dict(filling).get("f:0:0", 0) for filling in search.fillings())
+
+
+def search(works: Sequence[Work], **options: object) -> Search:
+    """A search in which the first layer has room for two items."""
+    return Search(SMALL, works, before=[(0.0, almost_full)], credit=0, whole=True, **options)  # type: ignore[arg-type]
+
+
+class FullError(Exception):
+    """There is no room left, where a search is not about what comes after that."""
+
+
+class EndsWhenFull(Layers):
+    """Does not grow."""
+
+    def grow(self, full: Layer) -> Steps[None]:
+        raise FullError(full)
+        yield []
+
+
+def adding_until_full(name: str, number: int) -> Work:
+    """A worker adds items of its own one by one, until there is no room for more."""
+
+    def work(layers: Layers) -> Steps[int]:
+        try:
+            new: int = yield from adding(name, number, batch=False)(layers)
+        except FullError:
+            return 0
+        return new
+
+    return work
+
+
+class ReadsBeforeItRaises(Layers):
+    """Asks for room by looking at the counter, and raising it then."""
+
+    def obtain(self, need: int) -> Steps[bool]:
+        if not self.all:
+            return (yield from super().obtain(need))
+        while self.credits.held(self.newest) < 1:
+            layer = self.newest
+            fields = (yield [Load(self.key)])[0].fields
+            if layer.credit_field not in fields:
+                return (yield from super().obtain(need))
+            given = int(fields[layer.credit_field].removeprefix("closed "))
+            granted = min(need, layer.most_items - given)
+            if granted > 0 and "closed" not in fields[layer.credit_field]:
+                yield [
+                    DropField(self.key, layer.credit_field),
+                    PutNew(self.key, layer.credit_field, str(given + granted)),
+                ]
+                self.take(layer, Granted(granted, given + granted))
+            else:
+                yield from self.grow(layer)
+        return True
+
+    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[Grant]:  # noqa: ARG002  # nothing is asked ahead
+        return []
+
+
+@pytest.mark.parametrize(
+    ("works", "options"),
+    [
+        pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {}, id="one by one"),
+        pytest.param([adding("a", 3, batch=True), adding("b", 2, batch=True)], {}, id="batches"),
+        pytest.param([adding_until_full(name, 2) for name in "abc"], {"layers": EndsWhenFull}, id="three workers"),
+        pytest.param([adding("a", 2, batch=True), adding("b", 1, batch=True)], {"replies": 1}, id="a reply is lost"),
+        pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {"crashes": 1}, id="a worker dies"),
+        pytest.param([adding("a", 2, batch=True), growing], {}, id="a growth"),
+        pytest.param([adding("a", 2, batch=True), giving_back], {}, id="room is given back"),
+    ],
+)
+def test_no_layer_is_overfilled(works: list[Work], options: dict[str, int]) -> None:
+    """In every order, with lost replies and crashes, the layer is given no more than it has room for."""
+    assert 0 < most_in_first_layer(search(works, **options)) <= LEFT
+
+
+def test_every_item_is_new_once() -> None:
+    """Where credit ends between workers, every item is still new to exactly one."""
+    same = [adding("a", 2, batch=True), adding("a", 2, batch=False)]
+    assert {sum(results) for results in search(same).results()} == {2}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_search_can_fail(batch: bool) -> None:
+    """With a counter that is read before it is raised, two workers are both given the last of the room."""
+    works = [adding("a", 2, batch=batch), adding("b", 2, batch=batch)]
+    assert most_in_first_layer(search(works, layers=ReadsBeforeItRaises)) > LEFT
+
+
+def layer(capacity: int) -> Layer:
+    """A layer with room for so many items."""
+    return Plan(capacity=capacity).first_layer("k", NO_IDENTITY, 0, 0.0)
+
+
+def test_blocks_double_while_they_are_used_up_quickly() -> None:
+    """A worker asks for 1/4096 of the capacity at first, then twice as much each time, up to 1/64."""
+    clock = Clock()
+    credit, million = Credits(clock), layer(1_000_000)
+    blocks = []
+    for _ in range(9):
+        asked = credit.ask(million, 1, 1, may_exceed=False)
+        blocks.append(asked.block)
+        credit.take(million, Granted(asked.need + asked.block, 0))
+        clock.now += 0.9
+    assert blocks[:4] == [244, 488, 976, 1953]
+    assert blocks[-1] == 1_000_000 // 64
+    clock.now += 6
+    assert credit.ask(million, 1, 1, may_exceed=False).block == 244
+
+
+def test_what_lies_idle_is_given_back_once() -> None:
+    """Credit that is older than five seconds is idle; it is returned but for what is kept, and then not again."""
+    clock = Clock()
+    credit, layer_ = Credits(clock), layer(1000)
+    credit.take(layer_, Granted(7, 7))
+    assert credit.held(layer_) == 0, "what was granted before the layer was known is void"
+    credit.take(layer_, Granted(7, 7))
+    assert not credit.is_idle
+    clock.now += 5.1
+    assert credit.is_idle
+    assert [op.number for op in credit.give_back(keep=2)] == [5]
+    assert credit.held(layer_) == 2
+    assert not credit.is_idle
+    assert credit.give_back(keep=2) == []
+
+
+def test_credit_is_of_one_layer() -> None:
+    """A layer that was replaced, or sealed, takes the credit for it along; a refund for it is void."""
+    credit = Credits(Clock())
+    first, second = layer(1000), layer(2000)
+    assert credit.held(first) == 0
+    credit.take(first, Granted(10, 10))
+    assert credit.held(first) == 10
+    assert credit.held(second) == 0
+    credit.refund(first, 3)
+    assert credit.held(second) == 0
+    assert credit.held(first) == 0
+
+
+def test_a_forked_process_has_no_credit() -> None:
+    """A child begins with none of what its parent was given."""
+    credit, layer_ = Credits(Clock()), layer(1000)
+    credit.held(layer_)
+    credit.take(layer_, Granted(10, 10))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, bytes([credit.held(layer_)]))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1) == bytes([0])
+    assert credit.held(layer_) == 10
+
+
+def given(client: redis.Redis, key: str) -> int:
+    """How much room was given away of the newest layer."""
+    texts = {as_text(name): text for name, text in client.hgetall(key).items()}
+    newest = max(name for name in texts if name.startswith("credit:"))
+    return int(texts[newest])
+
+
+def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
+    """A worker that is closed returns what it did not use, and can go on all the same."""
+    bloom = BloomFilter(client, key, capacity=1_000_000)
+    bloom.add_many(["a", "b"])
+    assert given(client, key) > 200
+    bloom.rest()
+    assert given(client, key) > 200, "it was used a moment ago"
+    for _ in range(2):
+        bloom.close()
+        assert given(client, key) == 2
+    assert bloom.add("c")
+    assert given(client, key) > 200
+
+
+@pytest.mark.parametrize("place", [Place.BEFORE, Place.AFTER, Place.REPLY])
+def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None:
+    """Where it is not known whether the counter took what was returned, it is not returned again."""
+    with proxying(valkey.port, "EVAL") as proxy, redis.Redis(port=proxy.port) as through, valkey.client() as client:
+        bloom = BloomFilter(through, key, capacity=1_000_000, retry_timeout=10)
+        bloom.add_many(["a", "b"])
+        before = given(client, key)
+        proxy.fail(place, place)
+        bloom.close()
+        assert given(client, key) == (before if place is Place.BEFORE else 2)
+        assert bloom.add("c")
+
+
+def test_marks_in_a_filter_that_took_anothers_place_take_room(client: redis.Redis, key: str) -> None:
+    """What a late worker sets in a filter that is new to it counts as added: its bits are there."""
+    early, late = (BloomFilter(client, key, capacity=100_000, cache_size=0) for _ in range(2))
+    for bloom in (early, late):
+        bloom.add_many([f"before {number}" for number in range(200)])
+    early.clear()
+    early.add("first")
+    early.close()
+    assert given(client, key) == 1
+    assert all(late.add_many([f"late {number}" for number in range(200)]))
+    late.close()
+    assert given(client, key) == 1 + 200 + 200
+
+
+def test_few_round_trips_are_for_credit() -> None:
+    """At a million, one in a hundred and fifty round trips and fewer carries a question for credit, none is its own."""
+    bloom = MemoryBloomFilter(capacity=1_000_000)
+    bloom.add("first")
+    before, asked = bloom.counters.round_trips, 0
+    execute = bloom._store.execute
+
+    def counting(ops: Sequence[Op]) -> Said:
+        nonlocal asked
+        asked += sum(isinstance(op, Grant) for op in ops)
+        return execute(ops)
+
+    bloom._store.execute = counting  # type: ignore[method-assign]  # counted on its way
+    for number in range(3000):
+        bloom.add(f"item {number}")
+    assert bloom.counters.round_trips == before + 3000
+    assert 1 <= asked <= 20

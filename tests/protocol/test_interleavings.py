@@ -1,0 +1,142 @@
+"""Exactly one worker is told that an item is new, in whatever order workers come between each other."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from scrapy_bloom import protocol
+from scrapy_bloom.layers import Layers
+from scrapy_bloom.metadata import Layer, Plan
+from scrapy_bloom.ops import Unlink
+from scrapy_bloom.shards import Seal
+from scrapy_bloom.stored import Steps
+from tests.support.schedule_search import Search, Work
+
+# A search takes the processor alone, and so longer than any other test on a machine that is busy.
+pytestmark = pytest.mark.timeout(600)
+
+ITEM = b"https://example.com/"
+SMALL = Plan(capacity=10, error_rate=1e-4)
+# Generations of 20 s; layers live for 125 s.
+AGEING = Plan(capacity=10, error_rate=1e-4, ttl=100)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """A search meets every fault thousands of times; that it is logged is tested elsewhere."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class CreatesBeforeSealing(Layers):
+    """The growth that the design rejects: the next layer exists before the full one is sealed."""
+
+    def grow(self, full: Layer) -> Steps[None]:
+        now = yield from self.open()
+        if self.newest == full:
+            yield from self._begin(self.plan.next_layer(full, 0, now))
+            yield [Seal(key) for key in full.shard_keys]
+        yield from self.open()
+
+
+def adding(layers: Layers) -> Steps[int]:
+    """A worker adds the item."""
+    return len((yield from protocol.add(layers, [ITEM])))
+
+
+def joining(layers: Layers) -> Steps[int]:
+    """A worker opens the filter only now, and adds the item."""
+    yield from layers.open()
+    return len((yield from protocol.add(layers, [ITEM])))
+
+
+def growing(times: int) -> Work:
+    """A worker finds the newest layer full, several times."""
+
+    def work(layers: Layers) -> Steps[int]:
+        for _ in range(times):
+            yield from layers.grow(layers.newest)
+        return 0
+
+    return work
+
+
+growing_once = growing(1)
+
+
+def ageing(layers: Layers) -> Steps[int]:
+    """A worker looks whether layers are over."""
+    yield from layers.age()
+    return 0
+
+
+def clearing(layers: Layers) -> Steps[int]:
+    """A worker deletes the filter."""
+    yield from layers.clear()
+    return 0
+
+
+def evicting(layers: Layers) -> Steps[int]:
+    """The server evicts a shard."""
+    yield [Unlink(layers.newest.shard_keys[0])]
+    return 0
+
+
+def winners(search: Search) -> set[int]:
+    """How many workers are told that the item is new, over all ends."""
+    return {sum(results) for results in search.results()}
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        pytest.param([adding, adding, adding, growing(2)], id="three workers, two growths"),
+        pytest.param([adding, joining, growing_once], id="one joins during a growth"),
+        pytest.param([adding, adding, growing_once, growing_once], id="two find the layer full"),
+    ],
+)
+def test_one_winner_while_the_filter_grows(works: list[Work]) -> None:
+    """Before, during and after growths exactly one of all workers is told "new"."""
+    assert winners(Search(SMALL, works, whole=len(works) > 3)) == {1}
+
+
+def test_the_search_can_fail() -> None:
+    """With the next layer created before the full one is sealed, two workers can both be told "new"."""
+    assert winners(Search(SMALL, [adding, joining, growing_once], layers=CreatesBeforeSealing)) == {1, 2}
+
+
+def test_one_winner_while_a_generation_ends() -> None:
+    """The same holds when a layer is sealed because of its age, at any moment of the checks."""
+    assert winners(Search(AGEING, [adding, adding, ageing], ticks=[19.9, 20.1])) == {1}
+
+
+# The item is in the first layer, and each generation has begun in its time.
+LIFE = [(0.0, adding), *((time, ageing) for time in (20.0, 40.0, 60.0, 80.0, 100.0, 120.0))]
+
+
+def test_no_winner_within_the_ttl() -> None:
+    """Until its layer's time is over an item stays seen, whatever workers do."""
+    assert winners(Search(AGEING, [adding, adding, ageing], before=LIFE, ticks=[124.9], whole=True)) == {0}
+
+
+def test_one_winner_when_an_item_is_forgotten() -> None:
+    """When its layer is deleted an item may be new again, to one worker only."""
+    search = Search(AGEING, [adding, adding, ageing], before=LIFE, ticks=[124.9, 125.1], whole=True)
+    assert winners(search) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        pytest.param([adding, adding, clearing], id="cleared"),
+        pytest.param([adding, adding, evicting], id="evicted"),
+        pytest.param([adding, growing_once, evicting], id="evicted during a growth"),
+        pytest.param([adding, growing_once, clearing], id="cleared during a growth"),
+        pytest.param([adding, joining, evicting], id="one joins while it is evicted"),
+    ],
+)
+def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
+    """Where the filter vanishes under workers, at least one is told "new": the item is never called seen by all."""
+    assert min(winners(Search(SMALL, works, whole=clearing in works))) == 1

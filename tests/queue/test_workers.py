@@ -1,0 +1,83 @@
+"""Who is dead and who only looks so, and what becomes of what they hold."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from scrapy_bloom import keys
+from scrapy_bloom.custody import Waiting
+from scrapy_bloom.workers import Workers
+from tests.support.faults import until
+
+LEASE = 0.4
+Make = Callable[[], Workers]
+
+
+@pytest.fixture
+def worker(client: redis.Redis, key: str) -> Make:
+    """Makes workers that say that they live only when they are told to."""
+    return lambda: Workers(client, key, LEASE)
+
+
+def silence(seconds: float, *living: Workers) -> None:
+    """Time passes, in which some workers say that they live."""
+    end = time.monotonic() + seconds
+
+    def is_over() -> bool:
+        for each in living:
+            each.beat()
+        return time.monotonic() >= end
+
+    until(is_over)
+
+
+def until_recovered(living: Workers) -> None:
+    """A worker says that it lives, until it has put back what another one held."""
+    until(lambda: living.beat() is not None and living.recovered)
+
+
+def listed(client: redis.Redis, key: str) -> set[bytes]:
+    """The workers that are taken for living."""
+    return {each for each in client.zrange(keys.workers_key(key), 0, -1) if isinstance(each, bytes)}
+
+
+def test_what_a_dead_worker_held_is_put_back(worker: Make, client: redis.Redis, key: str) -> None:
+    """A worker that is silent for the lease while others are not is dead, once and for all."""
+    dead, living = worker(), worker()
+    dead.beat()
+    dead.custody.put([Waiting(3, b"request")], [])
+    assert client.zcard(key) == 0
+    until_recovered(living)
+    assert client.zrange(key, 0, -1, withscores=True) == [(b"request", 3.0)]
+    assert listed(client, key) == {living.name.encode()}
+    assert living.recovered == 1
+    assert not living.are_at_work() or client.zcard(key)
+
+
+def test_after_an_outage_nobody_is_dead_at_once(worker: Make, client: redis.Redis, key: str) -> None:
+    """When Redis was away all have been silent: the first to be back leaves the others time to say that they live."""
+    first, second = worker(), worker()
+    for each in (first, second):
+        each.beat()
+    second.custody.put([Waiting(0, b"request")], [])
+    silence(1.5 * LEASE)
+    first.beat()
+    assert listed(client, key) == {first.name.encode(), second.name.encode()}
+    assert client.zcard(key) == 0
+    assert first.are_at_work()
+    silence(2 * LEASE, first, second)
+    assert first.recovered == second.recovered == 0
+    # One that does not come back is dead after all.
+    until_recovered(first)
+
+
+def test_a_sign_of_life_in_the_last_moment_counts(worker: Make, client: redis.Redis, key: str) -> None:
+    """A worker that speaks again while what it held is put back stays listed, and can be found dead once more."""
+    slow, other = worker(), worker()
+    slow.beat()
+    silence(1.5 * LEASE, other)
+    slow.beat()
+    other._recover(slow.name, 2 * LEASE)
+    assert listed(client, key) == {slow.name.encode(), other.name.encode()}

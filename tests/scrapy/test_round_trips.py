@@ -1,0 +1,115 @@
+"""What the links of a real site cost, in counts that no machine changes: round trips, commands and bytes.
+
+A change that makes any of these grow makes crawls slower everywhere; one that makes them shrink lowers the numbers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from scrapy import Request, Spider
+
+from benchmarks.trips import counting
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from tests.support import crawling
+from tests.support.in_process import start
+from tests.support.real_links import pages
+from tests.support.servers import Server
+
+COMMANDS = ("bitfield", "zadd", "zrem", "zrange")
+
+Give = Callable[[Sequence[Request]], None]
+
+
+class Cost(NamedTuple):
+    """Round trips, bytes sent, and how often each command was carried out."""
+
+    trips: int
+    bytes: int
+    commands: dict[str, int]
+
+
+@pytest.fixture
+def crawler_settings(server: Server, key: str) -> dict[str, Any]:
+    """Settings of a crawl of this test."""
+    return {
+        "REDIS_URL": server.url,
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        # Beyond the time of any test: no sign of life comes in between.
+        "BLOOMFILTER_LEASE": 3600,
+    }
+
+
+@pytest.fixture
+def spider(crawler_settings: dict[str, Any]) -> Spider:
+    """The spider of a crawl."""
+    spider = start(crawler_settings).spider
+    assert spider is not None
+    return spider
+
+
+@pytest.fixture
+def scheduler(spider: Spider) -> Iterator[BloomScheduler]:
+    """A scheduler that is open."""
+    scheduler = BloomScheduler.from_crawler(spider.crawler)
+    scheduler.open(spider)
+    begin(scheduler.df)
+    yield scheduler
+    scheduler.close("finished")
+
+
+def begin(dupefilter: BloomRFPDupeFilter) -> None:
+    """Have the filter made, which is done once in its life, with its first addition."""
+    dupefilter.filter.add("the first")
+
+
+def cost(client: redis.Redis, site: str, give: Give) -> Cost:
+    """What it costs to give all pages of a site, one after another."""
+    client.config_resetstat()
+    with counting() as sent:
+        for links in pages(site):
+            give([Request(link) for link in links])
+    found = client.info("commandstats")
+    commands = {name: found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COMMANDS}
+    return Cost(sent.trips, sent.bytes, commands)
+
+
+def test_dupefilter(client: redis.Redis, spider: Spider) -> None:
+    """Under scrapy-redis's Scheduler a new request is one round trip of one command, and a repeat is nothing."""
+    dupefilter = BloomRFPDupeFilter.from_spider(spider)
+    begin(dupefilter)
+
+    def give(requests: Sequence[Request]) -> None:
+        for request in requests:
+            dupefilter.request_seen(request)
+
+    trips, size, commands = cost(client, "postgresql", give)
+    assert (trips, commands) == (1169, {"bitfield": 1169, "zadd": 0, "zrem": 0, "zrange": 0})
+    assert size <= 1169 * 660
+
+
+# A page is a quarter of a round trip and less, the taking of requests included. A new request is one BITFIELD; ZADD and
+# ZREM are of many at once, but for the ZREM that takes one from the queue.
+SITES = {
+    "python": (119, {"bitfield": 530, "zadd": 121, "zrem": 619, "zrange": 94}),
+    "postgresql": (206, {"bitfield": 1169, "zadd": 208, "zrem": 1347, "zrange": 179}),
+}
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_scheduler(site: str, client: redis.Redis, scheduler: BloomScheduler) -> None:
+    """BloomScheduler checks, queues and takes requests in batches."""
+    trips, commands = SITES[site]
+
+    def give(requests: Sequence[Request]) -> None:
+        for request in requests:
+            scheduler.enqueue_request(request)
+        scheduler.next_request()
+
+    found = cost(client, site, give)
+    assert (found.trips, found.commands) == (trips, commands)
+    # The check, and the serialised request three times: held, queued, and held as it is taken.
+    assert found.bytes <= 2400 * commands["bitfield"]

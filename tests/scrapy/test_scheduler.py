@@ -1,0 +1,396 @@
+"""BloomScheduler where little fails but little is simple: fed, flooded, in a cluster, in turns with scrapy-redis's."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request, Spider, signals
+from scrapy.settings import Settings
+from scrapy_redis.scheduler import Scheduler
+
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom.errors import ConfigError, RefusedError
+from scrapy_bloom.outbox import Parcel, Undelivered
+from tests.support import crawling
+from tests.support.faults import chain, tree, until
+from tests.support.in_process import start
+from tests.support.scenario import (
+    FILTER_ALONE,
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    Kind,
+    assert_ended_well,
+    complaints_in,
+    keys_of,
+    scene,
+)
+from tests.support.servers import Server, free_port, running
+from tests.support.spiders import fed, flood
+
+KEEP: Kind = {"SCHEDULER_PERSIST": True}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "instead"),
+    [
+        ("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.FifoQueue", "scrapy_redis.queue.PriorityQueue"),
+        ("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.LifoQueue", "scrapy_redis.queue.PriorityQueue"),
+        ("DUPEFILTER_CLASS", "scrapy_redis.dupefilter.RFPDupeFilter", "scrapy_bloom.BloomRFPDupeFilter"),
+        ("DUPEFILTER_CLASS", "scrapy.dupefilters.RFPDupeFilter", "scrapy_bloom.BloomRFPDupeFilter"),
+    ],
+)
+def test_unfit_parts_are_refused(setting: str, value: str, instead: str) -> None:
+    """A queue or a filter that it cannot work with is an error that says why and what to set, before any connection."""
+    settings = Settings({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": "redis://127.0.0.1:1", setting: value})
+    with pytest.raises(ConfigError) as raised:
+        BloomScheduler.from_settings(settings)
+    assert f"{setting} = {value!r}" in str(raised.value)
+    assert instead in str(raised.value)
+
+
+@pytest.mark.parametrize("queue", [None, "scrapy_redis.queue.PriorityQueue", "scrapy_redis.queue.SpiderPriorityQueue"])
+def test_fit_parts(valkey: Server, queue: str | None) -> None:
+    """Its own filter and scrapy-redis's queue, by either of its names, or by its default, are taken."""
+    settings = Settings({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": valkey.url})
+    if queue is not None:
+        settings.set("SCHEDULER_QUEUE_CLASS", queue)
+    with contextlib.closing(BloomScheduler.from_settings(settings).server) as server:
+        assert server.ping()
+
+
+# How long a command and a connection may take: the setting's value, and what becomes of it.
+TIMEOUTS: dict[str, tuple[dict[str, object], str, float, float]] = {
+    "by default": ({}, "", 5, 5),
+    "REDIS_PARAMS": ({"REDIS_PARAMS": {"socket_timeout": 30}}, "", 30, 5),
+    "REDIS_URL": ({}, "?socket_timeout=7", 7, 5),
+    "both": ({"REDIS_PARAMS": {"socket_timeout": 9, "socket_connect_timeout": 8}}, "?socket_timeout=7", 7, 8),
+}
+CLIENTS: dict[str, Callable[[Settings], Any]] = {
+    "scheduler": BloomScheduler.from_settings,
+    "filter": BloomRFPDupeFilter.from_settings,
+}
+
+
+@pytest.mark.parametrize("whose", CLIENTS)
+@pytest.mark.parametrize("way", TIMEOUTS)
+def test_reactor_is_not_blocked_for_long(way: str, whose: str, valkey: Server, key: str) -> None:
+    """Neither client waits longer than 5 s for an answer or a connection unless the user says otherwise."""
+    given, query, answer, connection = TIMEOUTS[way]
+    url = valkey.url + query
+    settings = {"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, **given}
+    with contextlib.closing(CLIENTS[whose](Settings(settings)).server) as server:
+        waits = server.connection_pool.connection_kwargs
+        assert (waits["socket_timeout"], waits["socket_connect_timeout"]) == (answer, connection)
+
+
+# What Scrapy asks of any scheduler.
+
+Opened = Callable[..., BloomScheduler]
+
+
+@pytest.fixture
+def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    """Opens schedulers with real crawlers, all of one crawl, in a directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": valkey.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    schedulers = []
+
+    def open_one(scheduler_class: type[Scheduler] = BloomScheduler, **further: object) -> Any:
+        crawler = start({**settings, **further})
+        scheduler = scheduler_class.from_crawler(crawler)
+        schedulers.append(scheduler)
+        scheduler.open(crawler.spider)
+        return scheduler
+
+    yield open_one
+    for scheduler in schedulers:
+        scheduler.close("finished")
+
+
+def taken_from(scheduler: Scheduler, most: int | None = None) -> list[Request]:
+    """The requests that there are, as they come, all of them or the first."""
+    return list(islice(iter(scheduler.next_request, None), most))
+
+
+@pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
+def test_priorities(scheduler_class: type[Scheduler], opened: Opened) -> None:
+    """Requests come in the order of their priorities, the highest first, as from scrapy-redis's Scheduler."""
+    scheduler = opened(scheduler_class)
+    given = [0, 5, -3, 10, 5, -20, 1, 0, 7, 3, 2, 4, 6, 8, 9, -1, -2, -5, 11, 12]
+    for number, priority in enumerate(given):
+        assert scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=priority))
+    assert [request.priority for request in taken_from(scheduler)] == sorted(given, reverse=True)
+
+
+def test_priority_over_what_was_taken_ahead(opened: Opened) -> None:
+    """A request with a higher priority is before those that were waiting, however many of them."""
+    scheduler = opened()
+    for number in range(40):
+        scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=number % 3))
+    assert [request.priority for request in taken_from(scheduler, 5)] == [2] * 5
+    scheduler.enqueue_request(Request("http://shop.test/last", priority=-1))
+    scheduler.enqueue_request(Request("http://shop.test/first", priority=3))
+    rest = taken_from(scheduler)
+    assert rest[0].url == "http://shop.test/first"
+    assert rest[-1].url == "http://shop.test/last"
+    assert len(rest) == 37
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
+    """DEPTH_PRIORITY = 1 fetches a site level by level, -1 goes down first."""
+    settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
+    with scene(tree(40), tmp_path, valkey.url, key, delay=0) as played:
+        assert_ended_well(played.crawl(settings))
+        pages = [int(path.rpartition("/")[2] or 0) for path in played.site.paths]
+    depths = [sum(page >= first for first in (1, 4, 13)) for page in pages]
+    assert len(depths) == 40
+    if order > 0:
+        assert depths == sorted(depths)
+    else:
+        assert depths.index(3) < 10
+
+
+def test_dont_filter(opened: Opened) -> None:
+    """A request with dont_filter is fetched however often its page was seen, and is no addition to the filter."""
+    scheduler = opened()
+    seen, again = Request("http://shop.test/"), Request("http://shop.test/", dont_filter=True)
+    assert scheduler.enqueue_request(seen)
+    assert [request.url for request in taken_from(scheduler)] == [seen.url]
+    assert not scheduler.enqueue_request(seen)
+    for _ in range(2):
+        assert scheduler.enqueue_request(again)
+        assert [(request.url, request.dont_filter) for request in taken_from(scheduler)] == [(seen.url, True)]
+    login = Request("http://shop.test/login", dont_filter=True)
+    assert scheduler.enqueue_request(login)
+    assert scheduler.enqueue_request(login.replace(dont_filter=False))
+    assert [request.dont_filter for request in taken_from(scheduler)].count(False) == 1
+
+
+def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
+    """A repeat that is found when its batch is checked is told of and counted once, as one that was known at once."""
+    one, other = opened(), opened()
+    dropped: list[tuple[str, str]] = []
+
+    def tell(request: Request, spider: Spider) -> None:
+        dropped.append((request.url, spider.name))
+
+    crawler = other.spider.crawler
+    crawler.signals.connect(tell, signals.request_dropped)
+    page, further = Request("http://shop.test/"), Request("http://shop.test/further")
+    assert one.enqueue_request(page)
+    assert [request.url for request in taken_from(one)] == [page.url]
+    assert other.enqueue_request(page)
+    assert other.enqueue_request(further)
+    assert [request.url for request in taken_from(other)] == [further.url]
+    assert dropped == [(page.url, "shop")]
+    assert not other.enqueue_request(page)
+    # The engine tells of one that is refused at once.
+    assert dropped == [(page.url, "shop")]
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+    assert crawler.stats.get_value("dupefilter/filtered") == 2
+
+
+def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
+    """The file that a worker would have left which could not deliver these requests, nor knows of their additions."""
+    parcels = [
+        Parcel(scheduler.queue._encode_request(request), -request.priority, scheduler.df.item(request))
+        for request in requests
+    ]
+    return Undelivered(scheduler.queue_key).write(parcels)
+
+
+def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
+    """A request in a file is fetched although the filter has it: its addition may have been what got through."""
+    first = opened(SCHEDULER_PERSIST=True)
+    marked, unmarked = Request("http://shop.test/marked"), Request("http://shop.test/unmarked", priority=-1)
+    assert not first.df.request_seen(marked)
+    file = undelivered(first, marked, unmarked)
+    second = opened(SCHEDULER_PERSIST=True)
+    assert [request.url for request in taken_from(second)] == [marked.url, unmarked.url]
+    assert not file.exists()
+    assert not second.enqueue_request(marked)
+
+
+def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Opened) -> None:
+    """Where a start fails before all is queued the file is still there, for the start that succeeds."""
+    first = opened(SCHEDULER_PERSIST=True)
+    first.df.request_seen(Request("http://shop.test/other"))
+    page = Request("http://shop.test/")
+    file = undelivered(first, page)
+    with valkey.client() as client:
+        # The queue may be read, and what else belongs to the crawl written.
+        allowed = (f"%R~{key}:queue", f"~{key}", f"~{key}:[0-9]*", f"~{key}:queue:*")
+        client.execute_command("ACL", "SETUSER", "default", "resetkeys", *allowed)
+        try:
+            with pytest.raises(RefusedError, match="NoPermissionError"):
+                opened(SCHEDULER_PERSIST=True)
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "allkeys")
+    assert file.exists()
+    assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
+    assert not file.exists()
+
+
+def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that has nothing to do while another holds work does not finish, and still reads its start key."""
+    start_key = f"{key}:queue:start_urls"
+    held, release = threading.Event(), threading.Event()
+    settings: Kind = {**OURS, "REDIS_START_URLS_KEY": start_key, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        played.spider = fed.__file__
+
+        def hold(_: str) -> None:
+            held.set()
+            release.wait(crawling.LIMIT)
+
+        played.site.on["/page/1"] = hold
+        client.rpush(start_key, "/page/1")
+        busy = played.start("busy", settings)
+        assert held.wait(crawling.LIMIT)
+        # Not before: what the other takes from the list is nobody's work until it is in the queue.
+        idle = played.start("idle", settings)
+        until(lambda: client.zcard(f"{key}:queue:workers") == 2)
+        # By then it has been idle for longer than it may be where nobody holds work.
+        begin = time.monotonic()
+        until(lambda: time.monotonic() > begin + 2)
+        client.rpush(start_key, "/page/2", "/page/3")
+        # One that has a request in progress does not read the list, but may take what the other queues.
+        until(lambda: {"/page/2", "/page/3"} <= set(played.site.paths))
+        assert idle.process.poll() is None
+        release.set()
+        assert_ended_well(busy.wait(), idle.wait())
+        assert played.missed == {"/"}
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+
+
+REACTORS = {
+    "asyncio": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
+    "select": "twisted.internet.selectreactor.SelectReactor",
+}
+
+
+@pytest.mark.parametrize("reactor", REACTORS)
+def test_start_is_held_back(reactor: str, durable: Server, key: str, tmp_path: Path) -> None:
+    """While Redis is away no more is taken from start() than fits into a batch; later all of it is fetched."""
+    given = tmp_path / "given"
+    with scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
+        played.spider = flood.__file__
+        played.moments.when(10, lambda _: durable.kill())
+        worker = played.start("worker", {**OURS, **LEASE, "TWISTED_REACTOR": REACTORS[reactor]})
+        until(lambda: complaints_in(played.log("worker")))
+        before = int(given.read_text())
+        # Its thread has tried three times since.
+        until(lambda: played.log("worker").count("No sign of life") >= 3)
+        assert int(given.read_text()) <= before + 100 < flood.NUMBER / 2
+        durable.start()
+        ended = worker.wait()
+        assert len(played.fetched) == flood.NUMBER + 1
+    assert_ended_well(ended)
+
+
+def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl may go from scrapy-redis's Scheduler to BloomScheduler and back, with the same queue and filter."""
+    kinds = {"first": FILTER_ALONE, "second": OURS, "third": FILTER_ALONE, "fourth": OURS}
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        for name, kind in kinds.items():
+            part: Kind = {**KEEP, "CONCURRENT_REQUESTS": 2, "CLOSESPIDER_PAGECOUNT": 20} if name != "fourth" else {}
+            ended = played.crawl({**kind, **part}, name)
+            assert "Traceback" not in ended.log
+        assert played.missed == set()
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+
+
+def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A request that cannot be read is told of and kept for a spider that can; the others are fetched."""
+    with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
+        played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
+        ended = played.crawl({**OURS, **KEEP})
+        assert played.missed == set()
+        assert client.zrange(f"{key}:queue:unreadable", 0, -1) == [b"not a request"]
+        assert ended.stats["finish_reason"] == "finished"
+        assert "cannot be read" in ended.log
+
+
+def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two workers with requests that they cannot read do not wait for each other; a third one tries again."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key, delay=0.05) as played:
+        unreadable = {b"not a request %d" % number: -5 for number in range(20)}
+        played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
+        workers = [played.start(name, {**OURS, **KEEP}) for name in ("left", "right")]
+        crawls = [worker.wait() for worker in workers]
+        assert played.missed == set()
+        assert {ended.stats["finish_reason"] for ended in crawls} == {"finished"}
+        assert client.zcard(f"{key}:queue:unreadable") == 20
+        third = played.crawl({**OURS, **KEEP}, "third")
+        assert third.log.count("cannot be read") == 20
+
+
+def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that waits for another one asks as often as it always did, however long it waits."""
+    release = threading.Event()
+    with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
+        played.site.on["/page/1"] = lambda _: release.wait(crawling.LIMIT)
+        workers = [played.start(name, OURS) for name in ("left", "right")]
+        until(lambda: client.zcard(f"{key}:queue:workers") == 2 and "/page/1" in played.site.paths)
+
+        def asked() -> int:
+            """How often a worker has listed the others."""
+            return int(client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"])
+
+        begin, before = time.monotonic(), asked()
+        # Three heartbeats of the engine, each of which began another round of questions once.
+        until(lambda: time.monotonic() > begin + 16)
+        assert asked() - before <= 16 * 2 + 10
+        release.set()
+        assert_ended_well(*(worker.wait() for worker in workers))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Server]:
+    """A node of a cluster of three, which all of them know."""
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for _ in range(3):
+            bus = free_port()
+            options = ("--cluster-enabled", "yes", "--cluster-port", str(bus), "--appendonly", "yes")
+            nodes.append((stack.enter_context(running("valkey", *options)), bus))
+        clients = [stack.enter_context(node.client()) for node, _ in nodes]
+        for number, client in enumerate(clients):
+            client.cluster("addslotsrange", number * 5461, min(16383, number * 5461 + 5460 + (number == 2)))
+            client.cluster("meet", "127.0.0.1", nodes[0][0].port, nodes[0][1])
+        until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
+        until(lambda: all(client.cluster("info")["cluster_known_nodes"] == "3" for client in clients))
+        yield nodes[0][0]
+
+
+def test_cluster(cluster: Server, key: str, tmp_path: Path) -> None:
+    """Over a cluster of three nodes two workers fetch every page, also when one of them is killed, and clear all."""
+    settings = {**OURS, **LEASE, "REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
+    with scene(tree(PAGES), tmp_path, cluster.url, key, delay=0.05) as played:
+        workers = {name: played.start(name, settings) for name in ("left", "right")}
+        played.moments.when(MIDDLE, lambda name: workers[name].process.kill())
+        crawls = {name: worker.wait() for name, worker in workers.items()}
+        assert played.missed == set()
+    survivors = [ended for ended in crawls.values() if ended.exit_code == 0]
+    assert_ended_well(*survivors)
+    assert len(survivors) == 1
+    with redis.RedisCluster.from_url(cluster.url) as client:
+        assert list(client.scan_iter(match=f"{key}*")) == []

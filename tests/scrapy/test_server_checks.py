@@ -1,0 +1,104 @@
+"""What a server's own settings mean for a filter: warned about where it says them, and quiet where it does not."""
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+import redis
+from scrapy.settings import Settings
+
+from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom.advice import warn_of_limits
+from tests.support.servers import KINDS, Server, running
+
+LIMIT = 64 * 1024 * 1024
+EVICTING = ["allkeys-lru", "allkeys-lfu", "allkeys-random"]
+KEEPING = ["noeviction", "volatile-lru", "volatile-ttl"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def limited(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server whose memory is limited."""
+    with running(request.param, "--maxmemory", str(LIMIT)) as server:
+        yield server
+
+
+def advised(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings, with numbers as plain digits."""
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+    return [re.sub(r"(?<=\d)[,_](?=\d)", "", message) for message in caplog.messages]
+
+
+def test_filter_larger_than_maxmemory(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that is larger than the server's maxmemory is warned about once, with both figures."""
+    with limited.client() as client:
+        warn_of_limits(client, key, LIMIT + 1)
+    (warning,) = advised(caplog)
+    for part in (repr(key), "maxmemory", str(LIMIT), str(LIMIT + 1)):
+        assert part in warning
+
+
+def test_filter_that_fits(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that is as large as the server allows is no matter for a warning."""
+    with limited.client() as client:
+        warn_of_limits(client, key, LIMIT)
+    assert advised(caplog) == []
+
+
+def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server without a limit takes anything."""
+    warn_of_limits(client, key, 1 << 50)
+    assert advised(caplog) == []
+
+
+@pytest.mark.parametrize("policy", EVICTING)
+def test_policy_that_evicts(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that may evict any key is warned about by its name, however much room there is."""
+    with limited.client() as client:
+        client.config_set("maxmemory-policy", policy)
+        warn_of_limits(client, key, 1000)
+    (warning,) = advised(caplog)
+    assert policy in warning
+    assert repr(key) in warning
+
+
+@pytest.mark.parametrize("policy", KEEPING)
+def test_policy_that_keeps(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that leaves keys without an expiry alone is fine."""
+    with limited.client() as client:
+        client.config_set("maxmemory-policy", policy)
+        warn_of_limits(client, key, 1000)
+    assert advised(caplog) == []
+
+
+@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)
+def test_every_kind_of_reply(
+    limited: Server, key: str, options: dict[str, bool | int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The advice is the same however replies are read."""
+    with limited.client(**options) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        warn_of_limits(client, key, LIMIT + 1)
+    assert len(advised(caplog)) == 2
+
+
+def test_server_that_denies_info(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that does not let this user ask, as managed ones do, gives no advice and no trouble."""
+    with limited.client() as admin:
+        admin.config_set("maxmemory-policy", "allkeys-lru")
+        admin.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-info", "-config"])
+    with limited.client(username=key, password="x") as user:  # noqa: S106  # of this test's own user
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            user.info("memory")
+        warn_of_limits(user, key, LIMIT + 1)
+    assert advised(caplog) == []
+
+
+def test_crawl_is_advised(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A dupefilter that is built from settings gives this advice at its start."""
+    with limited.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        BloomRFPDupeFilter.from_settings(Settings({"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key}))
+    (warning,) = advised(caplog)
+    assert "allkeys-lru" in warning

@@ -1,0 +1,118 @@
+"""Sites whose every page is linked once, and crawls of them in which something happens, by several workers or one."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from tests.support import crawling
+from tests.support.crawling import Crawl, Worker
+from tests.support.faults import Links, Moments, ledger_settings, read_ledger, serving_once
+from tests.support.sites import Site
+
+PAGES = 121
+DELAY = 0.02
+# When in a crawl it happens.
+MIDDLE = 40
+
+OURS: dict[str, object] = {"SCHEDULER": "scrapy_bloom.BloomScheduler", "DUPEFILTER_CLASS": crawling.BLOOM}
+STOCK: dict[str, object] = {
+    "SCHEDULER": crawling.REDIS_SCHEDULER,
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+}
+# scrapy-redis's own Scheduler, with our filter.
+FILTER_ALONE: dict[str, object] = {"SCHEDULER": crawling.REDIS_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
+
+# A worker that says nothing for so many seconds is taken for dead.
+LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 2}
+
+Kind = dict[str, object]
+
+
+class Scene:
+    """A site, its moments, and crawls of it that share a queue, a filter and a ledger; `spider` is the file of one."""
+
+    def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
+        self.site = site
+        self.moments = moments
+        self.workers: list[Worker] = []
+        self.spider = crawling.__file__
+        self._directory = directory
+        self._ledger = directory / "ledger"
+        self._settings = {**settings, **ledger_settings(self._ledger)}
+
+    @property
+    def fetched(self) -> Counter[str]:
+        """How often spiders got each page."""
+        return Counter(read_ledger(self._ledger, self.site))
+
+    @property
+    def missed(self) -> set[str]:
+        """The pages that no spider got."""
+        return set(self.site.links) - set(self.fetched)
+
+    @property
+    def twice(self) -> int:
+        """How many fetches were not the first of their page."""
+        return self.fetched.total() - len(self.fetched)
+
+    def start(self, name: str, kind: Kind, **settings: object) -> Worker:
+        """A worker that begins to crawl."""
+        settings = {**self._settings, **kind, **settings}
+        worker = Worker(name, self.site.url, self._directory, settings, self.spider)
+        self.workers.append(worker)
+        return worker
+
+    def crawl(self, kind: Kind, name: str = "worker", **settings: object) -> Crawl:
+        """Crawl to the end."""
+        return self.start(name, kind, **settings).wait()
+
+    def log(self, name: str) -> str:
+        """What a worker has logged until now."""
+        return (self._directory / f"{name}.log").read_text()
+
+
+@contextmanager
+def scene(links: Links, directory: Path, server_url: str, key: str, delay: float = DELAY) -> Iterator[Scene]:
+    """A site to crawl; workers that are left are killed at the end."""
+    settings = {
+        "REDIS_URL": server_url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    with serving_once(links, delay) as (site, moments):
+        played = Scene(site, moments, directory, settings)
+        try:
+            yield played
+            moments.check()
+        finally:
+            for worker in played.workers:
+                worker.process.kill()
+                worker.process.wait()
+
+
+def keys_of(client: redis.Redis, key: str) -> set[str]:
+    """Everything that is stored for a crawl."""
+    return {each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000)}
+
+
+def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
+    """What of that is the filter's."""
+    return {each for each in keys_of(client, key) if not each.startswith(f"{key}:queue")}
+
+
+def complaints_in(log: str) -> list[str]:
+    """The warnings and errors of this package."""
+    lines = [line for line in log.splitlines() if "[scrapy_bloom." in line]
+    return [line for line in lines if " WARNING: " in line or " ERROR: " in line]
+
+
+def assert_ended_well(*crawls: Crawl) -> None:
+    """Each ended by itself, with no error that anybody has to read."""
+    for ended in crawls:
+        assert "Traceback" not in ended.log
+        assert ended.exit_code == 0
+        assert ended.stats["finish_reason"] == "finished"

@@ -1,0 +1,19 @@
+"""A spider that is fed by a list in Redis, for `scrapy runspider`."""
+
+from typing import Any
+
+from scrapy import Request
+from scrapy_redis.spiders import RedisSpider
+
+from tests.support.crawling import LinksSpider
+
+
+class FedSpider(LinksSpider, RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types
+    """Follows every link from the paths that the list `start_urls` below its queue names."""
+
+    async def start(self) -> Any:
+        return
+        yield
+
+    def make_request_from_data(self, data: bytes) -> Request:
+        return Request(self._start + data.decode())

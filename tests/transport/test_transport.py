@@ -1,0 +1,158 @@
+"""Commands arrive as they were meant, replies are those of their commands, and an error leaves nothing behind."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.line import line, pack, unpack
+from scrapy_bloom.patience import without_resending
+from scrapy_bloom.shards import Check
+from tests.support.fault_proxy import CUTS, Place, proxying
+from tests.support.servers import Server
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.one_of(texts, st.binary(), st.integers()), min_size=1))
+def test_what_is_packed_can_be_unpacked(arguments: list[str | bytes | int]) -> None:
+    """A command has the arguments that it was made of, as bytes."""
+    expected = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
+    assert unpack(pack(*arguments)) == expected
+
+
+@given(texts, st.lists(st.integers(0, 2**32 - 100), min_size=1, max_size=40), st.booleans())
+def test_a_check_is_written_out_as_it_would_be_packed(key: str, positions: list[int], mark: bool) -> None:
+    """The one command that is not packed by hiredis is byte for byte what hiredis would make of it."""
+    arguments: list[str | int] = ["BITFIELD", key, "GET", "i64", 0]
+    for position in positions:
+        arguments += ("SET", "u1", position + 64, 1) if mark else ("GET", "u1", position + 64)
+    assert Check(key, positions, mark).wire() == pack(*arguments)
+
+
+class Wrapped(redis.Redis):
+    """A client whose commands go through code of the user's."""
+
+    asked = 0
+
+    def execute_command(self, *args: object, **kwargs: object) -> object:
+        Wrapped.asked += 1
+        return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(params=["redis.Redis", "of the user's"])
+def either(request: pytest.FixtureRequest, server: Server) -> Iterator[redis.Redis]:
+    """A client of each kind."""
+    if request.param == "redis.Redis":
+        with server.client() as client:
+            yield client
+    else:
+        with Wrapped("127.0.0.1", server.port) as client:
+            yield client
+
+
+def test_replies_are_in_order(either: redis.Redis, key: str) -> None:
+    """Each command has its own reply, however many there are."""
+    commands = [pack("SETRANGE", key, 0, "x" * number) for number in range(1, 300)]
+    assert line(either).send(commands) == list(range(1, 300))
+    assert line(either).send([]) == []
+
+
+def test_commands_go_through_the_users_code(server: Server, key: str) -> None:
+    """A client that overrides execute_command has every command go through it."""
+    Wrapped.asked = 0
+    with Wrapped("127.0.0.1", server.port) as client:
+        assert line(client).send([pack("SET", key, 1), pack("GET", key)]) == [True, b"1"]
+    assert Wrapped.asked == 2
+
+
+def test_an_error_is_raised_and_the_next_reply_is_right(either: redis.Redis, key: str) -> None:
+    """A command that is refused raises, and the replies after it are not taken for those of the next commands."""
+    ours = line(either)
+    with pytest.raises(redis.ResponseError, match="wrong number"):
+        ours.send([pack("SET", key, 1), pack("GET"), pack("INCR", key)])
+    assert ours.send([pack("ECHO", "next")]) == [b"next"]
+
+
+def test_atomic_is_all_or_nothing(client: redis.Redis, key: str) -> None:
+    """An atomic batch with a command that is refused does nothing; one that fails while it is carried out raises."""
+    ours = line(client)
+    assert ours.send([pack("SET", key, 1), pack("INCR", key)], atomic=True)[1] == 2
+    with pytest.raises(redis.ResponseError, match="wrong number"):
+        ours.send([pack("SET", key, 7), pack("GET")], atomic=True)
+    assert client.get(key) == b"2"
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        ours.send([pack("LPUSH", key, 7), pack("SET", key, 3)], atomic=True)
+    assert ours.send([pack("ECHO", "next")]) == [b"next"]
+
+
+@pytest.mark.parametrize("place", CUTS)
+def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, key: str) -> None:
+    """Wherever the connection is cut there is an error, the command ran at most once, and the next one gets through."""
+    with proxying(valkey.port, "INCR") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
+        without_resending(client)
+        ours = line(client)
+        proxy.fail(place)
+        with pytest.raises(redis.ConnectionError):
+            ours.send([pack("INCR", key)])
+        assert ours.send([pack("INCR", key)])[0] in (1, 2)
+        assert proxy.faults == 1
+
+
+class Interrupted(redis.Connection):
+    """A connection whose user presses Ctrl-C once, when a reply has come and others have not."""
+
+    armed = False
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        reply = super().read_response(*args, **kwargs)
+        if Interrupted.armed:
+            Interrupted.armed = False
+            raise KeyboardInterrupt
+        return reply
+
+
+def test_ctrl_c_between_replies(server: Server, key: str) -> None:
+    """Replies that nobody waits for any more are not taken for those of the next commands."""
+    pool = redis.ConnectionPool(connection_class=Interrupted, host="127.0.0.1", port=server.port)
+    with redis.Redis(connection_pool=pool) as client:
+        ours = line(client)
+        ours.send([pack("ECHO", "connected")])
+        Interrupted.armed = True
+        # The second reply comes half a second later.
+        with pytest.raises(KeyboardInterrupt):
+            ours.send([pack("ECHO", "first"), pack("BLPOP", key, 0.5)])
+        assert ours.send([pack("ECHO", "next")]) == [b"next"]
+        pool.disconnect()
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Server, client: redis.Redis, key: str) -> None:
+    """A server that closes an idle connection is no fault."""
+    ours = line(client)
+    ours.send([pack("SET", key, 1)])
+    with server.client() as other:
+        assert other.client_kill_filter(_type="normal", skipme=True)
+    assert ours.send([pack("GET", key)]) == [b"1"]
+
+
+def test_threads_do_not_get_in_each_others_way(client: redis.Redis, key: str) -> None:
+    """Many threads over one line: each has the replies to its own commands."""
+    ours = line(client)
+
+    def ask(number: int) -> bool:
+        words = [f"{key} {number} {again}" for again in range(5)]
+        return ours.send([pack("ECHO", word) for word in words]) == [word.encode() for word in words]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(400)))
+
+
+def test_many_lines_share_the_clients_connections(server: Server) -> None:
+    """Lines take no connections with them: a hundred over a client that may have two."""
+    with redis.Redis("127.0.0.1", server.port, max_connections=2) as client:
+        lines = [line(client) for _ in range(100)]
+        assert [each.send([pack("ECHO", "a")]) for each in lines] == [[b"a"]] * 100
