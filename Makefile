@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test check mutants bench clean
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m example_project.demo $(ARGS)
+	$(BIN)/python -m devtools.demo $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)

@@ -20,17 +20,18 @@ from datetime import date
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import caches, crawls, growth, hashing, memory, micro, promise, report, server, streams, versions
-from benchmarks.asked import Asked
-from benchmarks.plots import DIRECTORY, Plot
+from benchmarks.harness import report, versions
+from benchmarks.harness.options import Asked
+from benchmarks.harness.plots import DIRECTORY, Plot
+from benchmarks.suites import caches, crawls, growth, hashing, memory, promise, repeats, server_cpu, steps
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS: dict[str, ModuleType] = {
-    "streams": streams,
+    "streams": repeats,
     "crawls": crawls,
-    "server": server,
+    "server": server_cpu,
     "memory": memory,
-    "micro": micro,
+    "micro": steps,
     "caches": caches,
     "growth": growth,
     "promise": promise,

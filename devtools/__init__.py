@@ -1,1 +1,1 @@
-"""Tools for whoever changes the code; no part of the package."""
+"""What tests, benchmarks and the demo share: a site, servers, crawling processes. Not a part of the package."""

@@ -1,18 +1,16 @@
-"""Settings of the example crawls: scrapy-redis's shared queue, with the Bloom filter as its dupefilter."""
+"""Settings of the example crawls: a queue and a filter in Redis, which all workers of a crawl share."""
 
 import os
 
 BOT_NAME = "crawler"
 SPIDER_MODULES = ["crawler.spiders"]
 
-SCHEDULER = "scrapy_redis.scheduler.Scheduler"
+SCHEDULER = "scrapy_bloom.BloomScheduler"
 DUPEFILTER_CLASS = "scrapy_bloom.BloomRFPDupeFilter"
+# How many different URLs the crawl is expected to meet, and the share of them that it may miss when it has.
 BLOOMFILTER_CAPACITY = 1_000_000
 BLOOMFILTER_ERROR_RATE = 1e-6
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
-
-# Active only where LEDGER names a file, which the demo does.
-EXTENSIONS = {"crawler.ledger.Ledger": 500}
 
 # The example sites are served from this machine: nothing to be polite to. Elsewhere set both.
 ROBOTSTXT_OBEY = False

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.crawl_process import LIMIT, Crawl
+from devtools.site import Site, serving
+from devtools.waiting import until
 from scrapy_bloom import BloomFilter, stats
 from scrapy_bloom.job import KEY_FILE
 from tests.support import crawling
-from tests.support.crawling import Crawl, crawl
-from tests.support.faults import Moments, tree, until
+from tests.support.crawling import crawl
+from tests.support.moments import Moments
+from tests.support.pages import linked, tree
 from tests.support.servers import Server, running
-from tests.support.sites import Site, serving
 
 PAGES = 60
 KEY = "SCHEDULER_DUPEFILTER_KEY"
@@ -53,7 +56,7 @@ class Stored:
 @pytest.fixture
 def site() -> Iterator[Site]:
     """A site whose pages link to each other."""
-    with serving(PAGES) as site:
+    with serving(linked(PAGES)) as site:
         yield site
 
 
@@ -220,7 +223,7 @@ def test_two_workers(site: Site, common: dict[str, Any], tmp_path: Path, run: Ru
         arrived.add(worker)
         if arrived >= names:
             both.set()
-        both.wait(crawling.LIMIT)
+        both.wait(LIMIT)
 
     site.before = meet
     with (

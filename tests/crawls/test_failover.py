@@ -10,8 +10,20 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from tests.support.faults import tell, tree, until
-from tests.support.scenario import MIDDLE, OURS, PAGES, STOCK, Kind, Scene, assert_ended_well, complaints_in, scene
+from devtools.waiting import until
+from tests.support.pages import tree
+from tests.support.scenario import (
+    MIDDLE,
+    OURS,
+    PAGES,
+    STOCK,
+    Kind,
+    Scene,
+    assert_ended_well,
+    complaints_in,
+    scene,
+    tell,
+)
 from tests.support.servers import BINARIES, Server, free_port, running
 
 MASTER = "crawl"

@@ -16,10 +16,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
+from devtools.site import serving
+from devtools.waiting import until
 from tests.support import crawling
-from tests.support.crawling import Crawl, Worker, crawl
+from tests.support.crawling import crawl
 from tests.support.fault_proxy import CUTS, Place, at_random, proxying
-from tests.support.faults import chain, tell, tree, until
+from tests.support.pages import chain, linked, tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -34,9 +37,9 @@ from tests.support.scenario import (
     keys_of,
     keys_of_the_filter,
     scene,
+    tell,
 )
 from tests.support.servers import Server, running
-from tests.support.sites import serving
 
 # Redis goes and comes back.
 
@@ -332,7 +335,7 @@ def test_filter_deleted_under_scrapy_redis(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The control: scrapy-redis does not notice, and says nothing."""
-    with valkey.client() as client, serving(60) as site:
+    with valkey.client() as client, serving(linked(60)) as site:
 
         def lose(_: str) -> None:
             del site.on["/page/3"]
@@ -378,7 +381,7 @@ def crawl_with_killed_workers(
     source = random.Random(6)
     crawls: list[Crawl] = []
     with scene(tree(600), directory, valkey.url, key, delay=0.05) as played:
-        by_name: dict[str, Worker] = {}
+        by_name: dict[str, CrawlProcess] = {}
 
         def start() -> None:
             name = f"worker-{len(by_name)}"
@@ -493,9 +496,9 @@ def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: 
             arrived[worker] += 1
             if len(arrived) == 2:
                 both.set()
-            both.wait(crawling.LIMIT)
+            both.wait(LIMIT)
             if worker == "right" and arrived[worker] > 10:
-                alone.wait(crawling.LIMIT)
+                alone.wait(LIMIT)
 
         played.site.before = meet
         left = played.start("left", kind, CONCURRENT_REQUESTS=1, CLOSESPIDER_PAGECOUNT=10)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks import processes, workers
-from benchmarks.fillings import EQUAL, FORKED, IDLE, STAGGERED, UNEVEN, Filling
-from benchmarks.outcome import SAMPLE_ALLOWANCE, Outcome
+from benchmarks.harness import fill_by_processes, fill_by_turns
+from benchmarks.harness.outcome import SAMPLE_ALLOWANCE, Outcome
+from benchmarks.subjects.fillings import EQUAL, FORKED, IDLE, STAGGERED, UNEVEN, Filling
 from tests.filter.test_growth import within
 from tests.support.servers import Server
 
@@ -51,16 +51,16 @@ def check(filling: Filling, outcome: Outcome) -> None:
 @pytest.mark.parametrize("filling", ON_A_SERVER.values(), ids=ON_A_SERVER)
 def test_workers_on_a_server(filling: Filling, valkey: Server) -> None:
     """Workers that begin at other times, idle, or do more than others never overfill a layer."""
-    check(filling, workers.on_server(filling, valkey.client))
+    check(filling, fill_by_turns.on_server(filling, valkey.client))
 
 
 @pytest.mark.parametrize("filling", IN_PROCESSES.values(), ids=IN_PROCESSES)
 def test_processes(filling: Filling, valkey: Server, key: str) -> None:
     """Nor do processes, also where they go on with their parent's object."""
-    check(filling, processes.measure(filling, valkey.port, key))
+    check(filling, fill_by_processes.measure(filling, valkey.port, key))
 
 
 @pytest.mark.parametrize("filling", IN_MEMORY.values(), ids=IN_MEMORY)
 def test_small_filters_and_many_layers(filling: Filling) -> None:
     """A filter for very few items keeps its error rate too, and so does one of very many layers or generations."""
-    check(filling, workers.in_memory(filling))
+    check(filling, fill_by_turns.in_memory(filling))

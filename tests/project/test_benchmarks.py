@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from benchmarks import report, targets
-from benchmarks.fillings import EQUAL, IDLE, STAGGERED, UNEVEN, Filling, turns
-from benchmarks.interval import wilson
-from benchmarks.outcome import Outcome
-from benchmarks.processes import shares
-from benchmarks.rounds import interleave, ratio, rotated
+from benchmarks.harness import report, targets
+from benchmarks.harness.confidence import wilson
+from benchmarks.harness.fill_by_processes import shares
+from benchmarks.harness.interleaved import interleave, ratio, rotated
+from benchmarks.harness.outcome import Outcome
+from benchmarks.subjects.fillings import EQUAL, IDLE, STAGGERED, UNEVEN, Filling, turns
 
 
 def test_ratio_is_that_of_the_first_to_the_second() -> None:

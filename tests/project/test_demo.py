@@ -10,24 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from example_project.report import Memory, Report
-from example_project.site import MadeUpSite
-from example_project.tally import Tally
-from tests.support.crawling import ROOT
+from devtools.crawl_process import ROOT
+from devtools.demo.table import Memory, Report
+from devtools.demo.tally import Tally
+from devtools.site import MadeUpLinks
 
-SITE = MadeUpSite(pages=60, links=40)
+SITE = MadeUpLinks(pages=60, links=40)
 # None of these leads to a page that nothing else leads to.
 DROPPED = ("/page/57", "/page/58", "/page/59")
 # Ends the demo before the limit of the test does, with the logs of its workers.
 TIMEOUT = 100
 
+# Takes them for the first page.
 LEAKY = f"""
+from urllib.parse import urljoin
 from scrapy_bloom import BloomRFPDupeFilter
 
 
 class LeakyDupeFilter(BloomRFPDupeFilter):
-    def request_seen(self, request):
-        return request.url.endswith({DROPPED!r}) or super().request_seen(request)
+    def request_fingerprint(self, request):
+        if request.url.endswith({DROPPED!r}):
+            request = request.replace(url=urljoin(request.url, "/"))
+        return super().request_fingerprint(request)
 """
 LEAKY_SETTINGS = """
 from crawler.settings import *
@@ -38,7 +42,7 @@ DUPEFILTER_CLASS = "leaky.LeakyDupeFilter"
 
 def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the demo with a small site and a server of its own."""
-    command = [sys.executable, "-m", "example_project.demo", "--pages", f"{SITE.pages}", "--links", f"{SITE.links}"]
+    command = [sys.executable, "-m", "devtools.demo", "--pages", f"{SITE.pages}", "--links", f"{SITE.links}"]
     inherited = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     return subprocess.run(
         [*command, "--timeout", f"{TIMEOUT}"],

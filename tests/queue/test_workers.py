@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from devtools.waiting import until
 from scrapy_bloom import keys
 from scrapy_bloom.custody import Waiting
 from scrapy_bloom.workers import Workers
-from tests.support.faults import until
 
 LEASE = 0.4
 Make = Callable[[], Workers]

@@ -18,6 +18,7 @@ from scrapy.settings import Settings
 from scrapy.statscollectors import StatsCollector
 from scrapy_redis.dupefilter import RFPDupeFilter
 
+from devtools.waiting import until
 from scrapy_bloom import (
     BloomFilter,
     BloomRFPDupeFilter,
@@ -29,7 +30,6 @@ from scrapy_bloom.config import BloomConfig
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.job import KEY_FILE
 from scrapy_bloom.stats import FILTERED, NAMES, RECOVERED
-from tests.support.faults import until
 from tests.support.in_process import ShopSpider, start
 from tests.support.servers import KINDS, Server, running
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from scrapy import Request, Spider
 
-from benchmarks.trips import counting
+from devtools.round_trips import counting
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from tests.support import crawling
 from tests.support.in_process import start

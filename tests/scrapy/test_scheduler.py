@@ -15,12 +15,14 @@ from scrapy import Request, Spider, signals
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
+from devtools.crawl_process import LIMIT
+from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.outbox import Parcel, Undelivered
 from tests.support import crawling
-from tests.support.faults import chain, tree, until
 from tests.support.in_process import start
+from tests.support.pages import chain, tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -257,12 +259,12 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
 
         def hold(_: str) -> None:
             held.set()
-            release.wait(crawling.LIMIT)
+            release.wait(LIMIT)
 
         played.site.on["/page/1"] = hold
         client.rpush(start_key, "/page/1")
         busy = played.start("busy", settings)
-        assert held.wait(crawling.LIMIT)
+        assert held.wait(LIMIT)
         # Not before: what the other takes from the list is nobody's work until it is in the queue.
         idle = played.start("idle", settings)
         until(lambda: client.zcard(f"{key}:queue:workers") == 2)
@@ -347,7 +349,7 @@ def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_pat
     """A worker that waits for another one asks as often as it always did, however long it waits."""
     release = threading.Event()
     with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
-        played.site.on["/page/1"] = lambda _: release.wait(crawling.LIMIT)
+        played.site.on["/page/1"] = lambda _: release.wait(LIMIT)
         workers = [played.start(name, OURS) for name in ("left", "right")]
         until(lambda: client.zcard(f"{key}:queue:workers") == 2 and "/page/1" in played.site.paths)
 

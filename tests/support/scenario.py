@@ -1,16 +1,19 @@
 """Sites whose every page is linked once, and crawls of them in which something happens, by several workers or one."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import redis
 
+from devtools.crawl_process import Crawl, CrawlProcess
+from devtools.site import Links, Site, serving
+from devtools.spiders import links as links_spider
 from tests.support import crawling
-from tests.support.crawling import Crawl, Worker
-from tests.support.faults import Links, Moments, ledger_settings, read_ledger, serving_once
-from tests.support.sites import Site
+from tests.support.moments import Moments
 
 PAGES = 121
 DELAY = 0.02
@@ -32,21 +35,21 @@ Kind = dict[str, object]
 
 
 class Scene:
-    """A site, its moments, and crawls of it that share a queue, a filter and a ledger; `spider` is the file of one."""
+    """A site, its moments, and crawls of it that share a queue and a filter; `spider` is the file of one."""
 
     def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
         self.site = site
         self.moments = moments
-        self.workers: list[Worker] = []
-        self.spider = crawling.__file__
+        self.workers: list[CrawlProcess] = []
+        self.spider = links_spider.__file__
         self._directory = directory
-        self._ledger = directory / "ledger"
-        self._settings = {**settings, **ledger_settings(self._ledger)}
+        self._settings = settings
 
     @property
     def fetched(self) -> Counter[str]:
         """How often spiders got each page."""
-        return Counter(read_ledger(self._ledger, self.site))
+        urls = [url for worker in self.workers for url in worker.received]
+        return Counter(url.removeprefix(self.site.url) or "/" for url in urls)
 
     @property
     def missed(self) -> set[str]:
@@ -58,10 +61,10 @@ class Scene:
         """How many fetches were not the first of their page."""
         return self.fetched.total() - len(self.fetched)
 
-    def start(self, name: str, kind: Kind, **settings: object) -> Worker:
+    def start(self, name: str, kind: Kind, **settings: object) -> CrawlProcess:
         """A worker that begins to crawl."""
         settings = {**self._settings, **kind, **settings}
-        worker = Worker(name, self.site.url, self._directory, settings, self.spider)
+        worker = crawling.begin(name, self.site.url, self._directory, settings, self.spider)
         self.workers.append(worker)
         return worker
 
@@ -83,15 +86,15 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
     }
-    with serving_once(links, delay) as (site, moments):
+    with serving(links) as site:
+        site.before = moments = Moments(delay)
         played = Scene(site, moments, directory, settings)
         try:
             yield played
             moments.check()
         finally:
             for worker in played.workers:
-                worker.process.kill()
-                worker.process.wait()
+                worker.kill()
 
 
 def keys_of(client: redis.Redis, key: str) -> set[str]:
@@ -116,3 +119,9 @@ def assert_ended_well(*crawls: Crawl) -> None:
         assert "Traceback" not in ended.log
         assert ended.exit_code == 0
         assert ended.stats["finish_reason"] == "finished"
+
+
+def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    """Show a line, which pytest-xdist passes on by stderr alone."""
+    with capsys.disabled():
+        print(f"\n{line}", file=sys.stderr)

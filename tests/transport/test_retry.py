@@ -25,6 +25,7 @@ from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
+from devtools.waiting import LIMIT, until
 from scrapy_bloom import (
     BloomError,
     BloomFilter,
@@ -35,7 +36,7 @@ from scrapy_bloom import (
     UnavailableError,
 )
 from tests.support.fault_proxy import CUTS, DONE, Place, Proxy, at_random, proxying
-from tests.support.faults import LIMIT, tell, until
+from tests.support.scenario import tell
 from tests.support.servers import KINDS, Server, free_port, running
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test

@@ -6,7 +6,7 @@ from typing import Any
 from scrapy import Request, Spider
 from scrapy.http import Response
 
-from ..links import same_host
+from crawler.links import same_host
 
 
 class SharedSpider(Spider):

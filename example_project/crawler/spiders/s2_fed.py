@@ -9,7 +9,7 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy_redis.spiders import RedisSpider
 
-from ..links import same_host
+from crawler.links import same_host
 
 
 class FedSpider(RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types

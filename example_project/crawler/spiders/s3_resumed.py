@@ -3,13 +3,13 @@
 Each time with `scrapy crawl resumed -a start_url=URL`; delete the keys `resumed:*` to begin anew.
 """
 
-from .s1_shared import SharedSpider
+from crawler.spiders.s1_shared import SharedSpider
 
 
 class ResumedSpider(SharedSpider):
     """Leaves queue and filter in Redis when it closes; a page fetched before is not fetched again.
 
-    Without the setting, the first worker to close clears both, also under the others.
+    Without the setting, the last worker to close clears both.
     """
 
     name = "resumed"

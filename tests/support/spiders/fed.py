@@ -5,7 +5,7 @@ from typing import Any
 from scrapy import Request
 from scrapy_redis.spiders import RedisSpider
 
-from tests.support.crawling import LinksSpider
+from devtools.spiders.links import LinksSpider
 
 
 class FedSpider(LinksSpider, RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types

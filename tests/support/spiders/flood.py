@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scrapy import Request
 
-from tests.support.crawling import LinksSpider
+from devtools.spiders.links import LinksSpider
 
 NUMBER = 3000
 

@@ -1,0 +1,116 @@
+"""Fills filters by workers that are filters of their own over one store, and asks for what was never added.
+
+They are stepped one after another in this process, so that a filling goes the same way each time; `processes` fills by
+processes.
+"""
+
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+import redis
+
+from benchmarks.harness.outcome import Outcome, total
+from benchmarks.subjects.fillings import ONE_BY_ONE, Filling, turns
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.filter import Filter
+from scrapy_bloom.store import MemoryStore
+
+CHUNK = 5_000
+
+
+class Clock:
+    """A clock that goes with the additions, which is the server's and the workers' at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Seconds since some moment."""
+        return self.now
+
+
+def on_server(filling: Filling, connect: Callable[[], redis.Redis]) -> Outcome:
+    """Fill a filter on a server, by workers with a client each, and ask it."""
+    key = f"promise:{uuid.uuid4().hex}"
+    with ExitStack() as stack:
+
+        def open_filter() -> Filter:
+            return BloomFilter(stack.enter_context(connect()), key, **parameters(filling))
+
+        bloom = fill(filling, open_filter, lambda _: None)
+        outcome = ask(filling, bloom)
+        bloom.clear()
+    return outcome
+
+
+def in_memory(filling: Filling) -> Outcome:
+    """Fill filters in this process's memory, each by workers that share its store, and ask them."""
+    return total([_in_memory(filling, series) for series in range(filling.filters)])
+
+
+def items(name: str, series: int, start: int, end: int) -> list[bytes]:
+    """Items that are the same for the same arguments only."""
+    return [b"%s %d %d" % (name.encode(), series, number) for number in range(start, end)]
+
+
+def parameters(filling: Filling) -> dict[str, Any]:
+    """The arguments of a worker's BloomFilter; none answers from a cache, which is never wrong."""
+    plan = asdict(filling.plan)
+    return {**{name: plan[name] for name in ("capacity", "error_rate", "expansion", "ttl")}, "cache_size": 0}
+
+
+def fill(filling: Filling, open_filter: Callable[[], Filter], after: Callable[[int], None], series: int = 0) -> Filter:
+    """Let workers take their turns, and call `after` each with the number of items; gives a worker's filter."""
+    opened = [] if filling.way in ONE_BY_ONE else [open_filter() for _ in range(filling.workers)]
+    begin = 0
+    for turn in turns(filling):
+        if turn.worker == len(opened):
+            opened.append(open_filter())
+        add(opened[turn.worker], items("added", series, begin, begin + turn.items))
+        begin += turn.items
+        after(turn.items)
+    return opened[0]
+
+
+def add(bloom: Filter, batch: list[bytes]) -> None:
+    """Add a batch, or a single item as crawls without batches do."""
+    if len(batch) == 1:
+        bloom.add(batch[0])
+    else:
+        bloom.add_many(batch)
+
+
+def ask(filling: Filling, bloom: Filter, series: int = 0) -> Outcome:
+    """Ask a filter for items that were never added, and read its bits."""
+    wrong = sum(
+        sum(bloom.contains_many(items("never", series, start, min(start + CHUNK, filling.asked))))
+        for start in range(0, filling.asked, CHUNK)
+    )
+    info = bloom.info()
+    first = info.by_layer[0]
+    return Outcome(
+        filling.error_rate,
+        wrong,
+        filling.asked,
+        info.layers,
+        first.estimated_count / first.capacity,
+        max(layer.estimated_error_rate / layer.error_rate for layer in info.by_layer),
+        info.estimated_error_rate,
+    )
+
+
+def _in_memory(filling: Filling, series: int) -> Outcome:
+    clock = Clock()
+    store = MemoryStore(clock)
+
+    def go_on(added: int) -> None:
+        if filling.ttl and filling.pace:
+            clock.now += filling.ttl * added / (filling.pace * filling.capacity)
+
+    def open_filter() -> Filter:
+        return Filter(store, "k", filling.plan, cache_size=0, monotonic=clock)
+
+    return ask(filling, fill(filling, open_filter, go_on, series), series)

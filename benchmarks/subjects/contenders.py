@@ -1,0 +1,113 @@
+"""What a crawl can choose from to know its repeats, each as a crawl would build it."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.test import get_crawler
+from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
+from scrapy_redis.scheduler import Scheduler
+from scrapy_redis_bloomfilter.dupefilter import RFPDupeFilter as ForkDupeFilter
+
+from devtools.servers import Server, memory_usage
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+
+SCRAPY = "Scrapy, in memory"
+SET = "scrapy-redis, SET"
+FORK = "scrapy-redis-bloomfilter"
+BF_ADD = "RedisBloom, BF.ADD"
+OURS = "scrapy-bloom"
+STOCK_SCHEDULER = "scrapy-redis with its Scheduler"
+OUR_SCHEDULER = "scrapy-bloom with BloomScheduler"
+
+DUPEFILTERS = (SCRAPY, SET, FORK, BF_ADD, OURS)
+SCHEDULERS = (STOCK_SCHEDULER, OUR_SCHEDULER)
+
+CAPACITY = 1_000_000
+ERROR_RATE = 1e-6
+
+
+class BfAddDupeFilter(SetDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
+    """scrapy-redis's filter with RedisBloom in the place of its SET."""
+
+    def __init__(self, server: Any, key: str, debug: bool = False) -> None:
+        super().__init__(server, key, debug)
+        server.execute_command("BF.RESERVE", key, ERROR_RATE, CAPACITY)
+
+    def request_seen(self, request: Request) -> bool:
+        """Whether the filter has the fingerprint."""
+        return not self.server.execute_command("BF.ADD", self.key, self.request_fingerprint(request))
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of them at work.
+
+    `page` is given the requests of a page, and says for each whether it is dropped; `after` is what follows a page and
+    is not part of knowing repeats; `end` deletes all data.
+    """
+
+    page: Callable[[Sequence[Request]], list[bool]]
+    after: Callable[[], object]
+    memory_bytes: Callable[[], int]
+    end: Callable[[], object]
+
+
+def build(name: str, server: Server, client: redis.Redis, key: str) -> Contender:
+    """One that has seen nothing, over a server and a key of its own; `client` is to look at both."""
+    filters = {SET: SetDupeFilter, FORK: ForkDupeFilter, BF_ADD: BfAddDupeFilter, OURS: BloomRFPDupeFilter}
+    settings = {
+        "REDIS_URL": server.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"queue of {key}",
+        "DUPEFILTER_CLASS": BloomRFPDupeFilter if name == OUR_SCHEDULER else SetDupeFilter,
+        "BLOOMFILTER_CAPACITY": CAPACITY,
+        "BLOOMFILTER_ERROR_RATE": ERROR_RATE,
+    }
+    crawler = get_crawler(BenchSpider, settings)
+    crawler.spider = BenchSpider.from_crawler(crawler)
+    if name in SCHEDULERS:
+        return _scheduler(BloomScheduler if name == OUR_SCHEDULER else Scheduler, crawler, client, key)
+    if name == SCRAPY:
+        in_memory = RFPDupeFilter.from_crawler(crawler)
+        return _dupefilter(in_memory, lambda: _size(in_memory._fingerprints), lambda: None)
+    with contextlib.redirect_stdout(sys.stderr):  # the fork prints its parameters
+        dupefilter = filters[name].from_spider(crawler.spider)
+    return _dupefilter(dupefilter, lambda: memory_usage(client, key), dupefilter.clear)
+
+
+class BenchSpider(Spider):
+    """The spider whose requests are given."""
+
+    name = "bench"
+
+
+def _dupefilter(dupefilter: Any, memory_bytes: Callable[[], int], end: Callable[[], object]) -> Contender:
+    seen = dupefilter.request_seen
+    return Contender(lambda requests: [seen(request) for request in requests], lambda: None, memory_bytes, end)
+
+
+def _scheduler(kind: Any, crawler: Crawler, client: redis.Redis, key: str) -> Contender:
+    scheduler = kind.from_crawler(crawler)
+    scheduler.open(crawler.spider)
+    enqueue = scheduler.enqueue_request
+
+    def page(requests: Sequence[Request]) -> list[bool]:
+        dropped = [not enqueue(request) for request in requests]
+        if isinstance(scheduler, BloomScheduler):
+            scheduler.deliver()
+        return dropped
+
+    return Contender(
+        page, scheduler.next_request, lambda: memory_usage(client, key), lambda: scheduler.close("finished")
+    )
+
+
+def _size(fingerprints: set[bytes]) -> int:
+    return sys.getsizeof(fingerprints) + sum(map(sys.getsizeof, fingerprints))

@@ -1,0 +1,37 @@
+"""What a measured crawl took, written to a file at its end."""
+
+import json
+from pathlib import Path
+from typing import Self
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+
+from benchmarks.subjects.crawl_schedulers import SENT, Timed
+
+PATH_SETTING = "CRAWL_RESULT"
+
+
+class CrawlResult:
+    """The extension that writes it, when every stat is in its place."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Write the result of a crawler, to the file that a setting names."""
+        self = cls(crawler)
+        crawler.signals.connect(self._engine_stopped, signals.engine_stopped)
+        return self
+
+    def _engine_stopped(self) -> None:
+        stats = self._crawler.stats.get_stats() if self._crawler.stats else {}
+        result = {
+            "began": stats["start_time"].timestamp(),
+            "ended": stats["finish_time"].timestamp(),
+            "pages": stats.get("response_received_count", 0),
+            "scheduler_seconds": Timed.seconds,
+            "round_trips": SENT.trips,
+        }
+        Path(self._crawler.settings[PATH_SETTING]).write_text(json.dumps(result))

@@ -1,0 +1,98 @@
+"""The filters that can grow, behind one interface: ours, RedisBloom's, and that of pybloom-live."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import redis
+from pybloom_live import ScalableBloomFilter
+
+from devtools.servers import memory_usage
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.line import Client
+
+GROWS = "scrapy-bloom, 10,000"
+SIZED = "scrapy-bloom, 1,000,000"
+REDISBLOOM = "RedisBloom, 10,000"
+PYBLOOM = "pybloom-live, 10,000"
+
+
+class Size(NamedTuple):
+    """How large a filter has become, and the error rate that the fill of its bits means, None where it cannot be read.
+
+    The `bits` of RedisBloom are what BF.INFO calls its size.
+    """
+
+    layers: int
+    bits: int
+    memory_bytes: int
+    error_rate: float | None
+
+
+@dataclass(frozen=True)
+class Grower:
+    """A filter: adds a batch (True for each that was new), looks one up (True for each it holds), tells its size."""
+
+    add: Callable[[list[str]], list[bool]]
+    contains: Callable[[list[str]], list[bool]]
+    size: Callable[[], Size]
+
+
+def _ours(client: redis.Redis, capacity: int, error_rate: float) -> Grower:
+    key = f"bench:ours:{capacity}:{error_rate}"
+    bloom = BloomFilter(client, key, capacity=capacity, error_rate=error_rate, cache_size=0)
+
+    def size() -> Size:
+        info = bloom.info()
+        return Size(info.layers, info.bits, memory_usage(client, key), info.estimated_error_rate)
+
+    return Grower(bloom.add_many, bloom.contains_many, size)
+
+
+def _redisbloom(client: redis.Redis, capacity: int, error_rate: float) -> Grower:
+    key = f"bench:redisbloom:{error_rate}"
+    commands: Client = client
+    commands.execute_command("BF.RESERVE", key, error_rate, capacity, "EXPANSION", 2)
+
+    def batch(command: str) -> Callable[[list[str]], list[bool]]:
+        return lambda items: [bool(said) for said in commands.execute_command(command, key, *items)]
+
+    def size() -> Size:
+        info = commands.execute_command("BF.INFO", key)
+        return Size(info[b"Number of filters"], 8 * info[b"Size"], memory_usage(client, key), None)
+
+    return Grower(batch("BF.MADD"), batch("BF.MEXISTS"), size)
+
+
+def _pybloom(capacity: int, error_rate: float) -> Grower:
+    bloom = ScalableBloomFilter(capacity, error_rate, ScalableBloomFilter.SMALL_SET_GROWTH)
+
+    def size() -> Size:
+        layers = bloom.filters
+        by_fill = sum((layer.bitarray.count() / layer.num_bits) ** layer.num_slices for layer in layers)
+        bits = sum(layer.num_bits for layer in layers)
+        return Size(len(layers), bits, sum(layer.bitarray.nbytes for layer in layers), by_fill)
+
+    return Grower(
+        lambda items: [not bloom.add(item) for item in items], lambda items: [item in bloom for item in items], size
+    )
+
+
+# Made from a client, the capacity that most ask for, that which fits, and the error rate. The slowest is first, so that
+# it is not left to run alone.
+MAKERS: dict[str, Callable[[redis.Redis, int, int, float], Grower]] = {
+    GROWS: lambda client, asked, _, rate: _ours(client, asked, rate),
+    SIZED: lambda client, _, fitting, rate: _ours(client, fitting, rate),
+    REDISBLOOM: lambda client, asked, _, rate: _redisbloom(client, asked, rate),
+    PYBLOOM: lambda _, asked, __, rate: _pybloom(asked, rate),
+}
+
+
+def module_version(client: Client) -> str:
+    """RedisBloom's version, to follow that of the server; nothing where it is not loaded."""
+    modules: list[dict[bytes, Any]] = client.execute_command("MODULE LIST")
+    for module in modules:
+        if module[b"name"] == b"bf":
+            number = int(module[b"ver"])
+            return f", RedisBloom {number // 10_000}.{number // 100 % 100}.{number % 100}"
+    return ""

@@ -1,0 +1,173 @@
+"""What remembers the last repeats: the candidates over the links of two real sites.
+
+A bounded memory of URLs is asked about each link and told of it when it does not know it. Hits are of all links; an
+unbounded set has the most that there can be. Time is of the asking and telling; bytes are those of the container,
+without the URLs. Last comes what a process takes for all that it may remember: URLs, fingerprints and both containers.
+"""
+
+import sys
+import time
+import tracemalloc
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from statistics import median
+from typing import Any, Protocol
+
+import cachetools
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+
+from benchmarks.harness import report
+from benchmarks.harness.interleaved import interleave, ratio
+from benchmarks.harness.options import Asked
+from benchmarks.harness.plots import Plot
+from benchmarks.harness.urls import urls
+from benchmarks.suites.repeats import POSTGRESQL, PYTHON, streams
+from scrapy_bloom.cache import Recent
+from scrapy_bloom.fingerprints import Remembered
+from scrapy_bloom.options import DEFAULT_CACHE_SIZE
+
+SIZES = (256, 1_024, 65_536)
+ROUNDS = 5
+OURS = "Recent: two generations"
+
+
+class Memory(Protocol):
+    """A candidate."""
+
+    def get(self, key: str) -> Any:
+        """The value, or None."""
+
+    def put(self, key: str, value: bool) -> None:
+        """Remember it."""
+
+
+class Lru:
+    """An OrderedDict that forgets what was met least recently."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.known: OrderedDict[str, bool] = OrderedDict()
+
+    def get(self, key: str) -> bool | None:
+        """The value, which is the last one to be forgotten now."""
+        value = self.known.get(key)
+        if value:
+            self.known.move_to_end(key)
+        return value
+
+    def put(self, key: str, value: bool) -> None:
+        """Remember it, and forget another."""
+        if len(self.known) >= self._size:
+            self.known.popitem(last=False)
+        self.known[key] = value
+
+
+class Library(cachetools.LRUCache):  # type: ignore[misc]  # it is not installed where the types are checked
+    """cachetools' LRUCache."""
+
+    def put(self, key: str, value: bool) -> None:
+        """Remember it."""
+        self[key] = value
+
+
+class Everything(dict[str, bool]):
+    """Forgets nothing."""
+
+    def put(self, key: str, value: bool) -> None:
+        """Remember it."""
+        self[key] = value
+
+
+CANDIDATES: dict[str, Callable[[int], Any]] = {
+    OURS: Recent,
+    "LRU: OrderedDict": Lru,
+    "LRU: cachetools": Library,
+    "a dict, unbounded": lambda _: Everything(),
+}
+
+
+def run(_: Asked) -> list[Plot]:
+    """Ask each candidate about every link."""
+    for site, pages in streams().items():
+        if site in (PYTHON, POSTGRESQL):
+            _measure(site, list(chain.from_iterable(pages)))
+    _print_process()
+    return []
+
+
+def _print_process() -> None:
+    """What a process allocates for the repeats that it remembers, when it remembers as many as it may."""
+    rows = []
+    for size in (1_024, DEFAULT_CACHE_SIZE):
+        tracemalloc.start()
+        remembered = Remembered(lambda request: fingerprint(request).hex(), size)
+        seen: Recent[bytes, bool] = Recent(size)
+        for link in urls(0, 2 * size):
+            seen.put(remembered(Request(link)), True)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        rows.append((f"{size:,}", f"{taken / 1e6:.1f}", f"{taken / size:.0f}"))
+    length = sum(map(len, urls(0, 1000))) / 1000
+    report.table(
+        f"A process that remembers all it may (BLOOMFILTER_CACHE_SIZE), with URLs of {length:.0f} characters:",
+        ("repeats", "MB", "bytes each"),
+        rows,
+    )
+
+
+def _measure(site: str, links: list[str]) -> None:
+    rows = []
+    for size in SIZES:
+        runs = {name: Run(make, size, links) for name, make in CANDIDATES.items()}
+        costs = interleave(ROUNDS, {name: each.take for name, each in runs.items()})
+        rows += [
+            (
+                f"{name}, {size:,}",
+                f"{runs[name].hits / len(links):.2%}",
+                report.times(ratio(cost, costs[OURS])),
+                f"{median(cost) / len(links) * 1e9:.0f}",
+                f"{runs[name].bytes:,}",
+            )
+            for name, cost in costs.items()
+        ]
+    columns = ("candidate, size", "hits", "time to ours", "ns a link", "bytes of the container")
+    report.table(f"{site}: {len(links):,} links, medians of {ROUNDS} rounds.", columns, rows)
+
+
+@dataclass
+class Run:
+    """A candidate over a stream: its hits and its bytes at the end."""
+
+    make: Callable[[int], Any]
+    size: int
+    links: list[str]
+    hits: int = 0
+    bytes: int = 0
+
+    def take(self) -> float:
+        """Begin with nothing, and give the seconds that it took."""
+        memory = self.make(self.size)
+        # As in a crawl, each link is a string of its own, whose hash is not known yet.
+        self.hits, seconds = _ask(memory, [(link + " ")[:-1] for link in self.links])
+        self.bytes = _bytes(memory)
+        return seconds
+
+
+def _ask(memory: Memory, links: list[str]) -> tuple[int, float]:
+    hits = 0
+    get, put = memory.get, memory.put
+    started = time.perf_counter()
+    for link in links:
+        if get(link):
+            hits += 1
+        else:
+            put(link, True)
+    return hits, time.perf_counter() - started
+
+
+def _bytes(memory: Any) -> int:
+    parts = [memory, *getattr(memory, "__dict__", {}).values()]
+    return sum(sys.getsizeof(part) for part in parts if isinstance(part, dict))

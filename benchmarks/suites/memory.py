@@ -1,0 +1,210 @@
+"""The bytes of a filter on a server beside the textbook's fewest, a SET's and RedisBloom's; its error rate as it fills.
+
+Nothing is rounded in a filter's favour: bytes are MEMORY USAGE of all its keys, the hash of its parameters included.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import redis
+
+from benchmarks.harness import redisbloom, report
+from benchmarks.harness.digests import fingerprints
+from benchmarks.harness.options import Asked
+from benchmarks.harness.plots import Lines, Plot
+from devtools.servers import Server, available, memory_usage, running
+from scrapy_bloom import BloomFilter
+
+
+class Case(NamedTuple):
+    """What is asked of a filter."""
+
+    capacity: int
+    error_rate: float
+    expansion: int
+
+    @property
+    def textbook_bits(self) -> float:
+        """The fewest bits of any Bloom filter that keeps the promise: -n ln p / (ln 2)^2."""
+        return -self.capacity * math.log(self.error_rate) / math.log(2) ** 2
+
+
+RATES = (1e-3, 1e-6)
+SET_SIZES = (10_000, 100_000, 1_000_000)
+BATCH = 10_000
+
+PROMISED = Case(5_000_000, 1e-6, 0)
+MOST_TIMES_TEXTBOOK = 1.06
+MOST_TIMES_BITS = 1.03
+
+# The error rate as a filter fills: so many more are looked up at each of these parts of its capacity.
+FILLED = Case(100_000, 1e-3, 2)
+PARTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0)
+STRANGERS = 200_000
+OURS, REDISBLOOM = "scrapy-bloom", "RedisBloom"
+
+
+@dataclass
+class Measured:
+    """What one server said: bits and bytes by case, RedisBloom's bytes, and bytes a member of a SET by its size."""
+
+    bits: dict[Case, int] = field(default_factory=dict)
+    filters: dict[Case, int] = field(default_factory=dict)
+    redisbloom: dict[Case, int] = field(default_factory=dict)
+    sets: dict[int, float] = field(default_factory=dict)
+
+    def times_textbook(self, case: Case) -> float:
+        """The bits over the textbook's fewest; they are the same on every server."""
+        return self.bits[case] / case.textbook_bits
+
+    def times_bits(self, case: Case) -> float:
+        """MEMORY USAGE over what the bits alone would take."""
+        return self.filters[case] * 8 / self.bits[case]
+
+    def to_redisbloom(self, case: Case) -> str:
+        """RedisBloom's bytes over those of the filter, where it is there."""
+        return f"{self.redisbloom[case] / self.filters[case]:.2f}" if self.redisbloom else "-"
+
+    def a_member(self, number: int) -> float:
+        """Bytes a member of a SET of so many; of a million, where there are more."""
+        return self.sets[min(number, max(self.sets))]
+
+
+def run(asked: Asked) -> list[Plot]:
+    """Measure on each server that there is, and print them side by side."""
+    powers = range(4, 9 if asked.large else 8)
+    cases = [Case(10**power, rate, expansion) for rate in RATES for power in powers for expansion in (0, 2)]
+    cases += [PROMISED, PROMISED._replace(expansion=2)]
+    options = redisbloom.server_options()
+    found: dict[str, Measured] = {}
+    for kind in available():
+        with running(kind, *options) as server, server.client(protocol=3) as client:
+            found[server.name] = _measure(server, client, cases, has_module=bool(options))
+    _print_filters(found, cases)
+    rows = [(f"{members:,}", *(f"{each.sets[members]:.1f}" for each in found.values())) for members in SET_SIZES]
+    report.table("Bytes a URL of a SET of fingerprints:", ("members", *found), rows)
+    name, measured = next(iter(found.items()))
+    promise = f"{PROMISED.capacity:,} at {PROMISED.error_rate:g}, expansion {PROMISED.expansion}"
+    report.target(f"bits of {promise}, times the textbook's,", measured.times_textbook(PROMISED), MOST_TIMES_TEXTBOOK)
+    report.target(f"bytes of {promise}, times its bits on {name},", measured.times_bits(PROMISED), MOST_TIMES_BITS)
+    with running(available()[0], *options) as server, server.client(protocol=3) as client:
+        curves = _fill(server, client, [OURS, *([REDISBLOOM] if options else [])])
+    return [_plot_bytes(measured, cases), curves]
+
+
+def _measure(server: Server, client: redis.Redis, cases: Iterable[Case], *, has_module: bool) -> Measured:
+    measured = Measured()
+    for case in cases:
+        bloom = BloomFilter(client, "bench:bloom", **case._asdict())
+        # The first addition makes it.
+        bloom.add("first")
+        measured.bits[case] = bloom.info().bits
+        measured.filters[case] = memory_usage(client, "bench:bloom")
+        bloom.clear()
+        if has_module:
+            _reserve(client, "bench:redisbloom", case)
+            measured.redisbloom[case] = memory_usage(client, "bench:redisbloom")
+            client.delete("bench:redisbloom")
+    report.say(f"  filters on {server.name}")
+    endless = fingerprints()
+    for members in SET_SIZES:
+        while (count := client.scard("bench:set")) < members:
+            client.sadd("bench:set", *islice(endless, min(BATCH, members - count)))
+        measured.sets[members] = memory_usage(client, "bench:set") / members
+    report.say(f"  a SET on {server.name}")
+    return measured
+
+
+def _reserve(client: Any, key: str, case: Case) -> None:
+    how = ("EXPANSION", case.expansion) if case.expansion else ("NONSCALING",)
+    client.execute_command("BF.RESERVE", key, case.error_rate, case.capacity, *how)
+
+
+def _print_filters(found: dict[str, Measured], cases: Sequence[Case]) -> None:
+    servers = list(found.values())
+    rows = [
+        (
+            f"{case.capacity:,}",
+            f"{case.error_rate:g}",
+            f"{case.expansion}",
+            f"{servers[0].times_textbook(case):.3f}",
+            " / ".join(f"{each.times_bits(case):.3f}" for each in servers),
+            " / ".join(f"{each.a_member(case.capacity) * case.capacity / each.filters[case]:.1f}" for each in servers),
+            " / ".join(each.to_redisbloom(case) for each in servers),
+            " / ".join(f"{each.filters[case] / case.capacity:.2f}" for each in servers),
+        )
+        for case in cases
+    ]
+    report.table(
+        f"Filters as they are created, on {' / '.join(found)}:",
+        (
+            "capacity",
+            "error rate",
+            "expansion",
+            "bits to textbook",
+            "bytes to bits",
+            "SET to filter",
+            "RedisBloom to filter",
+            "bytes a URL",
+        ),
+        rows,
+    )
+    report.line(f"\nSETs of more than {max(SET_SIZES):,} are taken to need as many bytes a URL as one of that many.")
+
+
+def _plot_bytes(measured: Measured, cases: Sequence[Case]) -> Lines:
+    curves: dict[str, list[tuple[float, float]]] = {}
+    sizes = {OURS: measured.filters, **({REDISBLOOM: measured.redisbloom} if measured.redisbloom else {})}
+    for rate in RATES:
+        chosen = [case for case in cases if case == Case(case.capacity, rate, 2) and case.capacity != PROMISED.capacity]
+        for name, size in sizes.items():
+            curves[f"{name}, {rate:g}"] = [(case.capacity, size[case] / case.capacity) for case in chosen]
+        curves[f"textbook, {rate:g}"] = [(case.capacity, case.textbook_bits / 8 / case.capacity) for case in chosen]
+    curves["SET"] = [(size, measured.sets[size]) for size in SET_SIZES]
+    return Lines("memory", "Bytes a URL", "URLs", "bytes a URL", curves)
+
+
+def _fill(server: Server, client: redis.Redis, names: Sequence[str]) -> Lines:
+    """Fill filters, and look up what was never added on the way."""
+    bloom = BloomFilter(client, "bench:fill", **FILLED._asdict(), cache_size=0)
+    if REDISBLOOM in names:
+        _reserve(client, "bench:fill:bf", FILLED)
+    commands: Any = client
+    adds: dict[str, Any] = {
+        OURS: bloom.add_many,
+        REDISBLOOM: lambda some: commands.execute_command("BF.MADD", "bench:fill:bf", *some),
+    }
+    asks: dict[str, Any] = {
+        OURS: bloom.contains_many,
+        REDISBLOOM: lambda some: commands.execute_command("BF.MEXISTS", "bench:fill:bf", *some),
+    }
+    endless = fingerprints()
+    strangers = list(islice(endless, STRANGERS))
+    rows, added = [], 0
+    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for part in PARTS:
+        while added < part * FILLED.capacity:
+            some = list(islice(endless, min(BATCH, int(part * FILLED.capacity) - added)))
+            added += len(some)
+            for name in names:
+                adds[name](some)
+        found = {name: sum(list(asks[name](some)).count(True) for some in _chunks(strangers)) for name in names}
+        for name in names:
+            curves[name].append((added, max(found[name], 0.5) / STRANGERS))
+        rows.append((f"{part:g}", *(report.rate(found[name], STRANGERS) for name in names)))
+        report.say(f"  filled to {part:g}")
+    report.table(
+        f"Error rate measured as filters of {FILLED.capacity:,} at {FILLED.error_rate:g} fill, and grow beyond. "
+        f"{server.name}; {STRANGERS:,} looked up each time, 95 % intervals.",
+        ("added to capacity", *names),
+        rows,
+    )
+    title = f"Error rate as a filter of {FILLED.capacity:,} at {FILLED.error_rate:g} fills"
+    return Lines("fill", title, "URLs added", "error rate", curves)
+
+
+def _chunks(each: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (each[start : start + BATCH] for start in range(0, len(each), BATCH))

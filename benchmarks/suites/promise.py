@@ -1,0 +1,167 @@
+"""The error rate that is kept, or not: filters filled in the ways that workers of real crawls may fill them.
+
+*Staggered* workers open the filter one after another, each adds a hundredth of the capacity, and then all go on in
+turns. *Idle* ones do the same, but wait while one of them fills the filter to 95 %. *Forked* ones go on with a filter
+object of their parent, which has added a tenth. Of *uneven* ones a single one makes 99 % of the additions, and *equal*
+ones take turns from the beginning. Workers are filters with clients of their own, stepped in one process over one
+server; in the rows that say so they are processes, or share a store in memory. A TTL of a day is one in which nothing
+expires; one of 100 seconds is that of a clock that goes with the additions: behind it is how many times the capacity is
+met within each TTL.
+
+Items that were never added are asked for. The promise is broken where even the low end of the interval is above it, or
+where the filter's bits say so; at 1e-6 the answers alone would tell too little.
+"""
+
+import logging
+from functools import partial
+from typing import NamedTuple
+
+from benchmarks.harness import fill_by_processes, fill_by_turns, report
+from benchmarks.harness.options import Asked
+from benchmarks.harness.outcome import Outcome
+from benchmarks.harness.parallel import spread
+from benchmarks.harness.plots import Plot
+from benchmarks.subjects.fillings import EQUAL, FORKED, IDLE, STAGGERED, UNEVEN, Filling
+from devtools.servers import Address, running
+from scrapy_bloom.metadata import NO_IDENTITY, Plan
+
+DAY = 86_400.0
+
+# The longest first.
+ON_A_SERVER = (
+    Filling(STAGGERED, 16, 1_000_000, 1e-6, asked=300_000),
+    Filling(EQUAL, 64, 400_000, 1e-3, batch=10_000, asked=200_000),
+    Filling(STAGGERED, 12, 100_000, 1e-6, times=2.5, asked=1_000_000),
+    Filling(STAGGERED, 32, 20_000, 1e-4, expansion=10, times=10, asked=300_000),
+    Filling(UNEVEN, 8, 100_000, 1e-6, batch=100, asked=300_000),
+    Filling(EQUAL, 2, 5_000, 1e-4, times=10, batch=1, asked=200_000),
+    Filling(EQUAL, 8, 1_000, 1e-3, ttl=DAY, times=100, batch=100),
+    Filling(IDLE, 64, 100_000, 1e-3, times=2.5, batch=100),
+    Filling(EQUAL, 64, 20_000, 1e-2, ttl=DAY, times=10, batch=10_000),
+    Filling(STAGGERED, 8, 100_000, 1e-3, batch=100, asked=300_000),
+    Filling(EQUAL, 8, 100_000, 1e-6, expansion=0, times=1, asked=300_000),
+    Filling(EQUAL, 8, 100_000, 1e-3, expansion=0, times=1, batch=100, asked=300_000),
+    Filling(STAGGERED, 8, 5_000, 1e-2, expansion=1, times=10, batch=100),
+    Filling(UNEVEN, 2, 5_000, 1e-2, expansion=1, times=10),
+    Filling(STAGGERED, 64, 20_000, 1e-1, times=10, batch=10, asked=50_000),
+    Filling(UNEVEN, 64, 20_000, 1e-3, batch=1),
+    Filling(IDLE, 16, 20_000, 1e-2, ttl=DAY, batch=1, asked=50_000),
+    Filling(STAGGERED, 2, 20_000, 1e-2, batch=1, asked=50_000),
+)
+IN_PROCESSES = (
+    Filling(STAGGERED, 12, 100_000, 1e-6, times=2.5),
+    Filling(EQUAL, 8, 100_000, 1e-3, batch=100),
+    Filling(FORKED, 2, 100_000, 1e-6, times=2.5),
+    Filling(FORKED, 8, 100_000, 1e-3, batch=100),
+    Filling(FORKED, 64, 20_000, 1e-2, batch=1, asked=50_000),
+)
+IN_MEMORY = (
+    Filling(EQUAL, 1, 1, 1e-3, times=1_000, batch=1, asked=20_000, filters=20),
+    Filling(EQUAL, 8, 1, 1e-2, ttl=DAY, times=1_000, batch=1, asked=4_000, filters=20),
+    Filling(STAGGERED, 8, 10, 1e-2, times=1_000, batch=10, asked=5_000, filters=5),
+    Filling(EQUAL, 8, 100, 1e-2, ttl=DAY, times=1_000, batch=1, asked=10_000, filters=2),
+    Filling(EQUAL, 1, 100, 1e-1, expansion=1, times=60, batch=10, asked=10_000),
+    Filling(EQUAL, 1, 100, 1e-1, expansion=1, times=150, batch=10, asked=10_000),
+    Filling(EQUAL, 4, 5_000, 1e-3, ttl=100.0, times=10, batch=100, pace=1),
+    Filling(STAGGERED, 8, 5_000, 1e-2, ttl=100.0, times=20, batch=10, asked=50_000, pace=4),
+    Filling(EQUAL, 8, 1_000, 1e-2, expansion=1, ttl=100.0, times=20, batch=10, asked=50_000, pace=4),
+    Filling(UNEVEN, 8, 1_000, 1e-2, expansion=10, ttl=100.0, times=20, batch=1, asked=50_000, pace=4),
+    Filling(EQUAL, 4, 5_000, 1e-2, expansion=0, ttl=100.0, times=10, batch=100, pace=1),
+)
+SMALL = (
+    *(Plan(1, 1e-6), Plan(10, 1e-6), Plan(10, 1e-8), Plan(10, 1e-10), Plan(100, 1e-9), Plan(1_000, 1e-9)),
+    *(Plan(1_000, 1e-12), Plan(100_000, 1e-12), Plan(1_000_000, 1e-15)),
+)
+
+
+class Task(NamedTuple):
+    """A filling, and the server of its workers; None: they share a store in memory."""
+
+    filling: Filling
+    server: Address | None
+
+    def __str__(self) -> str:
+        return str(self.filling)
+
+
+def run(_: Asked) -> list[Plot]:
+    """Fill in every way, and print a table of what was kept, and one of what three words of hash can keep at all."""
+    with running("valkey") as server:
+        tasks = [*(Task(each, server.address) for each in ON_A_SERVER), *(Task(each, None) for each in IN_MEMORY)]
+        outcomes = spread(_measure, tasks)
+        alone: list[Outcome] = []
+        for filling in IN_PROCESSES:
+            alone.append(fill_by_processes.measure(filling, server.port, f"promise:{len(alone)}"))
+            report.say(f"  in processes: {filling}")
+    number = len(ON_A_SERVER)
+    places = {server.name: (ON_A_SERVER, outcomes[:number]), "processes": (IN_PROCESSES, alone)}
+    places["memory"] = (IN_MEMORY, outcomes[number:])
+    found = [
+        (place, filling, outcome)
+        for place, (those, their) in places.items()
+        for filling, outcome in zip(those, their, strict=True)
+    ]
+    report.table(
+        "Items added as a multiple of the capacity; the first layer's items over its capacity; both error rates over "
+        "the promised one. Several small filters are averaged.",
+        (
+            *("filling", "workers", "over", "capacity", "promise", "expansion", "TTL", "added", "batch", "layers"),
+            *("first layer", "wrong answers", "rate to promise", "95 % interval", "by its bits", "promise is"),
+        ),
+        [_row(*each) for each in sorted(found, key=lambda each: _ORDER.index(each[1].way))],
+    )
+    report.target("fillings that broke the promise,", sum(not outcome.is_kept for *_, outcome in found), 0)
+    report.table(
+        "Positions come from three words below m, the bits of a shard: a new item has the positions of one of the n "
+        "in its shard with a probability of n / m^3 (first layers, computed).",
+        ("filter", "n in a shard", "m", "n / m^3", "to its share of the promise"),
+        [_floor(plan) for plan in SMALL],
+    )
+    return []
+
+
+_ORDER = (STAGGERED, FORKED, IDLE, UNEVEN, EQUAL)
+
+
+def _measure(task: Task) -> Outcome:
+    # A filter that may not grow warns when it is full, which is what it is here for.
+    logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)
+    if task.server is None:
+        return fill_by_turns.in_memory(task.filling)
+    return fill_by_turns.on_server(task.filling, partial(task.server.client, protocol=3))
+
+
+def _row(place: str, filling: Filling, outcome: Outcome) -> tuple[str, ...]:
+    low, high = outcome.interval
+    several = f", {filling.filters} filters" if filling.filters > 1 else ""
+    return (
+        filling.way,
+        str(filling.workers),
+        f"{place}{several}",
+        f"{filling.capacity:,}",
+        f"{filling.error_rate:g}",
+        str(filling.expansion),
+        "-" if filling.ttl is None else f"{filling.ttl:,.0f} s" + (f", {filling.pace:g}" if filling.pace else ""),
+        f"{filling.times:,g}",
+        f"{filling.batch:,}",
+        f"{outcome.layers:,.0f}",
+        f"{outcome.first_layer:.2f}",
+        f"{outcome.wrong:,} of {outcome.asked:,}",
+        report.times(outcome.ratio),
+        f"{report.times(low)} to {report.times(high)}",
+        report.times(outcome.by_bits / filling.error_rate),
+        "kept" if outcome.is_kept else "BROKEN",
+    )
+
+
+def _floor(plan: Plan) -> tuple[str, ...]:
+    layer = plan.first_layer("", NO_IDENTITY, 0, 0.0)
+    held, bits = layer.capacity / layer.size.shards, layer.size.shard_bits
+    floor = held / bits**3
+    return (
+        f"{plan.capacity:,} at {plan.error_rate:g}",
+        f"{held:,.0f}",
+        f"{bits:,}",
+        f"{floor:.1e}",
+        f"{floor / layer.error_rate:.2g}",
+    )

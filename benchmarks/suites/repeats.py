@@ -1,0 +1,213 @@
+"""The links of two real sites, and a stream of new ones, replayed through what a crawl can choose from.
+
+They are given page by page, as a spider's callback would, each page as requests that nobody has looked at before. Of
+a dupefilter `request_seen` is timed. Of a scheduler all of `enqueue_request` is, and the delivery of what is buffered
+after each page: fingerprint, check, log, and for new requests also serialising and queueing, which a dupefilter leaves
+to the scheduler. Taking requests from the queue, one a page, is not timed, but its round trips count. All take turns of
+a few pages, and the answers of each are compared with those of Scrapy's own filter, which are exact.
+"""
+
+import gzip
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import redis
+from scrapy import Request
+
+from benchmarks.harness import redisbloom, report
+from benchmarks.harness.interleaved import ratio, rotated
+from benchmarks.harness.options import Asked
+from benchmarks.harness.plots import Bars
+from benchmarks.harness.urls import urls
+from benchmarks.subjects.contenders import (
+    BF_ADD,
+    DUPEFILTERS,
+    FORK,
+    OUR_SCHEDULER,
+    OURS,
+    SCHEDULERS,
+    SCRAPY,
+    SET,
+    STOCK_SCHEDULER,
+    Contender,
+    build,
+)
+from devtools.round_trips import Sent, counting
+from devtools.servers import Server, available, running
+
+Pages = Sequence[Sequence[str]]
+
+DATA = Path(__file__).parents[2] / "tests" / "data"
+PYTHON, POSTGRESQL, NEW = "Python documentation", "PostgreSQL documentation", "all new"
+ROUNDS = 5
+TURN_LINKS = 1_000
+NEW_PAGES, NEW_LINKS = 400, 25
+# What is very slow gets the first links of a stream only, in one round.
+FEW_LINKS = 20_000
+SLOW = (SET, FORK, BF_ADD, STOCK_SCHEDULER)
+
+Target = tuple[str, str, float]
+TARGETS: dict[str, tuple[Target, ...]] = {
+    PYTHON: ((OURS, SCRAPY, 0.1), (OURS, SET, 1 / 80), (OURS, FORK, 1 / 400)),
+    POSTGRESQL: ((OURS, SCRAPY, 0.6), (OUR_SCHEDULER, SCRAPY, 0.35)),
+    NEW: ((OUR_SCHEDULER, STOCK_SCHEDULER, 0.3),),
+}
+MOST_TRIPS_A_PAGE = 1.0
+
+
+@dataclass
+class Replay:
+    """What a contender made of the links that it was given, `most` of them at the most."""
+
+    contender: Contender
+    sent: Sent
+    most: int
+    seconds: float = 0.0
+    answers: list[bool] = field(default_factory=list)
+    pages: int = 0
+    round_trips: int = 0
+    memory_bytes: int = 0
+
+    def give(self, page: Sequence[str]) -> None:
+        """Give a page's links."""
+        requests = [Request(link) for link in page[: self.most - len(self.answers)]]
+        if not requests:
+            return
+        before = self.sent.trips
+        started = time.perf_counter()
+        answers = self.contender.page(requests)
+        self.seconds += time.perf_counter() - started
+        self.contender.after()
+        self.round_trips += self.sent.trips - before
+        self.answers += answers
+        self.pages += 1
+
+    def end(self) -> None:
+        """Note what it takes, and delete its data."""
+        self.memory_bytes = self.contender.memory_bytes()
+        self.contender.end()
+
+    def differences(self, exact: "Replay") -> int:
+        """How many answers are wrong."""
+        return sum(mine != right for mine, right in zip(self.answers, exact.answers, strict=False))
+
+
+Rounds = list[dict[str, Replay]]
+
+
+def run(_: Asked) -> list[Bars]:
+    """Replay each stream, and print a table for it."""
+    module = redisbloom.server_options()
+    names = [*(name for name in DUPEFILTERS if module or name != BF_ADD), *SCHEDULERS]
+    bars = []
+    with (
+        running(available()[0], *module) as server,
+        server.client(protocol=3) as client,
+        counting() as sent,
+    ):
+        for site, pages in streams().items():
+            rounds: Rounds = []
+            for turn in range(ROUNDS):
+                chosen = [name for name in names if turn == 0 or name not in SLOW or (site == NEW and name != FORK)]
+                rounds.append(_replay(pages, chosen, server, client, sent))
+                report.say(f"  {site}: round {turn + 1} of {ROUNDS}")
+            bars.append(_print(site, server, pages, rounds))
+    return bars
+
+
+def streams() -> dict[str, Pages]:
+    """The pages of each stream, as the links on them."""
+    made_up = [urls(start, NEW_LINKS) for start in range(0, NEW_PAGES * NEW_LINKS, NEW_LINKS)]
+    return {
+        PYTHON: _links(DATA / "links-python-docs.txt.gz"),
+        POSTGRESQL: _links(DATA / "links-postgresql-docs.txt.gz"),
+        NEW: made_up,
+    }
+
+
+def _links(path: Path) -> Pages:
+    """The links of a stream; a line that begins with # names the page that the next ones are from."""
+    pages: list[list[str]] = []
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            if line.startswith("#"):
+                pages.append([])
+            else:
+                pages[-1].append(line.rstrip("\n"))
+    return pages
+
+
+def _replay(pages: Pages, names: Sequence[str], server: Server, client: redis.Redis, sent: Sent) -> dict[str, Replay]:
+    links = sum(map(len, pages))
+    replays = {
+        name: Replay(build(name, server, client, f"bench:{name}"), sent, FEW_LINKS if name in SLOW else links)
+        for name in names
+    }
+    for number, turn in enumerate(_turns(pages)):
+        for replay in rotated(list(replays.values()), number):
+            for page in turn:
+                replay.give(page)
+    for replay in replays.values():
+        replay.end()
+    return replays
+
+
+def _turns(pages: Pages) -> Sequence[Pages]:
+    """Pages in groups of about as many links."""
+    turns: list[list[Sequence[str]]] = [[]]
+    for page in pages:
+        if sum(map(len, turns[-1])) >= TURN_LINKS:
+            turns.append([])
+        turns[-1].append(page)
+    return turns
+
+
+def _print(site: str, server: Server, pages: Pages, rounds: Rounds) -> Bars:
+    first = rounds[0]
+    links = sum(map(len, pages))
+    costs = {name: [each[name].seconds / len(each[name].answers) for each in rounds if name in each] for name in first}
+    to = {other: {name: ratio(costs[name], costs[other]) for name in first} for other in (SCRAPY, STOCK_SCHEDULER)}
+    rows = [
+        (
+            name,
+            report.times(to[SCRAPY][name]),
+            f"{min(mine / exact for mine, exact in zip(costs[name], costs[SCRAPY], strict=False)):.2f} to "
+            f"{max(mine / exact for mine, exact in zip(costs[name], costs[SCRAPY], strict=False)):.2f}",
+            report.times(to[STOCK_SCHEDULER][name]),
+            f"{median(costs[name]) * 1e6:.1f}",
+            f"{replay.round_trips / replay.pages:.2f}",
+            f"{replay.memory_bytes:,}",
+            f"{replay.differences(first[SCRAPY]):,} of {len(replay.answers):,}",
+        )
+        for name, replay in first.items()
+    ]
+    new = first[SCRAPY].answers.count(False)
+    report.table(
+        f"{site}: {len(pages):,} pages, {links:,} links, {new:,} of them new. "
+        f"{server.name}, medians of {ROUNDS} rounds.",
+        (
+            "what knows repeats",
+            "to Scrapy",
+            "range",
+            "to scrapy-redis's Scheduler",
+            "us a link",
+            "round trips a page",
+            "bytes",
+            "wrong answers",
+        ),
+        rows,
+    )
+    few = ", ".join(name for name in first if len(first[name].answers) < links)
+    report.line("\nBytes are MEMORY USAGE of the filter's keys, and of the set in memory those of it and its members.")
+    if few:
+        report.line(f"Given the first {FEW_LINKS:,} links only, in one round, since they would take minutes: {few}.")
+    for name, other, most in TARGETS[site]:
+        report.target(f"{site}: {name}, times {other},", ratio(costs[name], costs[other]), most)
+    if site == PYTHON:
+        trips = first[OUR_SCHEDULER].round_trips / first[OUR_SCHEDULER].pages
+        report.target(f"{site}: round trips a page, {OUR_SCHEDULER},", trips, MOST_TRIPS_A_PAGE)
+    name = f"streams-{site.partition(' ')[0].lower()}"
+    return Bars(name, f"{site}: time for its links, Scrapy in memory = 1", to[SCRAPY])

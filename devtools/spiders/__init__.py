@@ -1,0 +1,1 @@
+"""Spiders for `scrapy runspider`, each in a file of its own."""

@@ -1,0 +1,19 @@
+"""Waiting for what must happen, without guessing how long it takes."""
+
+import threading
+import time
+from collections.abc import Callable
+
+LIMIT = 60.0
+"""Seconds that are waited at most; only a machine that hangs comes near it."""
+_POLL_SECONDS = 0.01
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; raises TimeoutError when it does not come true."""
+    end = time.monotonic() + LIMIT
+    never = threading.Event()
+    while not condition():
+        if time.monotonic() >= end:
+            raise TimeoutError(f"not true within {LIMIT:g} s: {condition}")
+        never.wait(_POLL_SECONDS)

@@ -1,0 +1,32 @@
+"""The shapes of the sites that tests crawl: which pages there are, and what each links to."""
+
+from devtools.site import Links, path_of
+
+FANOUT = 3
+# Of the pages that link to each other: links of a page down the tree, by which each page is reached.
+CHILDREN = 4
+# The first pages, which every page links to: most links are repeats, as on real sites.
+BACK_TO = 5
+
+
+def chain(pages: int) -> Links:
+    """Each page links to the next: whatever is lost ends the crawl."""
+    return {path_of(page): [path_of(page + 1)] if page + 1 < pages else [] for page in range(pages)}
+
+
+def tree(pages: int) -> Links:
+    """Each page links to three others that nothing else links to: whatever is lost is a hole."""
+    return {
+        path_of(page): [path_of(child) for child in range(FANOUT * page + 1, min(FANOUT * page + 4, pages))]
+        for page in range(pages)
+    }
+
+
+def linked(pages: int) -> Links:
+    """Each page links to the first ones, to itself and down a tree; all of them are reachable from "/"."""
+    return {path_of(page): _targets(page, pages) for page in range(pages)}
+
+
+def _targets(page: int, pages: int) -> list[str]:
+    children = range(page * CHILDREN + 1, min((page + 1) * CHILDREN + 1, pages))
+    return [path_of(target) for target in (*range(min(BACK_TO, pages)), *children, page)]
