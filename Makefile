@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check mutants bench clean
+.PHONY: demo test test-unit check mutants bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m devtools.demo $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)
+
+# What needs no server: in seconds, while one edits.
+test-unit: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not crawl" tests/unit tests/project $(ARGS)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
-from scrapy_bloom.filter import Filter
+from tests.support.make_filter import MakeFilter
 from tests.support.servers import KINDS, Server, running
 
 # The machines that run these are shared and slow: a slow example says nothing.
@@ -19,8 +19,6 @@ hypothesis.settings.register_profile(
     "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("default")
-
-MakeFilter = Callable[..., Filter]
 
 # Every way in which the same filter is reached: the twin, both servers, both protocols, both kinds of replies.
 CONNECTIONS = {

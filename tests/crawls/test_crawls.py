@@ -21,6 +21,8 @@ from tests.support.moments import Moments
 from tests.support.pages import linked, tree
 from tests.support.servers import Server, running
 
+pytestmark = pytest.mark.crawl
+
 PAGES = 60
 KEY = "SCHEDULER_DUPEFILTER_KEY"
 SCHEDULERS = {

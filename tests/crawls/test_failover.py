@@ -26,6 +26,8 @@ from tests.support.scenario import (
 )
 from tests.support.servers import BINARIES, Server, free_port, running
 
+pytestmark = pytest.mark.crawl
+
 MASTER = "crawl"
 
 

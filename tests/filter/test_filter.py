@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
-from tests.conftest import MakeFilter
+from tests.support.make_filter import MakeFilter
 from tests.support.real_links import SITES, pages
 from tests.support.servers import Server
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
-from tests.conftest import MakeFilter
+from tests.support.make_filter import MakeFilter
 from tests.support.servers import Server
 
 GROWING: dict[str, Any] = {"capacity": 10_000, "error_rate": 1e-3, "cache_size": 0}

@@ -10,7 +10,7 @@ import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter, MismatchError
 from scrapy_bloom.filter import Filter
-from tests.conftest import MakeFilter
+from tests.support.make_filter import MakeFilter
 
 VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"
 SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-6, "cache_size": 0}

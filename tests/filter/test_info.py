@@ -8,7 +8,7 @@ from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.metadata import Plan
 from scrapy_bloom.store import MemoryStore
-from tests.conftest import MakeFilter
+from tests.support.make_filter import MakeFilter
 
 
 def test_info_of_a_filter_that_has_grown(make_filter: MakeFilter) -> None:

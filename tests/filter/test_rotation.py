@@ -3,17 +3,17 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
+from devtools.waiting import until
 from scrapy_bloom import BloomFilter, MemoryBloomFilter, keys, metadata
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.metadata import Plan
 from scrapy_bloom.store import MemoryStore
-from tests.protocol.test_model import CrashError, Crashing
+from tests.support.crashing import CrashError, Crashing
 
 
 class Clock:
@@ -165,13 +165,6 @@ def test_expansion_0_with_a_ttl_takes_the_capacity_in_each_generation() -> None:
     by_layer = bloom.info().by_layer
     assert [layer.capacity for layer in by_layer] == [1000, 1000]
     assert sum(layer.error_rate for layer in by_layer) <= 1e-3
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for a condition, and fail when it does not come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
 
 
 def test_ten_generations_on_a_server(client: redis.Redis, key: str) -> None:

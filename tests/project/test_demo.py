@@ -61,6 +61,7 @@ def counts(table: str) -> dict[str, float]:
     return {label: float(number.replace(",", "")) for label, number in rows}
 
 
+@pytest.mark.crawl
 def test_demo_passes() -> None:
     """Two workers fetch each page of the site once, each link is accounted for, and the exit code says so."""
     ran = demo()
@@ -79,6 +80,7 @@ def test_demo_passes() -> None:
     }
 
 
+@pytest.mark.crawl
 def test_demo_fails_where_pages_are_missed(tmp_path: Path) -> None:
     """A filter that drops three pages is found out: each is named as missed, and the exit code is not 0."""
     (tmp_path / "leaky.py").write_text(LEAKY)

@@ -10,32 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scrapy_bloom.filter import Filter
 from scrapy_bloom.metadata import LIFETIME, Plan
-from scrapy_bloom.store import MemoryStore, Said
+from tests.support.crashing import CrashError, Crashing
 
 items = st.integers(0, 400).map(lambda number: b"%d" % number)
 
 TTL = 100.0
-
-
-class CrashError(Exception):
-    """A worker dies."""
-
-
-class Crashing(MemoryStore):
-    """A store whose worker dies before one of its next operations, when it is told to."""
-
-    left: int | None = None
-
-    def execute(self, ops):  # type: ignore[no-untyped-def]  # as the parent's
-        said = Said()
-        for op in ops:
-            if self.left is not None:
-                if self.left == 0:
-                    self.left = None
-                    raise CrashError
-                self.left -= 1
-            said.append(op.apply(self))
-        return said
 
 
 class FilterBesideModel(RuleBasedStateMachine):

@@ -30,20 +30,13 @@ def advised(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [re.sub(r"(?<=\d)[,_](?=\d)", "", message) for message in caplog.messages]
 
 
-def test_filter_larger_than_maxmemory(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that is larger than the server's maxmemory is warned about once, with both figures."""
+@pytest.mark.parametrize("excess", [1, 0], ids=["larger", "as large"])
+def test_filter_and_maxmemory(limited: Server, key: str, excess: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that is larger than maxmemory is warned about once, with both figures; one that fits is not."""
     with limited.client() as client:
-        warn_of_limits(client, key, LIMIT + 1)
-    (warning,) = advised(caplog)
-    for part in (repr(key), "maxmemory", str(LIMIT), str(LIMIT + 1)):
-        assert part in warning
-
-
-def test_filter_that_fits(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that is as large as the server allows is no matter for a warning."""
-    with limited.client() as client:
-        warn_of_limits(client, key, LIMIT)
-    assert advised(caplog) == []
+        warn_of_limits(client, key, LIMIT + excess)
+    parts = (repr(key), "maxmemory", str(LIMIT), str(LIMIT + 1))
+    assert [[part in warning for part in parts] for warning in advised(caplog)] == [[True] * 4] * excess
 
 
 def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -52,24 +45,15 @@ def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixtur
     assert advised(caplog) == []
 
 
-@pytest.mark.parametrize("policy", EVICTING)
-def test_policy_that_evicts(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy that may evict any key is warned about by its name, however much room there is."""
+@pytest.mark.parametrize("policy", [*EVICTING, *KEEPING])
+def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that may evict any key is warned about by its name, however much room there is; no other is."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
         warn_of_limits(client, key, 1000)
-    (warning,) = advised(caplog)
-    assert policy in warning
-    assert repr(key) in warning
-
-
-@pytest.mark.parametrize("policy", KEEPING)
-def test_policy_that_keeps(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy that leaves keys without an expiry alone is fine."""
-    with limited.client() as client:
-        client.config_set("maxmemory-policy", policy)
-        warn_of_limits(client, key, 1000)
-    assert advised(caplog) == []
+    parts = (policy, repr(key))
+    expected = [[True] * 2] if policy in EVICTING else []
+    assert [[part in warning for part in parts] for warning in advised(caplog)] == expected
 
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)

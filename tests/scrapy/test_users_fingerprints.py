@@ -1,100 +1,16 @@
-"""A fingerprint that is remembered is the one that would be made, and only one that may be is remembered."""
+"""Only a fingerprint that may be remembered is: never one that the user's code makes."""
 
 import re
-import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scrapy import Request
-from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomRFPDupeFilter, MismatchError
-from scrapy_bloom.fingerprints import Remembered, fresh
 from tests.support.in_process import start
 from tests.support.servers import Server
-
-KINDS = [Request, FormRequest, JsonRequest]
-# Few of each, so that many requests differ in one part only, or in how it is written.
-urls = st.builds(
-    "".join,
-    st.tuples(
-        st.sampled_from(["http://a.test", "https://a.test", "http://A.test:80", "http://a.test/%7e", "http://ä.test"]),
-        st.sampled_from(["", "/", "/x", "/x/", "/X", "/%78", "/x;p"]),
-        st.sampled_from(["", "?", "?a=1&b=2", "?b=2&a=1", "?a=1", "?a=&b", "?a=%20", "?a=+"]),
-        st.sampled_from(["", "#", "#top", "#!x"]),
-    ),
-)
-requests = st.builds(
-    lambda kind, url, method, body, headers: kind(url, method=method, body=body, headers=headers),
-    st.sampled_from(KINDS),
-    urls,
-    st.sampled_from(["GET", "get", "POST", "HEAD", "PUT"]),
-    st.sampled_from([b"", b"a=1", b"x" * 2000, "a=1"]),
-    st.sampled_from([{}, {"X-A": "1"}]),
-)
-
-# Each pair of these that differs in one part only is among them.
-ALIKE = [
-    Request(url, method=method, body=body)
-    for url in ("http://a.test/", "http://a.test/#top", "http://a.test/x", "http://b.test/")
-    for method in ("GET", "POST", "HEAD")
-    for body in (b"", b"a=1", b"a=2")
-]
-
-MAKERS = {
-    "scrapy-redis": lambda request: RFPDupeFilter.request_fingerprint(None, request),
-    "scrapy": fingerprint,
-}
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-@given(size=st.integers(0, 6), met=st.lists(requests, max_size=30))
-def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Request]) -> None:
-    """However few are remembered and however alike requests are, each has the fingerprint that is made of it alone."""
-    make = MAKERS[maker]
-    remembered, plain = Remembered(make, size), fresh(make)
-    assert [remembered(request) for request in met] == [plain(request) for request in met]
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("met", [ALIKE, ALIKE[::-1]], ids=["forwards", "backwards"])
-def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
-    """Requests that differ in their method, URL or body alone are never taken for each other, all being remembered."""
-    make = MAKERS[maker]
-    remembered, plain = Remembered(make, 1000), fresh(make)
-    for _ in range(2):
-        assert [remembered(request) for request in met] == [plain(request) for request in met]
-
-
-def test_the_same_request_is_made_once() -> None:
-    """Nothing is made for a request that was met, be it another object, unless it is very long."""
-    made: list[str] = []
-
-    def make(request: Request) -> str:
-        made.append(request.url)
-        return request.url
-
-    remembered = Remembered(make, 10)
-    for _ in range(3):
-        for url in ("http://a.test/", "http://b.test/"):
-            remembered(Request(url))
-        remembered(Request("http://a.test/", method="POST", body=b"x"))
-        remembered(Request("http://a.test/" + "x" * 1000))
-    assert len(made) == 3 + 3
-
-
-def test_memory_is_bounded() -> None:
-    """As many are remembered as were asked for, whatever comes, and none that is long."""
-    remembered = Remembered(lambda request: request.url[-40:], 100)
-    for number in range(10_000):
-        remembered(Request(f"http://a.test/{number:0{number % 1500}}"))
-    kept = [*remembered._young, *remembered._old]
-    assert len(kept) <= 100
-    assert all(sys.getsizeof(url) < 1100 for url in kept)
 
 
 class HeadersToo:

@@ -1,0 +1,188 @@
+"""Crawls whose workers are killed, stopped, or leave before the others: every page is fetched.
+
+Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+"""
+
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
+from devtools.waiting import until
+from tests.support.pages import tree
+from tests.support.scenario import (
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    STOCK,
+    Kind,
+    Scene,
+    assert_ended_well,
+    complaints_in,
+    keys_of,
+    keys_of_the_filter,
+    scene,
+    tell,
+)
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.crawl
+
+
+def crawl_with_killed_workers(
+    kind: Kind, valkey: Server, key: str, directory: Path, *, workers: int, kills: int
+) -> tuple[list[Crawl], Scene]:
+    """A tree of 600 pages; at random moments the worker that asks for a page is killed, and another started."""
+    source = random.Random(6)
+    crawls: list[Crawl] = []
+    with scene(tree(600), directory, valkey.url, key, delay=0.05) as played:
+        by_name: dict[str, CrawlProcess] = {}
+
+        def start() -> None:
+            name = f"worker-{len(by_name)}"
+            # What is cleared at the end would be crawled anew by one that is still starting then.
+            by_name[name] = played.start(name, kind, CONCURRENT_REQUESTS=8, SCHEDULER_PERSIST=True)
+
+        def kill(victim: str) -> None:
+            process = by_name[victim].process
+            if process.poll() is not None:  # it was killed while this page was on its way: another one will do
+                played.moments.when(played.moments.asked + 1, kill)
+                return
+            # In this order the list has grown before the last of the others can have ended.
+            start()
+            process.kill()
+            process.wait()
+
+        for part in range(kills):
+            played.moments.when(source.randrange(30, 100) + 100 * part, kill)
+        for _ in range(workers):
+            start()
+        # The list grows while they are killed.
+        crawls.extend(worker.wait() for worker in played.workers)
+    assert len(crawls) == workers + kills
+    return crawls, played
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_killed(
+    workers: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workers are killed at random moments and replaced: no page is missed, and the crawl ends by itself."""
+    crawls, played = crawl_with_killed_workers({**OURS, **LEASE}, valkey, key, tmp_path, workers=workers, kills=4)
+    recovered = sum(ended.stats.get("bloomfilter/recovered", 0) for ended in crawls)
+    tell(
+        capsys,
+        f"{workers} workers, 4 times one killed and replaced: BloomScheduler missed {len(played.missed)} of 600, "
+        f"{played.twice} fetched twice, {recovered} put back",
+    )
+    assert played.missed == set()
+    assert_ended_well(*(ended for ended in crawls if ended.exit_code != -signal.SIGKILL))
+    assert recovered > 0
+    with valkey.client() as client:
+        assert keys_of(client, key) == keys_of_the_filter(client, key)
+
+
+def test_workers_killed_under_scrapy_redis(
+    valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: what a worker held when it was killed is never fetched."""
+    _, played = crawl_with_killed_workers(STOCK, valkey, key, tmp_path, workers=2, kills=1)
+    tell(capsys, f"2 workers, one killed and replaced: scrapy-redis missed {len(played.missed)} of 600")
+    assert played.missed
+
+
+def test_ctrl_c_during_an_outage(durable: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that is stopped while Redis is away stops within seconds; the next one fetches all that is left."""
+    settings: dict[str, object] = {"SCHEDULER_PERSIST": True, **LEASE}
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: durable.kill())
+        worker = played.start("first", OURS, **settings)
+        until(lambda: complaints_in(played.log("first")))
+        begin = time.monotonic()
+        worker.process.send_signal(signal.SIGINT)
+        first = worker.wait()
+        assert time.monotonic() - begin < 10
+        assert first.stats["finish_reason"] == "shutdown"
+        assert "Traceback" not in first.log
+        assert played.missed
+        # What it could not deliver is in a file, which the next one takes up.
+        (file,) = tmp_path.glob("*.jsonl")
+        assert str(file) in first.log
+        requests = [json.loads(line) for line in file.read_text().splitlines()]
+        assert f" {len(requests)} requests " in first.log
+        durable.start()
+        second = played.crawl(OURS, "second", **settings)
+        assert str(file) in second.log
+        assert not file.exists()
+        assert played.missed == set()
+        assert max(played.fetched.values()) <= 2
+    assert_ended_well(second)
+
+
+def test_ctrl_c_just_before_redis_is_back(durable: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that is stopped tries to deliver for a while: a Redis that comes back soon has everything."""
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: durable.kill())
+        worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE)
+        until(lambda: complaints_in(played.log("first")))
+        worker.process.send_signal(signal.SIGINT)
+        # As soon as it has found that it cannot deliver.
+        until(lambda: complaints_in(played.log("first").partition("Closing spider")[2]))
+        durable.start()
+        first = worker.wait()
+        assert " ERROR: " not in first.log
+        assert list(tmp_path.glob("*.jsonl")) == []
+        second = played.crawl(OURS, "second", SCHEDULER_PERSIST=True, **LEASE)
+        assert played.missed == set()
+    assert_ended_well(second)
+
+
+def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[set[str], Crawl, Scene]:
+    """Two workers without SCHEDULER_PERSIST, one of which ends early; gives the keys that there are then."""
+    with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
+        # A worker of scrapy-redis that finds the queue empty leaves, so that there must be something in it.
+        played.crawl(kind, "first", SCHEDULER_PERSIST=True, CLOSESPIDER_PAGECOUNT=2, CONCURRENT_REQUESTS=1)
+        both, alone = threading.Event(), threading.Event()
+        arrived: Counter[str] = Counter()
+        slow = played.site.before
+
+        def meet(worker: str) -> None:
+            slow(worker)
+            arrived[worker] += 1
+            if len(arrived) == 2:
+                both.set()
+            both.wait(LIMIT)
+            if worker == "right" and arrived[worker] > 10:
+                alone.wait(LIMIT)
+
+        played.site.before = meet
+        left = played.start("left", kind, CONCURRENT_REQUESTS=1, CLOSESPIDER_PAGECOUNT=10)
+        right = played.start("right", kind, CONCURRENT_REQUESTS=1)
+        assert left.wait().stats["finish_reason"] == "closespider_pagecount"
+        rest = keys_of(client, key)
+        alone.set()
+        return rest, right.wait(), played
+
+
+def test_first_to_finish_clears_nothing(valkey: Server, key: str, tmp_path: Path) -> None:
+    """With SCHEDULER_PERSIST=False the last worker clears all keys, and no other any."""
+    rest, ended, played = crawl_with_one_that_leaves(OURS, valkey, key, tmp_path)
+    assert {key, f"{key}:queue", f"{key}:0:0"} <= rest
+    assert played.missed == set()
+    assert played.twice == 0
+    assert_ended_well(ended)
+    with valkey.client() as client:
+        assert keys_of(client, key) == set()
+
+
+def test_first_to_finish_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The control: the first worker to finish deletes the queue under the other."""
+    _, _, played = crawl_with_one_that_leaves(STOCK, valkey, key, tmp_path)
+    assert played.missed

@@ -1,0 +1,201 @@
+"""Crawls in the middle of which Redis goes, comes back, or refuses: every page is fetched.
+
+Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools.crawl_process import Crawl
+from devtools.waiting import until
+from tests.support import crawling
+from tests.support.pages import chain, tree
+from tests.support.scenario import (
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    STOCK,
+    Kind,
+    Scene,
+    assert_ended_well,
+    complaints_in,
+    keys_of,
+    scene,
+    tell,
+)
+from tests.support.servers import Server, running
+
+pytestmark = pytest.mark.crawl
+
+
+class Outage:
+    """Kills a server, and starts it again after some seconds."""
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        self._server = server
+        self._timer = threading.Timer(seconds, server.start)
+
+    def __call__(self, _: str) -> None:
+        self._server.kill()
+        self._timer.start()
+
+    def join(self) -> None:
+        """Wait until the server is back."""
+        self._timer.join()
+
+
+OUTAGES = {"chain, 2 s": (chain, 2.0), "tree, 2 s": (tree, 2.0), "tree, 15 s": (tree, 15.0)}
+
+
+def crawl_with_outage(kind: Kind, durable: Server, key: str, directory: Path, outage: str) -> tuple[Crawl, Scene]:
+    """A crawl in the middle of which Redis is killed and comes back."""
+    shape, seconds = OUTAGES[outage]
+    with scene(shape(PAGES), directory, durable.url, key) as played:
+        away = Outage(durable, seconds)
+        played.moments.when(MIDDLE, away)
+        ended = played.crawl(kind)
+        away.join()
+    return ended, played
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_redis_killed(
+    outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Redis is killed and comes back: the crawl pauses, goes on, and fetches every page."""
+    ended, played = crawl_with_outage(OURS, durable, key, tmp_path, outage)
+    tell(capsys, f"Redis killed ({outage}): BloomScheduler missed {len(played.missed)}, {played.twice} fetched twice")
+    assert played.missed == set()
+    assert_ended_well(ended)
+    assert played.twice == 0
+    with durable.client() as client:
+        assert keys_of(client, key) == set()
+
+
+@pytest.mark.parametrize("outage", ["chain, 2 s", "tree, 2 s"])
+def test_redis_killed_under_scrapy_redis(
+    outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: scrapy-redis misses pages."""
+    ended, played = crawl_with_outage(STOCK, durable, key, tmp_path, outage)
+    reason = ended.stats["finish_reason"]
+    tell(capsys, f"Redis killed ({outage}): scrapy-redis missed {len(played.missed)} of {PAGES}, {reason!r}")
+    assert played.missed
+
+
+def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
+    """Redis becomes a replica, whose data may only be read, and a master again after 2 s: the crawl waits."""
+    with (
+        running("valkey") as server,
+        server.client() as client,
+        scene(tree(PAGES), tmp_path, server.url, key) as played,
+    ):
+        promotion = threading.Timer(2, lambda: client.replicaof("NO", "ONE"))
+
+        def demote(_: str) -> None:
+            # Its master does not answer, so that it keeps what it has.
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                client.replicaof("127.0.0.1", silent.getsockname()[1])
+            promotion.start()
+
+        played.moments.when(MIDDLE, demote)
+        ended = played.crawl(OURS)
+        promotion.join()
+        assert played.missed == set()
+        assert played.twice == 0
+    assert_ended_well(ended)
+    assert [line for line in complaints_in(ended.log) if "ReadOnlyError" in line]
+
+
+def fill_up(client: redis.Redis) -> None:
+    """Give the server less memory than it has in use."""
+    client.config_set("maxmemory", 1)
+
+
+def make_room(client: redis.Redis) -> None:
+    """Undo that."""
+    client.config_set("maxmemory", 0)
+
+
+def forbid(client: redis.Redis) -> None:
+    """Take BITFIELD from everybody."""
+    client.acl_setuser("default", enabled=True, commands=["-bitfield"], reset=False)
+
+
+def allow(client: redis.Redis) -> None:
+    """Undo that."""
+    client.acl_setuser("default", enabled=True, commands=["+bitfield"], reset=False)
+
+
+def lock_out(client: redis.Redis) -> None:
+    """Ask for a password from now on, and everybody for it."""
+    client.config_set("requirepass", "another")
+    client.client_kill_filter(_type="normal", skipme=True)
+
+
+def let_in(client: redis.Redis) -> None:
+    """Undo that."""
+    client.config_set("requirepass", "")
+
+
+REFUSALS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], None], str]] = {
+    "memory full": (fill_up, make_room, "maxmemory"),
+    "permission taken": (forbid, allow, "allow BITFIELD"),
+    "password changed": (lock_out, let_in, "password in REDIS_URL"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
+    """A Redis that refuses from one moment on ends the crawl with advice; the next crawl fetches all that is left."""
+    refuse, relent, advice = REFUSALS[refusal]
+    settings: dict[str, object] = dict(LEASE)
+    with (
+        running("valkey") as server,
+        server.client() as client,
+        scene(tree(PAGES), tmp_path, server.url, key) as played,
+    ):
+        played.moments.when(MIDDLE, lambda _: refuse(client))
+        first = played.crawl(OURS, "first", **settings)
+        assert played.missed
+        assert first.stats["finish_reason"] == "bloomfilter_error"
+        assert "Traceback" not in first.log
+        assert [line for line in complaints_in(first.log) if advice in line]
+        relent(client)
+        # Without SCHEDULER_PERSIST too: only a crawl that is finished clears what others would go on with.
+        assert {key, f"{key}:queue"} <= keys_of(client, key)
+        second = played.crawl(OURS, "second", **settings)
+        assert played.missed == set()
+        assert max(played.fetched.values()) <= 2
+        assert keys_of(client, key) == set()
+    assert_ended_well(second)
+
+
+def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that is started before Redis waits for it, and then fetches every page."""
+    durable.kill()
+    with scene(tree(13), tmp_path, durable.url, key) as played:
+        worker = played.start("worker", OURS)
+        until(lambda: complaints_in(played.log("worker")))
+        durable.start()
+        ended = worker.wait()
+        assert played.missed == set()
+    assert_ended_well(ended)
+
+
+def test_redis_never_up(durable: Server, key: str, tmp_path: Path) -> None:
+    """Without Redis a crawl waits for as long as it is told, and then fails with one clear error."""
+    durable.kill()
+    with scene(tree(13), tmp_path, durable.url, key) as played:
+        ended = played.crawl(OURS, BLOOMFILTER_RETRY_TIMEOUT=0.5)
+        assert ended.exit_code == crawling.REFUSED_EXIT_CODE
+        assert played.site.fetched == []
+    errors = {line for line in ended.log.splitlines() if line.startswith("scrapy_bloom.errors.")}
+    assert len(errors) == 1
+    assert "BLOOMFILTER_RETRY_TIMEOUT = 0.5" in errors.pop()

@@ -1,0 +1,198 @@
+"""Crawls by BloomScheduler where little fails but little is simple: fed, flooded, in a cluster, by several workers."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools.crawl_process import LIMIT
+from devtools.waiting import until
+from tests.support.pages import chain, tree
+from tests.support.scenario import (
+    FILTER_ALONE,
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    Kind,
+    assert_ended_well,
+    complaints_in,
+    keys_of,
+    scene,
+)
+from tests.support.servers import Server, free_port, running
+from tests.support.spiders import fed, flood
+
+pytestmark = pytest.mark.crawl
+
+
+KEEP: Kind = {"SCHEDULER_PERSIST": True}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
+    """DEPTH_PRIORITY = 1 fetches a site level by level, -1 goes down first."""
+    settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
+    with scene(tree(40), tmp_path, valkey.url, key, delay=0) as played:
+        assert_ended_well(played.crawl(settings))
+        pages = [int(path.rpartition("/")[2] or 0) for path in played.site.paths]
+    depths = [sum(page >= first for first in (1, 4, 13)) for page in pages]
+    assert len(depths) == 40
+    if order > 0:
+        assert depths == sorted(depths)
+    else:
+        assert depths.index(3) < 10
+
+
+def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that has nothing to do while another holds work does not finish, and still reads its start key."""
+    start_key = f"{key}:queue:start_urls"
+    held, release = threading.Event(), threading.Event()
+    settings: Kind = {**OURS, "REDIS_START_URLS_KEY": start_key, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        played.spider = fed.__file__
+
+        def hold(_: str) -> None:
+            held.set()
+            release.wait(LIMIT)
+
+        played.site.on["/page/1"] = hold
+        client.rpush(start_key, "/page/1")
+        busy = played.start("busy", settings)
+        assert held.wait(LIMIT)
+        # Not before: what the other takes from the list is nobody's work until it is in the queue.
+        idle = played.start("idle", settings)
+        until(lambda: client.zcard(f"{key}:queue:workers") == 2)
+        # By then it has been idle for longer than it may be where nobody holds work.
+        begin = time.monotonic()
+        until(lambda: time.monotonic() > begin + 2)
+        client.rpush(start_key, "/page/2", "/page/3")
+        # One that has a request in progress does not read the list, but may take what the other queues.
+        until(lambda: {"/page/2", "/page/3"} <= set(played.site.paths))
+        assert idle.process.poll() is None
+        release.set()
+        assert_ended_well(busy.wait(), idle.wait())
+        assert played.missed == {"/"}
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+
+
+REACTORS = {
+    "asyncio": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
+    "select": "twisted.internet.selectreactor.SelectReactor",
+}
+
+
+@pytest.mark.parametrize("reactor", REACTORS)
+def test_start_is_held_back(reactor: str, durable: Server, key: str, tmp_path: Path) -> None:
+    """While Redis is away no more is taken from start() than fits into a batch; later all of it is fetched."""
+    given = tmp_path / "given"
+    with scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
+        played.spider = flood.__file__
+        played.moments.when(10, lambda _: durable.kill())
+        worker = played.start("worker", {**OURS, **LEASE, "TWISTED_REACTOR": REACTORS[reactor]})
+        until(lambda: complaints_in(played.log("worker")))
+        before = int(given.read_text())
+        # Its thread has tried three times since.
+        until(lambda: played.log("worker").count("No sign of life") >= 3)
+        assert int(given.read_text()) <= before + 100 < flood.NUMBER / 2
+        durable.start()
+        ended = worker.wait()
+        assert len(played.fetched) == flood.NUMBER + 1
+    assert_ended_well(ended)
+
+
+def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl may go from scrapy-redis's Scheduler to BloomScheduler and back, with the same queue and filter."""
+    kinds = {"first": FILTER_ALONE, "second": OURS, "third": FILTER_ALONE, "fourth": OURS}
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        for name, kind in kinds.items():
+            part: Kind = {**KEEP, "CONCURRENT_REQUESTS": 2, "CLOSESPIDER_PAGECOUNT": 20} if name != "fourth" else {}
+            ended = played.crawl({**kind, **part}, name)
+            assert "Traceback" not in ended.log
+        assert played.missed == set()
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+
+
+def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A request that cannot be read is told of and kept for a spider that can; the others are fetched."""
+    with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
+        played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
+        ended = played.crawl({**OURS, **KEEP})
+        assert played.missed == set()
+        assert client.zrange(f"{key}:queue:unreadable", 0, -1) == [b"not a request"]
+        assert ended.stats["finish_reason"] == "finished"
+        assert "cannot be read" in ended.log
+
+
+def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two workers with requests that they cannot read do not wait for each other; a third one tries again."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key, delay=0.05) as played:
+        unreadable = {b"not a request %d" % number: -5 for number in range(20)}
+        played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
+        workers = [played.start(name, {**OURS, **KEEP}) for name in ("left", "right")]
+        crawls = [worker.wait() for worker in workers]
+        assert played.missed == set()
+        assert {ended.stats["finish_reason"] for ended in crawls} == {"finished"}
+        assert client.zcard(f"{key}:queue:unreadable") == 20
+        third = played.crawl({**OURS, **KEEP}, "third")
+        assert third.log.count("cannot be read") == 20
+
+
+def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that waits for another one asks as often as it always did, however long it waits."""
+    release = threading.Event()
+    with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
+        played.site.on["/page/1"] = lambda _: release.wait(LIMIT)
+        workers = [played.start(name, OURS) for name in ("left", "right")]
+        until(lambda: client.zcard(f"{key}:queue:workers") == 2 and "/page/1" in played.site.paths)
+
+        def asked() -> int:
+            """How often a worker has listed the others."""
+            return int(client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"])
+
+        begin, before = time.monotonic(), asked()
+        # Three heartbeats of the engine, each of which began another round of questions once.
+        until(lambda: time.monotonic() > begin + 16)
+        assert asked() - before <= 16 * 2 + 10
+        release.set()
+        assert_ended_well(*(worker.wait() for worker in workers))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Server]:
+    """A node of a cluster of three, which all of them know."""
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for _ in range(3):
+            bus = free_port()
+            options = ("--cluster-enabled", "yes", "--cluster-port", str(bus), "--appendonly", "yes")
+            nodes.append((stack.enter_context(running("valkey", *options)), bus))
+        clients = [stack.enter_context(node.client()) for node, _ in nodes]
+        for number, client in enumerate(clients):
+            client.cluster("addslotsrange", number * 5461, min(16383, number * 5461 + 5460 + (number == 2)))
+            client.cluster("meet", "127.0.0.1", nodes[0][0].port, nodes[0][1])
+        until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
+        until(lambda: all(client.cluster("info")["cluster_known_nodes"] == "3" for client in clients))
+        yield nodes[0][0]
+
+
+def test_cluster(cluster: Server, key: str, tmp_path: Path) -> None:
+    """Over a cluster of three nodes two workers fetch every page, also when one of them is killed, and clear all."""
+    settings = {**OURS, **LEASE, "REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
+    with scene(tree(PAGES), tmp_path, cluster.url, key, delay=0.05) as played:
+        workers = {name: played.start(name, settings) for name in ("left", "right")}
+        played.moments.when(MIDDLE, lambda name: workers[name].process.kill())
+        crawls = {name: worker.wait() for name, worker in workers.items()}
+        assert played.missed == set()
+    survivors = [ended for ended in crawls.values() if ended.exit_code == 0]
+    assert_ended_well(*survivors)
+    assert len(survivors) == 1
+    with redis.RedisCluster.from_url(cluster.url) as client:
+        assert list(client.scan_iter(match=f"{key}*")) == []

@@ -1,0 +1,98 @@
+"""The example project is one that can be copied: its spiders run from a directory of their own, as they stand."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools.crawl_process import ROOT, CrawlProcess, Job
+from devtools.site import Site, serving
+from devtools.waiting import until
+from tests.support.pages import linked
+from tests.support.scenario import assert_ended_well, keys_of
+from tests.support.servers import Server
+
+PAGES = 60
+
+Start = Callable[..., CrawlProcess]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project."""
+    return shutil.copytree(ROOT / "example_project", tmp_path / "copy")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A site whose pages link to each other."""
+    with serving(linked(PAGES)) as site:
+        yield site
+
+
+@pytest.fixture
+def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
+    """Starts a worker in the copy, with keys of this test."""
+    workers: list[CrawlProcess] = []
+
+    def begin(name: str, spider: str, settings: dict[str, object] | None = None, **arguments: object) -> CrawlProcess:
+        settings = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue", **(settings or {})}
+        environment = {"REDIS_URL": valkey.url, "SCRAPY_PROJECT": "default"}
+        workers.append(CrawlProcess(name, Job(("crawl", spider), arguments, settings, environment), project))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.kill()
+
+
+@pytest.fixture
+def stored(valkey: Server) -> Iterator[redis.Redis]:
+    """A client of the server."""
+    with valkey.client() as client:
+        yield client
+
+
+def test_spiders_are_listed(project: Path) -> None:
+    """Scrapy finds the three spiders in the copy."""
+    command = [sys.executable, "-m", "scrapy", "list"]
+    listed = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
+    assert listed.split() == ["fed", "resumed", "shared"]
+
+
+@pytest.mark.crawl
+def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
+    """Two workers fetch each page once between them, and leave nothing."""
+    workers = [start(name, "shared", start_url=site.url) for name in ("left", "right")]
+    assert_ended_well(*(worker.wait() for worker in workers))
+    assert Counter(site.paths) == dict.fromkeys(site.links, 1)
+    assert keys_of(stored, key) == set()
+
+
+@pytest.mark.crawl
+def test_fed(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
+    """A worker waits for a start URL, follows it, and fetches none that it is fed again."""
+    start_key = f"{key}:start_urls"
+    worker = start("worker", "fed", {"REDIS_START_URLS_KEY": start_key})
+    for _ in range(2):
+        stored.rpush(start_key, site.url)
+        until(lambda: set(site.paths) == set(site.links) and not stored.exists(start_key))
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.wait().stats["finish_reason"] == "shutdown"
+    assert Counter(site.paths) == dict.fromkeys(site.links, 1)
+
+
+@pytest.mark.crawl
+def test_resumed(start: Start, site: Site) -> None:
+    """A crawl that was stopped goes on where it was, and fetches nothing twice."""
+    first = start("first", "resumed", {"CLOSESPIDER_PAGECOUNT": 10, "CONCURRENT_REQUESTS": 1}, start_url=site.url)
+    assert first.wait().stats["finish_reason"] == "closespider_pagecount"
+    assert 10 <= len(site.paths) < PAGES
+    assert_ended_well(start("second", "resumed", start_url=site.url).wait())
+    assert Counter(site.paths) == dict.fromkeys(site.links, 1)

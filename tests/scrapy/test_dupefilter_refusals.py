@@ -1,0 +1,185 @@
+"""What a dupefilter refuses at the start, and what a flush deletes; settings that arrive."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import (
+    ConfigError,
+    MismatchError,
+    WrongTypeError,
+)
+from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.errors import RefusedError
+from tests.support.dupefilters import (
+    KEY,
+    Way,
+    build,
+    crawler_of,
+    every_way,
+    keys_of,
+    lose,
+    page,
+    parameters_of,
+    warnings_in,
+)
+from tests.support.servers import Server, running
+
+PUTS: dict[str, Callable[[redis.Redis, str], object]] = {
+    "set": lambda client, key: client.sadd(key, *range(1234)),
+    "string": lambda client, key: client.set(key, "x"),
+    "list": lambda client, key: client.rpush(key, "x"),
+    "zset": lambda client, key: client.zadd(key, {"x": 1}),
+    "hash": lambda client, key: client.hset(key, "x", "y"),
+    "hash-with-our-field": lambda client, key: client.hset(key, "filter", "not JSON"),
+    "hash-with-other-json": lambda client, key: client.hset(key, "filter", '{"x": 1}'),
+}
+every_put = pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
+
+
+@every_way
+def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key: str, way: Way) -> None:
+    """A SET at the key is refused at the start; the text names the key, how much is in it, and how to import it."""
+    client.sadd(key, *range(1234))
+    with pytest.raises(WrongTypeError) as refusal:
+        way(crawler_of(server, **{KEY: key}))
+    text = str(refusal.value)
+    assert repr(key) in text
+    assert re.search(r"1[,_]?234\b", text)
+    assert "scrapy bloom import" in text
+    assert client.scard(key) == 1234
+
+
+@every_put
+def test_foreign_value_is_refused(
+    server: Server, client: redis.Redis, key: str, put: Callable[[redis.Redis, str], object]
+) -> None:
+    """Whatever is at the key that is no filter is refused at the start, and stays as it was."""
+    put(client, key)
+    before = client.dump(key)
+    with pytest.raises(WrongTypeError) as refusal:
+        build(server, key)
+    assert repr(key) in str(refusal.value)
+    assert keys_of(client, key) == [key]
+    assert client.dump(key) == before
+
+
+PARAMETERS = [
+    pytest.param("CAPACITY", (1000, "2000"), id="capacity"),
+    pytest.param("ERROR_RATE", (1e-6, "0.25"), id="error-rate"),
+    pytest.param("EXPANSION", (2, "0"), id="expansion"),
+    pytest.param("TTL", (None, "3600.0"), id="ttl"),
+]
+
+
+@pytest.mark.parametrize(("setting", "values"), PARAMETERS)
+def test_other_parameters_are_refused(
+    server: Server, client: redis.Redis, key: str, setting: str, values: tuple[object, object]
+) -> None:
+    """A worker with another value than the filter's is refused at the start, whoever was first, and told both."""
+    for stored, mine in (values, values[::-1]):
+        build(server, key, **{f"BLOOMFILTER_{setting}": stored})
+        before = client.hgetall(key)
+        with pytest.raises(MismatchError) as refusal:
+            build(server, key, **{f"BLOOMFILTER_{setting}": mine})
+        text = f"{setting.lower()} = {mine} here, {stored} in the stored filter"
+        assert text in str(refusal.value)
+        assert repr(key) in str(refusal.value)
+        assert client.hgetall(key) == before
+        lose(client, key)
+
+
+def test_cache_size_may_differ(valkey: Server, key: str) -> None:
+    """How much a worker remembers is its own business."""
+    assert not build(valkey, key, BLOOMFILTER_CACHE_SIZE=5).request_seen(page(1))
+    assert build(valkey, key, BLOOMFILTER_CACHE_SIZE=0).request_seen(page(1))
+
+
+def test_format_of_the_future_is_refused(server: Server, client: redis.Redis, key: str) -> None:
+    """A filter that a newer version has written is refused with both versions of the format, and stays."""
+    build(server, key)
+    stored = parameters_of(client, key)
+    newer = stored["format"] + 41
+    client.hset(key, "filter", json.dumps({**stored, "format": newer}))
+    with pytest.raises(MismatchError) as refusal:
+        build(server, key)
+    text = str(refusal.value).replace(repr(key), "")
+    assert re.search(rf"\b{newer}\b.*\b{stored['format']}\b", text)
+    assert parameters_of(client, key)["format"] == newer
+
+
+@every_put
+def test_flush_on_start_deletes_anything(
+    server: Server, client: redis.Redis, key: str, put: Callable[[redis.Redis, str], object]
+) -> None:
+    """With SCHEDULER_FLUSH_ON_START whatever is at the key makes way for a filter."""
+    put(client, key)
+    dupefilter = build(server, key, SCHEDULER_FLUSH_ON_START=True)
+    assert not dupefilter.request_seen(page(1))
+    assert dupefilter.request_seen(page(1))
+
+
+@every_way
+def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.Redis, key: str, way: Way) -> None:
+    """With SCHEDULER_FLUSH_ON_START a filter of other parameters is replaced, and none of its layers stays."""
+    other = build(server, key, BLOOMFILTER_CAPACITY=20)
+    for number in range(100):
+        other.request_seen(page(number))
+    assert len(keys_of(client, key)) > 3
+    dupefilter = way(crawler_of(server, SCHEDULER_FLUSH_ON_START=True, **{KEY: key}))
+    assert parameters_of(client, key)["capacity"] == 1000
+    assert keys_of(client, key) == [key]
+    assert not dupefilter.request_seen(page(1))
+    assert keys_of(client, key) == [key, f"{key}:0:0"]
+
+
+def test_flush_on_start_deletes_the_future(server: Server, client: redis.Redis, key: str) -> None:
+    """With SCHEDULER_FLUSH_ON_START a filter of a newer format is replaced, whatever its layers look like."""
+    build(server, key)
+    client.hset(key, "filter", json.dumps({"format": 42, "epoch": 5}))
+    client.hset(key, "layer:0", json.dumps({"size": "another layout"}))
+    dupefilter = build(server, key, SCHEDULER_FLUSH_ON_START=True)
+    assert not dupefilter.request_seen(page(1))
+    assert dupefilter.request_seen(page(1))
+
+
+@every_way
+def test_settings_are_checked(valkey: Server, key: str, way: Way) -> None:
+    """A setting that is not allowed is refused before anything is stored."""
+    with valkey.client() as client, pytest.raises(ConfigError, match=r"BLOOMFILTER_CAPACITY = 'many'"):
+        way(crawler_of(valkey, BLOOMFILTER_CAPACITY="many", **{KEY: key}))
+    assert keys_of(client, key) == []
+
+
+def test_settings_arrive(valkey: Server, key: str) -> None:
+    """The filter is made as the settings say."""
+    settings: dict[str, Any] = {"CAPACITY": "5e3", "ERROR_RATE": "0.01", "EXPANSION": "3", "TTL": "60"}
+    build(valkey, key, **{f"BLOOMFILTER_{name}": value for name, value in settings.items()})
+    with valkey.client() as client:
+        stored = parameters_of(client, key)
+    assert (stored["capacity"], stored["error_rate"], stored["expansion"], stored["ttl"]) == (5000, 0.01, 3, 60.0)
+
+
+def test_settings_of_the_process_arrive(valkey: Server, key: str) -> None:
+    """How much a worker remembers, and how long it waits, is as the settings say."""
+    dupefilter = build(valkey, key, BLOOMFILTER_CACHE_SIZE="0", BLOOMFILTER_RETRY_TIMEOUT="7")
+    assert dupefilter.filter.retry_timeout == 7
+    dupefilter.request_seen(page(1))
+    before = dupefilter.filter.counters.round_trips
+    assert [dupefilter.request_seen(page(1)) for _ in range(3)] == [True] * 3
+    assert dupefilter.filter.counters.round_trips == before + 3
+
+
+def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl whose filter does not fit the server is told at its start how much it takes, and what there is."""
+    # The server may refuse what comes after the warning.
+    with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
+        build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
+    needed = BloomConfig(capacity=1_000_000).plan().memory_bytes
+    assert needed > 3 * 2**20
+    assert [each for each in warnings_in(caplog) if f"{needed:,}" in each and f"{3 * 2**20:,}" in each]

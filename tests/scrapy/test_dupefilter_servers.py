@@ -1,0 +1,169 @@
+"""A dupefilter and its server: how it is found, lost, and replaced, with no password in sight."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from scrapy import signals
+from scrapy.settings import Settings
+
+from scrapy_bloom import (
+    BloomFilter,
+    BloomRFPDupeFilter,
+    MismatchError,
+)
+from scrapy_bloom.errors import RefusedError
+from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, page, spider_of, warnings_in
+from tests.support.in_process import start
+from tests.support.servers import KINDS, Server, running
+
+# How it finds its server.
+
+CONNECTIONS: dict[str, tuple[int, Callable[[Server], dict[str, Any]]]] = {
+    "url": (0, lambda server: {"REDIS_URL": server.url}),
+    "url-and-db": (5, lambda server: {"REDIS_URL": f"{server.url}/5"}),
+    "host-and-port": (0, lambda server: {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": server.port}),
+    "port-as-text": (0, lambda server: {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}),
+    "params": (0, lambda server: {"REDIS_PARAMS": {"host": "127.0.0.1", "port": server.port}}),
+    "url-and-params": (3, lambda server: {"REDIS_URL": server.url, "REDIS_PARAMS": {"db": 3}}),
+    "db": (4, lambda server: {"REDIS_URL": server.url, "REDIS_DB": 4}),
+    "decoded": (0, lambda server: {"REDIS_URL": server.url, "REDIS_DECODE_RESPONSES": True}),
+    "resp2": (0, lambda server: {"REDIS_URL": server.url, "REDIS_PARAMS": {"protocol": 2}}),
+    "resp3-decoded": (
+        0,
+        lambda server: {"REDIS_URL": server.url, "REDIS_PARAMS": {"protocol": 3, "decode_responses": True}},
+    ),
+    "class-by-path": (0, lambda server: {"REDIS_URL": server.url, "REDIS_PARAMS": {"redis_cls": "redis.Redis"}}),
+}
+
+
+@pytest.mark.parametrize(("db", "settings"), CONNECTIONS.values(), ids=CONNECTIONS)
+def test_connection(server: Server, key: str, db: int, settings: Callable[[Server], dict[str, Any]]) -> None:
+    """The server is found as scrapy-redis finds it, and the whole life of a filter works over each connection."""
+    crawler = start({**settings(server), KEY: key, "BLOOMFILTER_CAPACITY": 20})
+    first, second = (BloomRFPDupeFilter.from_spider(spider_of(crawler)) for _ in range(2))
+    assert not any(first.request_seen(page(number)) for number in range(50))
+    assert all(second.request_seen(page(number)) for number in range(50))
+    with server.client(db=db) as client:
+        assert len(keys_of(client, key)) > 2
+        first.close("finished")
+        assert keys_of(client, key) == []
+
+
+# Faults in the middle of a crawl.
+
+
+def lost(client: redis.Redis, key: str, _: BloomRFPDupeFilter) -> None:
+    lose(client, key)
+
+
+def cleared(_: redis.Redis, __: str, other: BloomRFPDupeFilter) -> None:
+    other.clear()
+
+
+def begun_anew(_: redis.Redis, __: str, other: BloomRFPDupeFilter) -> None:
+    other.clear()
+    other.request_seen(page(999))
+
+
+def shard_evicted(client: redis.Redis, key: str, _: BloomRFPDupeFilter) -> None:
+    client.unlink(f"{key}:0:0")
+
+
+@pytest.mark.parametrize("harm", [lost, cleared, begun_anew, shard_evicted])
+def test_lost_filter_is_noticed(
+    server: Server,
+    client: redis.Redis,
+    key: str,
+    harm: Callable[[redis.Redis, str, BloomRFPDupeFilter], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A filter that is lost is noticed at the next request that needs it, warned about once, and replaced.
+
+    Until then repeats are answered from memory; after it nothing is called seen that the new filter does not know.
+    """
+    dupefilter, other = build(server, key), build(server, key)
+    for number in range(10):
+        dupefilter.request_seen(page(number))
+    harm(client, key, other)
+    assert dupefilter.request_seen(page(5))
+    assert warnings_in(caplog) == []
+    assert not dupefilter.request_seen(page(100))
+    (warning,) = warnings_in(caplog)
+    assert repr(key) in warning
+    assert not any(dupefilter.request_seen(page(number)) for number in range(10))
+    assert all(dupefilter.request_seen(page(number)) for number in (*range(10), 100))
+    assert len(warnings_in(caplog)) == 1
+    assert build(server, key).request_seen(page(5))
+
+
+def test_workers_meet_again_after_a_loss(server: Server, client: redis.Redis, key: str) -> None:
+    """All workers go on with one new filter, and each request is new to exactly one of them again."""
+    workers = [build(server, key) for _ in range(3)]
+    for number in range(10):
+        workers[number % 3].request_seen(page(number))
+    lose(client, key)
+    answers = [[worker.request_seen(page(number)) for worker in workers] for number in range(20, 40)]
+    assert all(each.count(False) == 1 for each in answers)
+
+
+def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A second loss is warned about as the first was."""
+    dupefilter = build(valkey, key)
+    with valkey.client() as client:
+        for number in range(3):
+            lose(client, key)
+            assert not dupefilter.request_seen(page(number))
+            assert not dupefilter.request_seen(page(10 + number))
+            assert len(warnings_in(caplog)) == number + 1
+
+
+def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key: str) -> None:
+    """Where there is no crawl to end, a filter of other parameters in its place raises, and answers nothing."""
+    dupefilter = WAYS["from_settings"](crawler_of(server, **{KEY: key}))
+    dupefilter.request_seen(page(1))
+    BloomFilter(client, key, capacity=77, flush=True)
+    for _ in range(2):
+        with pytest.raises(MismatchError, match="77"):
+            dupefilter.request_seen(page(2))
+
+
+# Passwords.
+
+PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as long as the test
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The password in REDIS_URL or REDIS_PARAMS is in no line of the log, in no error and in no repr."""
+    caplog.set_level(logging.DEBUG)
+    with running(kind, "--requirepass", PASSWORD) as server, server.client(password=PASSWORD) as client:
+        url = server.url.replace("//", f"//:{PASSWORD}@")
+        ways: list[dict[str, Any]] = [{"REDIS_URL": url}, {"REDIS_PARAMS": {"password": PASSWORD}}]
+        for settings in ways:
+            crawler = crawler_of(server, **{KEY: key, **settings})
+            dupefilter = BloomRFPDupeFilter.from_crawler(crawler)
+            dupefilter.request_seen(page(1))
+            lose(client, key)
+            dupefilter.request_seen(page(2))
+            assert len(warnings_in(caplog)) == 1
+            with pytest.raises(MismatchError) as refusal:
+                build(server, key, BLOOMFILTER_CAPACITY=5, **settings)
+            shown = [dupefilter, dupefilter.filter, dupefilter.filter.plan, dupefilter.config]
+            crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+            dupefilter.close("finished")
+            texts = [str(refusal.value), caplog.text, *map(repr, shown), *map(str, shown)]
+            assert not [text for text in texts if PASSWORD in text]
+            caplog.clear()
+
+
+def test_wrong_password_is_not_shown(key: str) -> None:
+    """A server that refuses the password is refused at the start, and the refusal does not repeat the password."""
+    with running("valkey", "--requirepass", "another") as server:
+        with pytest.raises(RefusedError) as refusal:
+            BloomRFPDupeFilter.from_settings(
+                Settings({"REDIS_URL": server.url.replace("//", f"//:{PASSWORD}@"), KEY: key})
+            )
+        assert PASSWORD not in str(refusal.value)

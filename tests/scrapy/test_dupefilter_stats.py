@@ -1,0 +1,92 @@
+"""What a dupefilter tells: stats, and lines of the log."""
+
+import logging
+
+import pytest
+from scrapy import signals
+
+from devtools.waiting import until
+from scrapy_bloom import (
+    BloomRFPDupeFilter,
+)
+from scrapy_bloom.stats import FILTERED, NAMES, RECOVERED
+from tests.support.dupefilters import KEY, Way, by_crawler, crawler_of, page, said, spider_of, stats_of
+from tests.support.servers import Server
+
+
+@pytest.mark.parametrize(("debug", "lines"), [(False, 1), (True, 3)])
+def test_log(valkey: Server, key: str, debug: bool, lines: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Each dropped request is counted as Scrapy counts it; the first is logged, and with DUPEFILTER_DEBUG all are."""
+    caplog.set_level(logging.DEBUG)
+    crawler = crawler_of(valkey, DUPEFILTER_DEBUG=debug, **{KEY: key})
+    dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
+    for number in range(3):
+        dupefilter.log(page(number), spider_of(crawler))
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+    assert stats_of(crawler).get_value("dupefilter/filtered") == 3
+    logged = [record.getMessage() for record in caplog.records if "Filtered duplicate" in record.getMessage()]
+    assert len(logged) == lines
+    assert all(f"http://shop.test/{number}" in line for number, line in enumerate(logged))
+
+
+@by_crawler
+@pytest.mark.parametrize("closes", [False, True], ids=["kept", "deleted"])
+def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -> None:
+    """A crawl ends with every stat of the filter, with the right values, also where the filter is deleted."""
+    crawler = crawler_of(server, SCHEDULER_PERSIST=not closes, **{KEY: key})
+    dupefilter = way(crawler)
+    for number in (*range(50), *range(20)):
+        dupefilter.request_seen(page(number))
+    if closes:
+        dupefilter.clear()
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+    stats = stats_of(crawler).get_stats()
+    assert {name for name in stats if name.startswith("bloomfilter/")} == set(NAMES) - {FILTERED, RECOVERED}
+    assert stats["bloomfilter/added"] == 50
+    assert stats["bloomfilter/ambiguous"] == 0
+    assert stats["bloomfilter/cache_hits"] == 20
+    assert stats["bloomfilter/round_trips"] >= 50
+    assert 0 < stats["bloomfilter/expected_false_positives"] < 50e-6
+    assert 0 < stats["bloomfilter/fill_ratio"] < 0.5
+    assert 45 <= stats["bloomfilter/estimated_count"] <= 55
+    assert 0 < stats["bloomfilter/estimated_error_rate"] < 1e-6
+    assert stats["bloomfilter/memory_bytes"] >= 1000 * 14 / 8
+    assert stats["bloomfilter/layers"] == 1
+
+
+def test_stats_while_it_runs(valkey: Server, key: str) -> None:
+    """What the process does shows in the stats during the crawl, soon."""
+    crawler = crawler_of(valkey, **{KEY: key})
+    dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
+    assert stats_of(crawler).get_value("bloomfilter/layers") == 1
+    dropped = 0
+
+    def drop_and_look(name: str) -> object:
+        nonlocal dropped
+        dropped += 1
+        dupefilter.log(page(0), spider_of(crawler))
+        return stats_of(crawler).get_value(name)
+
+    for number in range(3):
+        dupefilter.request_seen(page(number))
+        until(lambda: drop_and_look("bloomfilter/added") == number + 1)  # noqa: B023  # it is called at once
+    until(lambda: drop_and_look("dupefilter/filtered") == dropped)
+
+
+@by_crawler
+def test_lines_at_start_and_end(valkey: Server, key: str, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl is told once where its filter is and what it allows, and once at the end what it did."""
+    caplog.set_level(logging.INFO, "scrapy_bloom")
+    crawler = crawler_of(valkey, **{KEY: key})
+    dupefilter = way(crawler)
+    (start,) = said(caplog, logging.INFO)
+    assert repr(key) in start
+    assert "1,000" in start
+    for number in (1, 2, 3, 1):
+        dupefilter.request_seen(page(number))
+    caplog.clear()
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+    (end,) = said(caplog, logging.INFO)
+    assert repr(key) in end
+    assert "3 new" in end
+    assert "1 repeats" in end

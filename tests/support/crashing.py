@@ -1,0 +1,24 @@
+"""A store in memory whose worker dies at a known moment."""
+
+from scrapy_bloom.store import MemoryStore, Said
+
+
+class CrashError(Exception):
+    """A worker dies."""
+
+
+class Crashing(MemoryStore):
+    """A store whose worker dies before one of its next operations, when it is told to."""
+
+    left: int | None = None
+
+    def execute(self, ops):  # type: ignore[no-untyped-def]  # as the parent's
+        said = Said()
+        for op in ops:
+            if self.left is not None:
+                if self.left == 0:
+                    self.left = None
+                    raise CrashError
+                self.left -= 1
+            said.append(op.apply(self))
+        return said

@@ -1,0 +1,7 @@
+"""The type of the fixture that makes filters."""
+
+from collections.abc import Callable
+
+from scrapy_bloom.filter import Filter
+
+MakeFilter = Callable[..., Filter]

@@ -1,0 +1,91 @@
+"""Filters whose server fails: how they are made, and what they say of it."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.waiting import LIMIT
+from scrapy_bloom import (
+    BloomFilter,
+)
+from tests.support.fault_proxy import Proxy
+
+PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test
+# How long clients wait for a reply that does not come. It may be too short for a busy machine: then it is a stall more.
+STALL_TIMEOUT = 0.3
+
+
+@contextmanager
+def filter_at(port: int, key: str, **options: Any) -> Iterator[BloomFilter]:
+    """A filter with a client of its own."""
+    with redis.Redis("127.0.0.1", port, socket_timeout=options.pop("socket_timeout", LIMIT)) as client:
+        yield BloomFilter(client, key, **{"capacity": 20_000, **options})
+
+
+def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    """The warnings that have a part."""
+    return [record.getMessage() for record in caplog.records if part in record.getMessage()]
+
+
+def by_url(proxy: Proxy) -> dict[str, object]:
+    """The settings of a client by REDIS_URL."""
+    return {"REDIS_URL": proxy.url}
+
+
+def by_host(proxy: Proxy) -> dict[str, object]:
+    """The settings of a client by REDIS_HOST."""
+    return {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": proxy.port}
+
+
+def by_params(proxy: Proxy, **params: object) -> dict[str, object]:
+    """The settings of a client by REDIS_PARAMS alone."""
+    return {"REDIS_PARAMS": {"host": "127.0.0.1", "port": proxy.port, **params}}
+
+
+class Cue(logging.Handler):
+    """Does something in a thread when a filter first says that Redis is away."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__()
+        self._thread = threading.Thread(target=action)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("Redis is away") and self._thread.ident is None:
+            self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+@contextmanager
+def when_away(action: Callable[[], object]) -> Iterator[None]:
+    """Do something as soon as a filter waits for Redis, which must happen in the block."""
+    cue = Cue(action)
+    logger = logging.getLogger("scrapy_bloom")
+    logger.addHandler(cue)
+    try:
+        yield
+    finally:
+        logger.removeHandler(cue)
+    cue.join()
+
+
+def assert_waited_once(caplog: pytest.LogCaptureFixture, *parts: str) -> None:
+    """One line says that Redis is away, and why, and one that it is back."""
+    (away,) = said(caplog, "Redis is away")
+    (_,) = said(caplog, "Redis is back")
+    assert [part for part in parts if part not in away] == []
+
+
+USES: dict[str, Callable[[BloomFilter], object]] = {
+    "add": lambda bloom: bloom.add("a"),
+    "add_many": lambda bloom: bloom.add_many(["a", "b"]),
+    "contains": lambda bloom: "a" in bloom,
+    "info": BloomFilter.info,
+    "clear": BloomFilter.clear,
+}

@@ -1,0 +1,26 @@
+"""Fixtures: a proxy that fails on purpose, and a filter behind it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from scrapy_bloom import (
+    BloomFilter,
+)
+from tests.support.fault_proxy import Proxy, proxying
+from tests.support.retries import filter_at
+from tests.support.servers import Server
+
+
+@pytest.fixture
+def proxy(valkey: Server) -> Iterator[Proxy]:
+    """A proxy of a server, aimed at what filters and scrapy-redis add by."""
+    with proxying(valkey.port, "BITFIELD", "SADD") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bloom(proxy: Proxy, key: str) -> Iterator[BloomFilter]:
+    """A filter behind the proxy."""
+    with filter_at(proxy.port, key) as bloom:
+        yield bloom

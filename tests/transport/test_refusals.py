@@ -1,0 +1,196 @@
+"""What no waiting changes is an error at once, that says what to do and never a password."""
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+from scrapy.settings import Settings
+
+from scrapy_bloom import (
+    BloomError,
+    BloomFilter,
+    BloomRFPDupeFilter,
+    BloomScheduler,
+    ConfigError,
+    RefusedError,
+    UnavailableError,
+)
+from tests.support.retries import (
+    PASSWORD,
+    USES,
+    filter_at,
+    said,
+)
+from tests.support.servers import KINDS, Server, running
+
+
+def with_wrong_password(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
+    """Whoever has the password wrong."""
+    return BloomFilter(server.client(password=f"{PASSWORD}-mistaken"), key, **options)
+
+
+def without_password(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
+    """Whoever has none."""
+    return BloomFilter(server.client(), key, **options)
+
+
+def unlucky(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
+    """A user who may do all but set bits."""
+    with server.client(password=PASSWORD) as admin:
+        admin.acl_setuser(
+            "unlucky", enabled=True, passwords=[f"+{PASSWORD}-own"], keys="*", commands=["+@all", "-bitfield"]
+        )
+    return BloomFilter(server.client(username="unlucky", password=f"{PASSWORD}-own"), key, **options)
+
+
+def without_memory(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
+    """A server that is full."""
+    with server.client(password=PASSWORD) as admin:
+        admin.config_set("maxmemory", 1)
+    return BloomFilter(server.client(password=PASSWORD), key, **options)
+
+
+Opening = Callable[[Server, str, dict[str, Any]], BloomFilter]
+REFUSALS: dict[str, tuple[Opening, str]] = {
+    "wrong password": (with_wrong_password, "password in REDIS_URL"),
+    "no password": (without_password, "password in REDIS_URL"),
+    "no permission": (unlucky, "allow BITFIELD"),
+    "no memory": (without_memory, "maxmemory"),
+}
+every_refusal = pytest.mark.parametrize(("opening", "advice"), REFUSALS.values(), ids=REFUSALS)
+
+
+@pytest.fixture(params=KINDS)
+def guarded(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of its own with a password."""
+    with running(request.param, "--requirepass", PASSWORD) as server:
+        yield server
+
+
+def told(error: BaseException) -> str:
+    """Everything that is shown of an error, anywhere."""
+    return "".join(traceback.format_exception(error)) + repr(error)
+
+
+def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The error says what to do, nobody has waited, and no password is anywhere."""
+    assert advice in str(error)
+    assert said(caplog, "Redis is away") == []
+    assert PASSWORD not in told(error) + caplog.text
+
+
+@every_refusal
+def test_refused_at_the_start(
+    opening: Opening, advice: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a server refuses is an error at once that says what to do, and never a password."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(RefusedError) as caught:
+        opening(guarded, key, {"capacity": 1000})
+    assert_refused_at_once(caught.value, advice, caplog)
+
+
+def lock_out(admin: redis.Redis) -> None:
+    """Change the password, and make everybody say it anew."""
+    admin.config_set("requirepass", f"{PASSWORD}-changed")
+    admin.client_kill_filter(_type="normal", skipme=True)
+
+
+def forbid(admin: redis.Redis) -> None:
+    """Take BITFIELD from everybody."""
+    admin.acl_setuser("default", enabled=True, commands=["-bitfield"], reset=False)
+
+
+def fill_up(admin: redis.Redis) -> None:
+    """Give the server less memory than it has in use."""
+    admin.config_set("maxmemory", 1)
+
+
+TURNS: dict[str, tuple[Callable[[redis.Redis], None], str]] = {
+    "password changed": (lock_out, "password in REDIS_URL"),
+    "permission taken": (forbid, "allow BITFIELD"),
+    "memory full": (fill_up, "maxmemory"),
+}
+
+
+@pytest.mark.parametrize("use", [USES["add"], USES["add_many"]], ids=["add", "add_many"])
+@pytest.mark.parametrize("turn", TURNS)
+def test_refused_in_the_middle(
+    turn: str, use: Callable[[BloomFilter], object], guarded: Server, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that refuses from one moment on is an error at once, in single additions and in batches."""
+    caplog.set_level(logging.DEBUG)
+    refuse, advice = TURNS[turn]
+    with guarded.client(password=PASSWORD) as admin, guarded.client(password=PASSWORD) as client:
+        bloom = BloomFilter(client, key, capacity=1000)
+        bloom.add("x")
+        refuse(admin)
+        with pytest.raises(RefusedError) as caught:
+            use(bloom)
+    assert_refused_at_once(caught.value, advice, caplog)
+    assert PASSWORD not in repr(bloom)
+
+
+def test_other_refusals_are_errors_of_ours(key: str) -> None:
+    """A server that has too few replicas to write refuses too; a crawl must hear of it by an error that ends it.
+
+    Any other would be raised in `enqueue_request`, where it loses one request after another.
+    """
+    with running("valkey") as server, filter_at(server.port, key, retry_timeout=0.2) as bloom:
+        with server.client() as admin:
+            admin.config_set("min-replicas-to-write", 1)
+            with pytest.raises(BloomError, match="NOREPLICAS"):
+                bloom.add("a")
+            admin.config_set("min-replicas-to-write", 0)
+        assert bloom.add("a")
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_password_in_a_command_that_is_not_known(scheduled: bool, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that knows no HELLO cites its arguments, the password too: they are not told, but what to do is."""
+    caplog.set_level(logging.DEBUG)
+    with running("redis", "--requirepass", PASSWORD, "--rename-command", "HELLO", "") as server:
+        settings = {
+            "REDIS_URL": server.url.replace("//", f"//:{PASSWORD}@"),
+            "REDIS_PARAMS": {"protocol": 3},
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
+            "SCHEDULER_DUPEFILTER_KEY": key,
+        }
+        with pytest.raises(RefusedError, match="'protocol': 2") as caught:
+            (BloomScheduler if scheduled else BloomRFPDupeFilter).from_settings(Settings(settings))
+    assert PASSWORD not in told(caught.value) + caplog.text
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_password_that_cannot_be_read(scheduled: bool, key: str) -> None:
+    """Of a URL that is not one, because of a character in the password, nothing is told but how it must be."""
+    settings = {
+        "REDIS_URL": "redis://:s3cr#3t@127.0.0.1:6379",
+        "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
+        "SCHEDULER_DUPEFILTER_KEY": key,
+    }
+    with pytest.raises(ConfigError, match="REDIS_URL") as caught:
+        (BloomScheduler if scheduled else BloomRFPDupeFilter).from_settings(Settings(settings))
+    assert "s3cr" not in told(caught.value)
+
+
+def test_password_of_a_server_that_is_away(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """No password is told while a server is waited for, nor when that is given up."""
+    caplog.set_level(logging.DEBUG)
+    with running("valkey", "--requirepass", PASSWORD) as server:
+        settings = {
+            "REDIS_URL": server.url.replace("//", f"//:{PASSWORD}@"),
+            "SCHEDULER_DUPEFILTER_KEY": key,
+            "BLOOMFILTER_CAPACITY": 1000,
+            "BLOOMFILTER_RETRY_TIMEOUT": 0.2,
+        }
+        dupefilter = BloomRFPDupeFilter.from_settings(Settings(settings))
+        server.kill()
+        with pytest.raises(UnavailableError) as caught:
+            dupefilter.request_seen(Request("http://shop.test/1"))
+        assert said(caplog, "Redis is away")
+        assert PASSWORD not in told(caught.value) + caplog.text + repr(dupefilter) + repr(dupefilter.filter)

@@ -1,0 +1,136 @@
+"""However a client is made, a command is sent again only where the filter knows of it."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+from scrapy import Request
+from scrapy.settings import Settings
+
+from devtools.waiting import LIMIT, until
+from scrapy_bloom import (
+    BloomRFPDupeFilter,
+)
+from tests.support.fault_proxy import Place, Proxy, proxying
+from tests.support.retries import assert_waited_once, by_host, by_params, by_url
+from tests.support.servers import Server, free_port, running
+
+
+def factory(**kwargs: Any) -> redis.Redis:
+    """A redis_cls that is no class, as Sentinel needs one."""
+    return redis.Redis(**kwargs)
+
+
+class OwnRedis(redis.Redis):
+    """A redis_cls of the user's own."""
+
+
+WAYS: dict[str, Callable[[Proxy], dict[str, object]]] = {
+    "REDIS_URL": by_url,
+    "REDIS_HOST": by_host,
+    "REDIS_PARAMS": by_params,
+    "a retry of the user's": lambda proxy: by_params(
+        proxy, retry=Retry(ExponentialBackoff(), 5), retry_on_error=[redis.ConnectionError, redis.TimeoutError]
+    ),
+    "a single connection": lambda proxy: by_params(proxy, single_connection_client=True),
+    "class": lambda proxy: by_params(proxy, redis_cls=OwnRedis),
+    "class and URL": lambda proxy: {"REDIS_URL": proxy.url, "REDIS_PARAMS": {"redis_cls": OwnRedis}},
+    "path": lambda proxy: by_params(proxy, redis_cls=f"{__name__}.{OwnRedis.__qualname__}"),
+    "factory": lambda proxy: by_params(proxy, redis_cls=factory),
+    "path of a factory": lambda proxy: by_params(proxy, redis_cls=f"{__name__}.{factory.__qualname__}"),
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def assert_resent_by_us_alone(proxy: Proxy, dupefilter: BloomRFPDupeFilter) -> None:
+    """A command whose reply is cut once comes twice, and one whose reply is never cut, once."""
+    proxy.done.clear()
+    proxy.fail(Place.AFTER)
+    request = Request("http://shop.test/1")
+    assert not dupefilter.request_seen(request)
+    assert sorted(proxy.done.values()) == [2]
+    assert dupefilter.filter.counters.ambiguous == 1
+    assert dupefilter.request_seen(request)
+    # As often as it is cut: redis-py has none of these attempts.
+    proxy.done.clear()
+    proxy.fail(Place.REPLY, Place.AFTER, Place.REPLY)
+    assert not dupefilter.request_seen(Request("http://shop.test/2"))
+    assert sorted(proxy.done.values()) == [4]
+    # In a batch it is the cut one and those before it.
+    proxy.done.clear()
+    proxy.plan = iter([None, Place.AFTER])
+    assert dupefilter.filter.add_many(["a", "b", "c"]) == [True, True, True]
+    assert sorted(proxy.done.values()) == [1, 2, 2]
+    assert dupefilter.filter.counters.ambiguous == 4
+
+
+@every_way
+def test_hidden_resending_is_off(proxy: Proxy, key: str, way: Callable[[Proxy], dict[str, object]]) -> None:
+    """However the client is configured, a command goes out again only where the filter knows of it."""
+    settings = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000, **way(proxy)}
+    assert_resent_by_us_alone(proxy, BloomRFPDupeFilter.from_settings(Settings(settings)))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Proxy]:
+    """A proxy of a cluster of one node, which sends its clients to the proxy."""
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with running("valkey", *options) as server, proxying(server.port, "BITFIELD") as proxy:
+        with server.client() as client:
+            client.config_set("cluster-announce-port", proxy.port)
+            client.cluster("addslotsrange", 0, 16383)
+            until(lambda: client.cluster("info")["cluster_state"] == "ok")
+        yield proxy
+
+
+def test_hidden_resending_is_off_in_a_cluster(cluster: Proxy, key: str) -> None:
+    """A client of a cluster has its own ways to send a command again; they are off too."""
+    settings = {"REDIS_URL": cluster.url, "REDIS_PARAMS": {"redis_cls": redis.RedisCluster}}
+    common = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
+    assert_resent_by_us_alone(cluster, BloomRFPDupeFilter.from_settings(Settings({**settings, **common})))
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server, and the URL of its TLS port."""
+    certificate, private = (str(tmp_path / name) for name in ("certificate.pem", "key.pem"))
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-out", certificate, "-keyout", private]
+    subprocess.run([*command, *subject], check=True, capture_output=True)
+    port = str(free_port())
+    options = (
+        "--tls-port",
+        port,
+        "--tls-cert-file",
+        certificate,
+        "--tls-key-file",
+        private,
+        "--tls-auth-clients",
+        "no",
+    )
+    with running("redis", *options) as server:
+        yield server, f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}"
+
+
+def test_tls_connection_cut(encrypted: tuple[Server, str], key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A connection by TLS that is cut while a reply is waited for is like any other."""
+    server, url = encrypted
+    settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
+    bloom = BloomRFPDupeFilter.from_settings(Settings(settings)).filter
+    with server.client() as admin, ThreadPoolExecutor(1) as thread:
+        for work, answer in ((lambda: bloom.add("a"), True), (lambda: bloom.add_many(["b", "c"]), [True, True])):
+            admin.execute_command("CLIENT", "PAUSE", int(LIMIT * 1000), "WRITE")
+            added = thread.submit(work)
+            until(lambda: admin.info("clients")["blocked_clients"])
+            admin.client_kill_filter(_type="normal", skipme=True)
+            admin.client_unpause()
+            assert added.result(LIMIT) == answer
+            assert_waited_once(caplog, "ConnectionError")
+            caplog.clear()
+    assert bloom.add_many(["a", "b", "c"]) == [False, False, False]
