@@ -9,13 +9,11 @@ import pytest
 import redis
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
-from scrapy.settings import Settings
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom import (
     BloomRFPDupeFilter,
 )
-from scrapy_bloom.config import BloomConfig
 from tests.support.in_process import start
 from tests.support.servers import Server
 
@@ -78,11 +76,6 @@ def spider_of(crawler: Crawler) -> Spider:
 def stats_of(crawler: Crawler) -> StatsCollector:
     assert crawler.stats is not None
     return crawler.stats
-
-
-def read(setting: str, value: object) -> object:
-    """The value of a setting as the filter has it."""
-    return getattr(BloomConfig.from_settings(Settings({f"BLOOMFILTER_{setting}": value})), setting.lower())
 
 
 def page(number: int) -> Request:
