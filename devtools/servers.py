@@ -66,9 +66,9 @@ class Server:
     @cached_property
     def name(self) -> str:
         """What it calls itself, and its version."""
-        with self.client() as client:
-            info: dict[str, Any] = client.info("server")
-        return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+        said = subprocess.run([self._binary, "--version"], check=True, capture_output=True, text=True).stdout
+        product, _, version, *_ = said.split()
+        return f"{product} {version.removeprefix('v=')}"
 
     def client(self, **kwargs: Any) -> redis.Redis:
         """Make a client of its own for whoever asks."""
