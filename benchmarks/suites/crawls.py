@@ -149,7 +149,8 @@ def _crawl(kind: str, url: str, workers: int, server: Server, scratch: Path) -> 
     processes = [_start(number, url, result, settings) for number, result in enumerate(results)]
     try:
         for process in processes:
-            process.wait(LIMIT_SECONDS)
+            if process.wait(LIMIT_SECONDS).exit_code:
+                raise RuntimeError(f"a crawl failed; the end of its log:\n{process.last_lines}")
     finally:
         for process in processes:
             process.kill()
