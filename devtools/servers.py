@@ -21,10 +21,6 @@ _START_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 
 
-class NoServerError(RuntimeError):
-    """Raised where a kind of server is not installed."""
-
-
 @dataclass(frozen=True)
 class Address:
     """Where a server listens, as other processes may be told."""
@@ -45,7 +41,10 @@ class Server:
     """A server process; it can be killed, and started again on the same port and data."""
 
     def __init__(self, kind: str, *options: str) -> None:
-        self._binary = _binary(kind)
+        binary = BINARIES[kind]
+        if binary is None:
+            raise RuntimeError(f"there is no {kind} server on this machine")
+        self._binary = binary
         self._options = options
         self._dir = tempfile.TemporaryDirectory(prefix="scrapy-bloom-")
         self._log = Path(self._dir.name) / "log"
@@ -130,10 +129,3 @@ def cpu_seconds(client: redis.Redis) -> float:
     """Read the CPU time that a server has used, user and system."""
     used: dict[str, Any] = client.info("cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
-
-
-def _binary(kind: str) -> str:
-    path = BINARIES[kind]
-    if path is None:
-        raise NoServerError(f"no {kind} server on this machine: install Debian's redis-server")
-    return path

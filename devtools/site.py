@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -185,18 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
         if options.directory:
-            with serving_directory(options.directory, options.port) as url:
-                _wait(url)
+            url = stack.enter_context(serving_directory(options.directory, options.port))
         else:
-            with serving(links, options.port) as site:
-                _wait(site.url)
-
-
-def _wait(url: str) -> None:
-    print(f"{url}/", flush=True)
-    threading.Event().wait()
+            url = stack.enter_context(serving(links, options.port)).url
+        print(f"{url}/", flush=True)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

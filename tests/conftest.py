@@ -4,6 +4,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import hypothesis
@@ -42,15 +43,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def servers() -> Iterator[Callable[[str], Server]]:
     """Gives the server of a kind, started at the first use."""
     started: dict[str, Server] = {}
+    with ExitStack() as stack:
 
-    def of_kind(kind: str) -> Server:
-        if kind not in started:
-            started[kind] = Server(kind)
-        return started[kind]
+        def of_kind(kind: str) -> Server:
+            if kind not in started:
+                started[kind] = stack.enter_context(running(kind))
+            return started[kind]
 
-    yield of_kind
-    for server in started.values():
-        server.stop()
+        yield of_kind
 
 
 @pytest.fixture(params=KINDS)
