@@ -20,6 +20,7 @@ from tests.support.scenario import (
     MIDDLE,
     OURS,
     PAGES,
+    SLOWER_THAN_SCRAPY,
     STOCK,
     Kind,
     Scene,
@@ -155,11 +156,12 @@ REFUSALS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis],
 def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
     """A Redis that refuses from one moment on ends the crawl with advice; the next crawl fetches all that is left."""
     refuse, relent, advice = REFUSALS[refusal]
-    settings: dict[str, object] = dict(LEASE)
+    # So slow, and so few at a time, that new requests wait in the queue when it happens.
+    settings: dict[str, object] = {**LEASE, "CONCURRENT_REQUESTS": 8}
     with (
         running("valkey") as server,
         server.client() as client,
-        scene(tree(PAGES), tmp_path, server.url, key) as played,
+        scene(tree(PAGES), tmp_path, server.url, key, delay=SLOWER_THAN_SCRAPY) as played,
     ):
         played.moments.when(MIDDLE, lambda _: refuse(client))
         first = played.crawl(OURS, "first", **settings)

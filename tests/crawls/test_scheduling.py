@@ -19,6 +19,7 @@ from tests.support.scenario import (
     MIDDLE,
     OURS,
     PAGES,
+    SLOWER_THAN_SCRAPY,
     Kind,
     assert_ended_well,
     complaints_in,
@@ -38,7 +39,7 @@ KEEP: Kind = {"SCHEDULER_PERSIST": True}
 def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
     """DEPTH_PRIORITY = 1 fetches a site level by level, -1 goes down first."""
     settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
-    with scene(tree(40), tmp_path, valkey.url, key, delay=0) as played:
+    with scene(tree(40), tmp_path, valkey.url, key, delay=SLOWER_THAN_SCRAPY) as played:
         assert_ended_well(played.crawl(settings))
         pages = [int(path.rpartition("/")[2] or 0) for path in played.site.paths]
     depths = [sum(page >= first for first in (1, 4, 13)) for page in pages]
