@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-unit check mutants bench clean
+.PHONY: demo test test-unit check pythons lowest wheel typing coverage mutants bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -15,10 +15,16 @@ test: $(VENV)/.test
 test-unit: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not crawl" tests/unit tests/project $(ARGS)
 
-check: $(VENV)/.test
+check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/validate-pyproject pyproject.toml
 	$(BIN)/mypy
+
+# Tests in environments of their own: see noxfile.py.
+pythons lowest wheel typing coverage: $(VENV)/.dev
+	$(BIN)/nox --session $@ $(if $(ARGS),-- $(ARGS))
 
 mutants: $(VENV)/.test
 	$(BIN)/python -m devtools.mutants $(ARGS)

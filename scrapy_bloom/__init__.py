@@ -37,8 +37,10 @@ __all__ = [
 _WITH_SCRAPY = {"BloomRFPDupeFilter": "scrapy_bloom.dupefilter", "BloomScheduler": "scrapy_bloom.scheduler"}
 
 
-def __getattr__(name: str) -> Any:
-    """Import what needs Scrapy only when it is asked for: the filters are usable without it."""
-    if name in _WITH_SCRAPY:
-        return getattr(import_module(_WITH_SCRAPY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # or a type checker would take any name for one that is here
+
+    def __getattr__(name: str) -> Any:
+        """Import what needs Scrapy only when it is asked for: the filters are usable without it."""
+        if name in _WITH_SCRAPY:
+            return getattr(import_module(_WITH_SCRAPY[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,116 @@
+"""Sessions: the tests in environments of their own, beside `.venv`, in which `make test` runs them.
+
+`make lowest` and the like start them, and `nox --list` shows them. What stands behind `--` goes to pytest instead of
+the tests named here. A Python that is not on this machine is skipped.
+"""
+
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import nox
+
+# What is run where. `nox -s lowest -- tests` runs all.
+UNIT = ["tests/unit", "tests/project/test_imports.py"]
+PROTOCOL = ["tests/protocol"]
+SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "interleavings")]
+# Each kind of server and of client, and whole crawls: what versions and packaging break first.
+SERVERS = ["tests/filter/test_filter.py", "tests/crawls/test_crawls.py"]
+TYPED = "tests/project/typing/api.py"
+INSTALLED = """
+import scrapy_bloom, sysconfig
+print(scrapy_bloom.__file__)
+assert scrapy_bloom.__file__.startswith(sysconfig.get_path("purelib"))
+"""
+
+PYTHONS = nox.project.python_versions(nox.project.load_toml())
+# When the lowest Scrapy came out. It does not run with Twisted 26, and does not tell installers: what it stands on is
+# taken as it was then.
+LOWEST_AT = "2025-05-15"
+
+nox.options.default_venv_backend = "uv"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = ["lowest", "wheel", "typing"]
+
+# pyenv shows no more than one Python, until it is told which.
+if shutil.which("pyenv"):
+    every = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=True).stdout.split()
+    os.environ["PYENV_VERSION"] = ":".join(each for each in every if each.rpartition(".")[0] in PYTHONS)
+
+
+@nox.session(python=PYTHONS)
+def pythons(session: nox.Session) -> None:
+    """The newest versions of everything, under each Python that is found."""
+    session.install("--editable", ".[test]")
+    _pytest(session, UNIT + SERVERS)
+
+
+@nox.session(python=PYTHONS[0])
+def lowest(session: nox.Session) -> None:
+    """The lowest version of each dependency that pyproject.toml allows."""
+    pins = _tmp(session) / "lowest.txt"
+    pins.unlink(missing_ok=True)  # uv would keep to what stands there
+    ways = ("--resolution", "lowest-direct", "--exclude-newer", LOWEST_AT, "--no-annotate")
+    session.run_install("uv", "pip", "compile", "pyproject.toml", *ways, "--output-file", f"{pins}", silent=True)
+    session.install("--editable", ".[test]", "--constraint", f"{pins}")
+    session.run("uv", "pip", "freeze")
+    _pytest(session, UNIT + PROTOCOL + SERVERS)
+
+
+@nox.session(python=PYTHONS[0])
+def wheel(session: nox.Session) -> None:
+    """The wheel, built from the sdist; its tests are the sdist's, with the package taken away from beside them."""
+    archive, built = _build(session)
+    session.install(f"{built}[test]")
+    with tarfile.open(archive) as sdist:
+        sdist.extractall(_tmp(session), filter="data")
+    tree = _tmp(session) / archive.name.removesuffix(".tar.gz")
+    shutil.rmtree(tree / "scrapy_bloom")
+    session.chdir(tree)
+    session.run("python", "-c", INSTALLED)
+    _pytest(session, UNIT + SERVERS)
+
+
+@nox.session(python=PYTHONS[0])
+def typing(session: nox.Session) -> None:
+    """The types of the public API, as mypy and pyright read them from the wheel."""
+    _, built = _build(session)
+    session.install(f"{built}[typing]")
+    used = Path(TYPED).read_text()
+    session.chdir(_tmp(session))
+    Path("api.py").write_text(used)
+    Path("pyrightconfig.json").write_text("{}")  # or the checkout's root would be the project's
+    session.run("mypy", "--strict", "--config-file=", "api.py")
+    session.run("pyright", "api.py")
+
+
+@nox.session(python=PYTHONS[0])
+def coverage(session: nox.Session) -> None:
+    """Which branches the tests take, crawls included; fails below the share in pyproject.toml."""
+    session.install("--editable", ".[test]")
+    session.run("coverage", "erase")
+    # A search through every order of operations takes the same lines millions of times.
+    tests = ["tests", *(f"--ignore={path}" for path in SEARCHES)]
+    session.run("coverage", "run", "-m", "pytest", *(session.posargs or tests))
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+
+
+def _pytest(session: nox.Session, tests: list[str]) -> None:
+    session.run("python", "-m", "pytest", *(session.posargs or tests))
+
+
+def _build(session: nox.Session) -> tuple[Path, Path]:
+    """The sdist, and the wheel that is made from it."""
+    made = _tmp(session) / "dist"
+    shutil.rmtree(made, ignore_errors=True)
+    session.run_install("uv", "build", "--quiet", "--out-dir", f"{made}")
+    (sdist,), (built,) = made.glob("*.tar.gz"), made.glob("*.whl")
+    return sdist, built
+
+
+def _tmp(session: nox.Session) -> Path:
+    return Path(session.create_tmp()).resolve()

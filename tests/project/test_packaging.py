@@ -1,0 +1,74 @@
+"""The wheel holds the package and nothing else, and says of itself what pyproject.toml says."""
+
+import email
+import subprocess
+import sys
+import tomllib
+from email.message import Message
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INFO = f"scrapy_bloom-{PROJECT['version']}.dist-info"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    """The wheel of this checkout."""
+    made = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", f"{made}"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = made.iterdir()
+    return ZipFile(path)
+
+
+def metadata(wheel: ZipFile, file: str) -> Message:
+    """One of the files in which a wheel says what it is."""
+    return email.message_from_string(wheel.read(f"{INFO}/{file}").decode())
+
+
+def test_wheel_holds_the_package_alone(wheel: ZipFile) -> None:
+    """Every file of the package is in it, those that are not Python too, and nothing of the repository around it."""
+    package = {path for path in (ROOT / "scrapy_bloom").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    described = {f"{INFO}/{file}" for file in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
+    assert set(wheel.namelist()) == {f"{path.relative_to(ROOT)}" for path in package} | described
+
+
+def test_types_are_announced(wheel: ZipFile) -> None:
+    """Type checkers read the types of a package that has this file."""
+    assert "scrapy_bloom/py.typed" in wheel.namelist()
+
+
+def test_wheel_fits_every_platform(wheel: ZipFile) -> None:
+    """Nothing in it is compiled."""
+    assert metadata(wheel, "WHEEL")["Tag"] == "py3-none-any"
+
+
+def test_name_and_licence(wheel: ZipFile) -> None:
+    """What an index shows comes from pyproject.toml and the README."""
+    said = metadata(wheel, "METADATA")
+    shown = {name: said[name] for name in ("Name", "Version", "Summary", "Requires-Python", "License-Expression")}
+    assert shown == {
+        "Name": "scrapy-bloom",
+        "Version": PROJECT["version"],
+        "Summary": PROJECT["description"],
+        "Requires-Python": ">=3.11",
+        "License-Expression": "MIT",
+    }
+    assert said.get_payload() == (ROOT / "README.md").read_text()
+
+
+def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:
+    """Whoever installs it gets its dependencies, each from a lowest version on, and no tool."""
+    every = [Requirement(text) for text in metadata(wheel, "METADATA").get_all("Requires-Dist", [])]
+    assert {f"{each}" for each in every if each.marker is None} == {
+        "scrapy>=2.13",
+        "scrapy-redis>=0.9.1",
+        "redis[hiredis]>=6",
+        "hiredis>=3",
+        "mmh3>=5",
+    }

@@ -1,0 +1,107 @@
+"""The public API as a user writes it. It is never run: mypy and pyright say whether each type is what is promised here.
+
+An `ignore` marks what must be refused; both checkers report one that is not needed.
+"""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from typing import assert_type
+
+import redis
+from redis.cluster import RedisCluster
+from scrapy import Request, Spider
+from scrapy.settings import BaseSettings
+
+import scrapy_bloom
+from scrapy_bloom import (
+    BloomError,
+    BloomFilter,
+    BloomRFPDupeFilter,
+    BloomScheduler,
+    ConfigError,
+    FilterInfo,
+    LayerInfo,
+    MemoryBloomFilter,
+    MismatchError,
+    RefusedError,
+    UnavailableError,
+    WrongTypeError,
+)
+
+
+def filter_in_redis(client: redis.Redis, cluster: RedisCluster) -> BloomFilter:
+    seen = BloomFilter(client, "shop:seen", capacity=1_000_000, error_rate=1e-6, expansion=2, ttl=3600.0, flush=True)
+    assert_type(seen.add("https://example.com/"), bool)
+    assert_type(seen.add(b"\x00\x01"), bool)
+    assert_type(seen.add_many(["a", b"b"]), list[bool])
+    assert_type(seen.contains_many(("a", b"b")), list[bool])
+    assert_type("a" in seen, bool)
+    assert_type(seen.key, str)
+    assert_type(seen.is_open, bool)
+    assert_type(seen.retry_timeout, float)
+    seen.retry_timeout = 5
+    assert_type(seen.info(), FilterInfo)
+    assert_type(seen.info().by_layer, tuple[LayerInfo, ...])
+    assert_type(seen.info().estimated_error_rate, float)
+    assert_type(seen.info().by_layer[0].created, float)
+    assert_type(seen.counters.expected_false_positives, float)
+    assert_type(seen.clear(), None)
+    assert_type(seen.close(), None)
+    return BloomFilter(cluster, b"shop:other", fingerprint="sku", cache_size=0, retry_timeout=0, key_of=seen)
+
+
+def filter_in_memory() -> bool:
+    seen = MemoryBloomFilter(capacity=1000, error_rate=0.01, expansion=0, ttl=None)
+    assert_type(seen.info().memory_bytes, int)
+    return seen.add("a")
+
+
+def filter_of_a_crawl(settings: BaseSettings, spider: Spider, client: redis.Redis) -> None:
+    dupefilter = BloomRFPDupeFilter(client, "shop:dupefilter", debug=True)
+    assert_type(BloomRFPDupeFilter.from_settings(settings), BloomRFPDupeFilter)
+    assert_type(BloomRFPDupeFilter.from_crawler(spider.crawler), BloomRFPDupeFilter)
+    assert_type(dupefilter.request_seen(Request("https://example.com/")), bool)
+    assert_type(dupefilter.request_fingerprint(Request("https://example.com/")), str)
+    assert_type(dupefilter.filter, BloomFilter)
+
+
+def scheduler_of_a_crawl(settings: BaseSettings, spider: Spider) -> Request | None:
+    scheduler = BloomScheduler.from_settings(settings)
+    assert_type(scheduler, BloomScheduler)
+    scheduler.open(spider)
+    assert_type(scheduler.enqueue_request(Request("https://example.com/")), bool)
+    return scheduler.next_request()
+
+
+class OwnDupeFilter(BloomRFPDupeFilter):
+    """Both classes can be derived from."""
+
+    def request_fingerprint(self, request: Request) -> str:
+        return request.url
+
+
+class OwnScheduler(BloomScheduler):
+    def has_pending_requests(self) -> bool:
+        return super().has_pending_requests()
+
+
+def every_error() -> tuple[type[BloomError], ...]:
+    return ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
+
+
+def wrong_value() -> ValueError:
+    return ConfigError("capacity = 0: must be at least 1")
+
+
+def fault_of(error: UnavailableError) -> str:
+    return error.fault
+
+
+def refused(client: redis.Redis) -> None:
+    BloomFilter(client, "key", 1000)  # type: ignore[call-arg]
+    BloomFilter(client, 7)  # type: ignore[arg-type]
+    BloomFilter("redis://localhost", "key")  # type: ignore[arg-type]
+    MemoryBloomFilter(ttl="1h")  # type: ignore[arg-type]
+    MemoryBloomFilter().add(7)  # type: ignore[arg-type]
+    MemoryBloomFilter().info().layers = 2  # type: ignore[misc]
+    _ = scrapy_bloom.BloomFilters  # type: ignore[attr-defined]
