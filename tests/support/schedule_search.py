@@ -1,16 +1,24 @@
 """A search through every order in which workers can come between each other, one operation at a time.
 
 Workers run the real steps of `layers` and `protocol`. What a worker does next depends on nothing but what it was told
-so far and when, so that a state of the search is the memory, the clock and, for each worker, the replies it had; a
-worker is brought to a state by replaying those.
+so far and when. So a state of the search is the memory, the clock and, for each worker, the replies it had; a worker is
+brought to a state by replaying those, or goes on from the one before.
+
+What a worker draws at random depends on who it is and how often it has drawn. So orders that would only draw other
+numbers lead to the same state, which is looked at once; no two draws are ever equal.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+import secrets
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from typing import Any, Generic, NamedTuple, TypeVar
+from unittest import mock
 
 from scrapy_bloom.credit_ops import Granted
 from scrapy_bloom.layers import Layers
-from scrapy_bloom.metadata import Plan
+from scrapy_bloom.metadata import Layer, Plan
 from scrapy_bloom.ops import Op, Snapshot
 from scrapy_bloom.shards import Check
 from scrapy_bloom.store import MemoryStore, Said
@@ -18,18 +26,98 @@ from scrapy_bloom.stored import Steps
 
 Work = Callable[[Layers], Steps[Any]]
 Frozen = tuple[Any, ...]
+# The numbers of the memory, of the ticks that are over, of replies and crashes to come, and of each worker.
+State = tuple[int, ...]
+Thing = TypeVar("Thing", bound=Hashable)
 
 KEY = "f"
 # Where it is counted how many items each shard was given, beside what the filter stores.
 TALLY = "tally"
-# A worker that was killed.
-CRASHED: Frozen = ("crashed",)
 
 
 class Done(NamedTuple):
     """A worker's result."""
 
     result: Any
+
+
+class Told(NamedTuple):
+    """The replies that a worker had in one round trip, and when; `repeated`: an earlier attempt lost its replies."""
+
+    now: float
+    replies: Frozen
+    repeated: bool
+
+
+class Numbered(Generic[Thing]):
+    """Things by their numbers: equal ones have the same."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Thing, int] = {}
+        self._things: list[Thing] = []
+
+    def __getitem__(self, number: int) -> Thing:
+        return self._things[number]
+
+    def number(self, thing: Thing) -> int:
+        """The number of a thing, a new one where it is new."""
+        number = self._numbers.setdefault(thing, len(self._things))
+        if number == len(self._things):
+            self._things.append(thing)
+        return number
+
+
+class Draws:
+    """Gives one worker what it draws at random: always the same in its order, and nothing that was `drawn` before."""
+
+    def __init__(self, worker: str, drawn: dict[int, str]) -> None:
+        self._worker = worker
+        self._drawn = drawn
+        self._count = 0
+
+    def below(self, bound: int) -> int:
+        """The next number."""
+        self._count += 1
+        name = f"draw {self._count} of {self._worker}"
+        drawn = int.from_bytes(sha256(name.encode()).digest(), "big") % bound
+        assert self._drawn.setdefault(drawn, name) == name, "two draws are equal: hash another text"
+        return drawn
+
+
+class Past:
+    """What a worker was told from its beginning until now, and what it does next; each different one exists once."""
+
+    def __init__(self, number: int, told: tuple[Told, ...] = (), before: "Past | None" = None) -> None:
+        self.number = number
+        self.told = told
+        self.before = before
+        self.next: Sequence[Op] | Done | None = None
+        # The worker itself, for the first past that follows.
+        self.steps: tuple[Steps[Any], Draws] | None = None
+        self._following: dict[Told, Past] = {}
+
+    def after(self, told: Told) -> "Past":
+        """The past in which this follows."""
+        if told not in self._following:
+            self._following[told] = Past(self.number, (*self.told, told), self)
+        return self._following[told]
+
+
+class Worker(NamedTuple):
+    """A worker in a state: its past, the replies that a round trip has until now, and whether it is a repeated one."""
+
+    past: Past
+    partial: Frozen = ()
+    repeated: bool = False
+
+
+class Move(NamedTuple):
+    """What a worker may do: the numbers of the memory and the worker after it, and what it takes of the faults."""
+
+    memory: int
+    worker: int
+    replies: int = 0
+    crashes: int = 0
 
 
 class Search:
@@ -62,91 +150,158 @@ class Search:
         self._faults = (replies, crashes)
         self._now = 0.0
         self._memory = MemoryStore(lambda: self._now)
-        self._known: dict[tuple[int, Frozen], Sequence[Op] | Done] = {}
-        self._run(self._opened().obtain(1))
-        for self._now, work in before:
-            self._run(work(self._opened()))
+        self._drawn: dict[int, str] = {}
+        self._memories: Numbered[Frozen] = Numbered()
+        self._workers: Numbered[Worker] = Numbered()
+        self._ops: Numbered[Frozen] = Numbered()
+        self._applied: dict[tuple[int, int, int], tuple[int, Any]] = {}
+        self._results: dict[int, Done | None] = {}
+        self._moved: dict[tuple[int, int, int], Sequence[Move]] = {}
+        self._over: dict[tuple[int, Any], Past] = {}
+        self._draws = Draws("whoever was before", self._drawn)
+        with self._replayable():
+            self._run(self._opened().obtain(1))
+            for self._now, work in before:
+                self._run(work(self._opened()))
         self._memory.hashes.pop(TALLY, None)
         self._times = [self._now, *ticks]
         self._start = self._freeze()
 
     def results(self) -> set[tuple[Any, ...]]:
         """The results of all workers, in their order, at each different end."""
-        return set(self._ends())
+        return {tuple(results) for _, results in self._ends()}
 
     def fillings(self) -> set[tuple[tuple[str, int], ...]]:
         """The shards' keys and how many items were added to each, at each different end."""
-        return {tuple(sorted(dict(dict(frozen[0]).get(TALLY, ())).items())) for frozen, _ in self._all_ends()}
+        return {tuple(sorted(dict(dict(frozen[0]).get(TALLY, ())).items())) for frozen, _ in self._ends()}
 
-    def _ends(self) -> Iterator[tuple[Any, ...]]:
-        for _, results in self._all_ends():
-            yield results
-
-    def _all_ends(self) -> Iterator[tuple[Frozen, tuple[Any, ...]]]:
-        start = (self._start, tuple(((), (), False) for _ in self._works), 0, self._faults)
+    def _ends(self) -> Iterator[tuple[Frozen, list[Any]]]:
+        """The memory and the results of all workers, at each different end."""
+        workers = [self._workers.number(Worker(Past(number))) for number in range(len(self._works))]
+        start = (self._memories.number(self._start), 0, *self._faults, *workers)
         seen, todo = {start}, [start]
-        while todo:
-            state = todo.pop()
-            following = list(self._following(*state))
-            ended = [self._next(number, worker[0]) for number, worker in enumerate(state[1])]
-            if all(isinstance(each, Done) for each in ended):
-                yield state[0], tuple(each.result for each in ended if isinstance(each, Done))
-            fresh = [each for each in following if each not in seen]
-            seen.update(fresh)
-            todo.extend(fresh)
+        with self._replayable():
+            while todo:
+                state = todo.pop()
+                ended = [self._result(worker) for worker in state[4:]]
+                if None not in ended:
+                    yield self._memories[state[0]], [each.result for each in ended if each is not None]
+                for following in self._following(state):
+                    if following not in seen:
+                        seen.add(following)
+                        todo.append(following)
 
-    def _following(self, frozen: Frozen, workers: Frozen, ticks: int, faults: tuple[int, int]) -> Iterator[Frozen]:
+    def _following(self, state: State) -> Iterator[State]:
+        """The states that may come after one."""
+        memory, ticks, replies, crashes, *workers = state
         if ticks + 1 < len(self._times):
-            yield frozen, workers, ticks + 1, faults
-        replies, crashes = faults
-        for number, (history, partial, repeated) in enumerate(workers):
-            ops = self._next(number, history)
-            if isinstance(ops, Done):
-                continue
+            yield memory, ticks + 1, replies, crashes, *workers
+        for number, worker in enumerate(workers):
+            for move in self._moves(memory, worker, ticks):
+                if move.replies <= replies and move.crashes <= crashes:
+                    workers[number] = move.worker
+                    yield move.memory, ticks, replies - move.replies, crashes - move.crashes, *workers
+            workers[number] = worker
 
-            def changed(worker: Frozen, number: int = number) -> Frozen:
-                return (*workers[:number], worker, *workers[number + 1 :])
+    def _result(self, number: int) -> Done | None:
+        """A worker's result, if it has come to its end."""
+        if number not in self._results:
+            following = self._next(self._workers[number].past)
+            self._results[number] = following if isinstance(following, Done) else None
+        return self._results[number]
 
-            if crashes:
-                yield frozen, changed((CRASHED, (), False)), ticks, (replies, crashes - 1)
-            self._thaw(frozen)
+    def _moves(self, memory: int, number: int, ticks: int) -> Sequence[Move]:
+        """What a worker may do next, whatever the others are at."""
+        if (memory, number, ticks) not in self._moved:
+            self._moved[memory, number, ticks] = list(self._new_moves(memory, self._workers[number], ticks))
+        return self._moved[memory, number, ticks]
+
+    def _new_moves(self, memory: int, worker: Worker, ticks: int) -> Iterator[Move]:
+        past, partial, repeated = worker
+        ops = self._next(past)
+        if isinstance(ops, Done):
+            return
+        if self._faults[1]:
+            yield Move(memory, self._workers.number(Worker(self._ended(past.number, Done(None)))), crashes=1)
+        for op in ops if self._whole else ops[len(partial) : len(partial) + 1]:
+            memory, said = self._apply(memory, op, ticks)
+            partial = (*partial, said)
+        if len(partial) < len(ops):
+            yield Move(memory, self._workers.number(Worker(past, partial, repeated)))
+            return
+        after = past.after(Told(self._times[ticks], partial, repeated))
+        following = self._next(after)
+        if isinstance(following, Done):
+            after = self._ended(past.number, following)
+        yield Move(memory, self._workers.number(Worker(after)))
+        if self._faults[0]:
+            yield Move(memory, self._workers.number(Worker(past, repeated=True)), replies=1)
+
+    def _ended(self, number: int, done: Done) -> Past:
+        """What stands for every past in which a worker came to this result: it does nothing any more."""
+        past = self._over.setdefault((number, done.result), Past(number))
+        past.next = done
+        return past
+
+    def _apply(self, memory: int, op: Op, ticks: int) -> tuple[int, Any]:
+        """Carry out an operation, and count what it adds; gives the memory's number after it, and what it says."""
+        which = memory, self._ops.number(_comparable(op)), ticks
+        if which not in self._applied:
+            self._thaw(self._memories[memory])
             self._now = self._times[ticks]
-            todo = ops if self._whole else ops[len(partial) : len(partial) + 1]
-            partial_now = (*partial, *(_hashable(self._apply(op)) for op in todo))
-            done = self._freeze()
-            if len(partial_now) < len(ops):
-                yield done, changed((history, partial_now, repeated)), ticks, faults
-                continue
-            yield done, changed(((*history, (self._now, partial_now, repeated)), (), False)), ticks, faults
-            if replies:
-                yield done, changed((history, (), True)), ticks, (replies - 1, crashes)
+            said = op.apply(self._memory)
+            if isinstance(op, Check) and op.mark and not said[1]:
+                counted = self._memory.hashes.setdefault(TALLY, {})
+                counted[op.key] = counted.get(op.key, 0) + 1  # type: ignore[assignment, operator]  # no text, as fields are
+            self._applied[which] = self._memories.number(self._freeze()), _hashable(said)
+        return self._applied[which]
 
-    def _apply(self, op: Op) -> Any:
-        """Carry out an operation, and count what it adds."""
-        said = op.apply(self._memory)
-        if isinstance(op, Check) and op.mark and not said[1]:
-            counted = self._memory.hashes.setdefault(TALLY, {})
-            counted[op.key] = counted.get(op.key, 0) + 1  # type: ignore[assignment, operator]  # no text, as fields are
+    def _next(self, past: Past) -> Sequence[Op] | Done:
+        """What a worker with a past does."""
+        if past.next is None:
+            steps, self._draws, told = self._brought_near(past)
+            try:
+                for each in told:
+                    past.next = tuple(steps.send(self._say(each)))
+                past.steps = steps, self._draws
+            except StopIteration as end:
+                past.next = Done(end.value)
+        return past.next  # type: ignore[return-value]  # something was sent
+
+    def _brought_near(self, past: Past) -> tuple[Steps[Any], Draws, Sequence[Told | None]]:
+        """A worker that was told the first part of a past, and the rest, which begins with None if that is all."""
+        before = past.before
+        if before is not None and before.steps is not None:
+            (steps, draws), before.steps = before.steps, None
+            return steps, draws, past.told[-1:]
+        self._thaw(self._start)
+        self._now = self._times[0]
+        draws = Draws(f"worker {past.number}", self._drawn)
+        return self._works[past.number](self._opened()), draws, (None, *past.told)
+
+    def _say(self, told: Told | None) -> Said:
+        """What is sent to a worker at its time."""
+        if told is None:
+            return None  # type: ignore[return-value]  # the first thing sent is None
+        self._now = told.now
+        said = Said(_plain(each) for each in told.replies)
+        said.repeated = told.repeated
         return said
 
-    def _next(self, number: int, history: Frozen) -> Sequence[Op] | Done:
-        """What a worker does after these replies."""
-        if history == CRASHED:
-            return Done(None)
-        if (number, history) not in self._known:
-            self._thaw(self._start)
-            self._now = self._times[0]
-            steps = self._works[number](self._opened())
-            try:
-                ops = next(steps)
-                for self._now, said, repeated in history:
-                    results = Said(_plain(each) for each in said)
-                    results.repeated = repeated
-                    ops = steps.send(results)
-                self._known[number, history] = ops
-            except StopIteration as end:
-                self._known[number, history] = Done(end.value)
-        return self._known[number, history]
+    @contextmanager
+    def _replayable(self) -> Iterator[None]:
+        """Have workers draw what is theirs, and work out once what depends on nothing but its arguments."""
+        drawing: dict[str, Any] = {"randbelow": self._draw, "randbits": lambda bits: self._draw(1 << bits)}
+        plan: dict[str, Any] = {name: cache(getattr(Plan, name)) for name in ("agree", "first_layer", "next_layer")}
+        most_items: Any = Layer.most_items
+        layer: dict[str, Any] = {"most_items": property(cache(most_items.fget)), "parse": cache(Layer.parse)}
+        patch = mock.patch.multiple
+        with patch(secrets, **drawing), patch(Plan, **plan), patch(Layer, **layer):
+            yield
+
+    def _draw(self, bound: int) -> int:
+        """What the worker draws that is at work."""
+        return self._draws.below(bound)
 
     def _opened(self) -> Layers:
         view = self._layers(KEY, self._plan, lambda: None, lambda: self._now)
@@ -172,6 +327,12 @@ class Search:
     def _thaw(self, frozen: Frozen) -> None:
         self._memory.hashes = {key: dict(fields) for key, fields in frozen[0]}
         self._memory.strings = {key: bytearray(string) for key, string in frozen[1]}
+
+
+def _comparable(op: Op) -> Frozen:
+    """An operation as something that can be hashed, and equals those alone that do the same."""
+    fields: Sequence[Any] = op  # type: ignore[assignment]  # every operation is a tuple of its arguments
+    return type(op), *(tuple(each) if isinstance(each, list) else each for each in fields)
 
 
 def _hashable(said: Any) -> Any:
