@@ -93,7 +93,7 @@ def coverage(session: nox.Session) -> None:
     session.install("--editable", ".[test]")
     session.run("coverage", "erase")
     # A search through every order of operations takes the same lines millions of times.
-    tests = ["tests", *(f"--ignore={path}" for path in SEARCHES)]
+    tests = ["tests", "--timeout=600", *(f"--ignore={path}" for path in SEARCHES)]
     session.run("coverage", "run", "-m", "pytest", *(session.posargs or tests))
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")

@@ -1,9 +1,10 @@
-"""What scrapy-bloom costs and what it keeps of its promises, measured beside what it replaces.
+"""The costs of scrapy-bloom and what it keeps of its promises, measured beside what it replaces.
 
     python -m benchmarks                    all parts
     python -m benchmarks streams memory     some of them
     python -m benchmarks crawls --html /usr/share/doc/python3-doc/html
-    python -m benchmarks --write            write benchmarks/RESULTS.md and docs/*.svg too
+    python -m benchmarks --write            write benchmarks/RESULTS.md and docs/*.svg too; of RESULTS.md the parts that
+                                            are run, the others stay
 
 Tables go to standard output, progress to standard error. Every part starts servers of its own on free ports of this
 machine, and ends them. What is compared is run in turns, so that a busy machine slows down all of it alike: trust the
@@ -20,15 +21,16 @@ from datetime import date
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.harness import report, versions
+from benchmarks.harness import report, results, versions
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import DIRECTORY, Plot
-from benchmarks.suites import caches, crawls, growth, hashing, memory, promise, repeats, server_cpu, steps
+from benchmarks.suites import caches, crawls, distance, growth, hashing, memory, promise, repeats, server_cpu, steps
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS: dict[str, ModuleType] = {
     "streams": repeats,
     "crawls": crawls,
+    "distance": distance,
     "server": server_cpu,
     "memory": memory,
     "micro": steps,
@@ -47,29 +49,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = Asked(tuple(options.html), options.large)
     started = time.monotonic()
     command = " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
-    report.line(f"# Results\n\nPrinted by `{command}` on {date.today():%Y-%m-%d}.\n\n{versions.text()}")
+    printed = f"Printed by `{command}` on {date.today():%Y-%m-%d}.\n\n{versions.text()}"
+    report.line(f"# Results\n\n{printed}")
     for name in options.part or PARTS:
         report.heading(name, PARTS[name].__doc__ or "")
+        if options.part:
+            report.line(f"\n{printed}")
         report.say(f"{name} …")
         part_started = time.monotonic()
         drawn = PARTS[name].run(asked)
         for plot in drawn if options.write else ():
             report.line(f"\n![{plot.title}](../docs/{plot.name}.svg)")
         report.say(f"{name}: {time.monotonic() - part_started:.0f} s")
+        report.line(f"\nThis part took {time.monotonic() - part_started:.0f} s.")
         if options.write:
-            _write(drawn)
-    report.line(f"\nAll of this took {time.monotonic() - started:.0f} s.")
-    if options.write:
-        _write([])
+            _write(drawn, are_all=not options.part)
+    report.say(f"All of this took {time.monotonic() - started:.0f} s.")
     return 0
 
 
-def _write(plots: Sequence[Plot]) -> None:
-    """Write new plots, and all that was printed until now."""
+def _write(plots: Sequence[Plot], *, are_all: bool) -> None:
+    """Write new plots, and what was printed until now, in the place of all results or of those of the same parts."""
     DIRECTORY.mkdir(exist_ok=True)
     for plot in plots:
         report.say(f"wrote {plot.write(DIRECTORY)}")
-    RESULTS.write_text(report.text(), encoding="utf-8")
+    text = (
+        report.text() if are_all or not RESULTS.exists() else results.merged(RESULTS.read_text("utf-8"), report.text())
+    )
+    RESULTS.write_text(text, encoding="utf-8")
     report.say(f"wrote {RESULTS}")
 
 

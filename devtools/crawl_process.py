@@ -20,7 +20,7 @@ _LAST_LINES = 25
 
 @dataclass(frozen=True)
 class Crawl:
-    """What a crawl left: its exit code and log, the URLs of what its spider got, and its stats."""
+    """The results of a crawl: its exit code and log, the URLs of what its spider got, and its stats."""
 
     exit_code: int
     log: str
@@ -30,7 +30,7 @@ class Crawl:
 
 @dataclass(frozen=True)
 class Job:
-    """What the processes of a crawl are started with.
+    """Everything that the processes of a crawl are started with.
 
     `command` is ("crawl", the name of a project's spider) or ("runspider", a spider's file); `environment` is added to
     this process's own.
@@ -61,7 +61,7 @@ class CrawlProcess:
 
     @property
     def log(self) -> str:
-        """What it has logged until now."""
+        """The text that it has logged until now."""
         return self._log.read_text(errors="replace")
 
     @property

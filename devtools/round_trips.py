@@ -10,7 +10,7 @@ from redis.connection import AbstractConnection
 
 @dataclass
 class Sent:
-    """How often something was sent, and how many bytes that were."""
+    """The number of times that something was sent, and the number of bytes."""
 
     trips: int = 0
     bytes: int = 0

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, as other processes may be told."""
+    """The place where a server listens, as other processes may be told."""
 
     port: int
 
@@ -64,7 +64,7 @@ class Server:
 
     @cached_property
     def name(self) -> str:
-        """What it calls itself, and its version."""
+        """The name that it gives itself, and its version."""
         said = subprocess.run([self._binary, "--version"], check=True, capture_output=True, text=True).stdout
         product, _, version, *_ = said.split()
         return f"{product} {version.removeprefix('v=')}"

@@ -3,16 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.errors import (
-    BloomError,
-    ConfigError,
-    MismatchError,
-    RefusedError,
-    UnavailableError,
-    WrongTypeError,
-)
-from scrapy_bloom.filter import BloomFilter, MemoryBloomFilter
-from scrapy_bloom.info import FilterInfo, LayerInfo
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
+from scrapy_bloom.filter.bloom_filter import BloomFilter, MemoryBloomFilter
+from scrapy_bloom.filter.info import FilterInfo, LayerInfo
 
 if TYPE_CHECKING:
     from scrapy_bloom.dupefilter import BloomRFPDupeFilter

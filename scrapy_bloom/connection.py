@@ -8,25 +8,26 @@ from scrapy.settings import BaseSettings
 from scrapy_redis.connection import get_redis_from_settings
 
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.line import fit
-from scrapy_bloom.patience import without_resending
+from scrapy_bloom.transport.base import require_usable
+from scrapy_bloom.transport.retry import disable_client_retries
 
 # How long a command or a connection may wait for an answer, and so block the reactor. scrapy-redis's default is 30.
 _SOCKET_TIMEOUT_SECONDS = 5.0
 
 
 def connect(settings: BaseSettings) -> Any:
-    """A client as scrapy-redis would make it, that neither waits for long nor sends a command again by itself.
+    """Return a client as scrapy-redis would make it, that neither waits for long nor retries by itself.
 
-    Raises ConfigError for one that cannot work.
+    Raises:
+        ConfigError: the client cannot work.
     """
-    with telling_no_values():
-        return without_resending(fit(get_redis_from_settings(limited(settings))))
+    with hiding_credentials():
+        return disable_client_retries(require_usable(get_redis_from_settings(with_socket_timeouts(settings))))
 
 
 @contextmanager
-def telling_no_values() -> Iterator[None]:
-    """Makes a ConfigError of what is wrong with a URL: Python would cite the part that it cannot read, a password."""
+def hiding_credentials() -> Iterator[None]:
+    """Raise a ConfigError for a URL that cannot be read: Python's own error would cite a part of the password."""
     try:
         yield
     except BloomError:
@@ -38,8 +39,8 @@ def telling_no_values() -> Iterator[None]:
         ) from None
 
 
-def limited(settings: BaseSettings) -> BaseSettings:
-    """The settings with a shorter timeout, where REDIS_PARAMS has none; one in REDIS_URL goes before either."""
+def with_socket_timeouts(settings: BaseSettings) -> BaseSettings:
+    """Return the settings with a shorter timeout, where REDIS_PARAMS has none; one in REDIS_URL goes before either."""
     ours = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _SOCKET_TIMEOUT_SECONDS)
     result = BaseSettings()
     result.attributes = {name: value for name, value in settings.attributes.items() if name != "REDIS_PARAMS"}

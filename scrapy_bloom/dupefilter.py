@@ -3,31 +3,29 @@
 It sees settings and requests, and never a bit.
 """
 
+import contextlib
 import logging
-import secrets
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
-from scrapy.utils.job import job_dir
-from scrapy.utils.misc import load_object
+from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
-from scrapy_redis import defaults
 from scrapy_redis.dupefilter import RFPDupeFilter
+from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import compat, job
-from scrapy_bloom.advice import warn_of_limits
-from scrapy_bloom.config import BloomConfig
+from scrapy_bloom import _engine
+from scrapy_bloom._filter_key import FilterKey
+from scrapy_bloom._last_line import tell_at_exit, told_at_exit
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.filter import BloomFilter
-from scrapy_bloom.fingerprints import Remembered, fresh
-from scrapy_bloom.patience import patiently
-from scrapy_bloom.report import Report
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
+from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
+from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
+from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
 
@@ -35,28 +33,44 @@ logger = logging.getLogger(__name__)
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
     """scrapy-redis's dupefilter with a Bloom filter in the place of its SET, under either scheduler.
 
-    `server` is a Redis client, `key` where the filter is. Built by `from_spider`, `from_crawler` or `from_settings` it
-    follows the BLOOMFILTER_* settings, opens the filter at once and raises what is wrong with them or with what is
-    stored: ConfigError, MismatchError, WrongTypeError. Built directly it has the defaults, and opens at the first use.
+    Scrapy builds it by `from_spider`, `from_crawler` or `from_settings`. It then follows the BLOOMFILTER_* settings and
+    opens the filter at once. Built directly it has the defaults, and opens at the first use.
+
+    Args:
+        server: a Redis client.
+        key: the name of the filter's key.
+        debug: log every repeat, not only the first.
+
+    Raises:
+        ConfigError: a setting is not allowed.
+        MismatchError: the stored filter was made with other parameters.
+        WrongTypeError: the key holds something that is not a filter.
+
+    Example:
+        In a project's `settings.py`:
+
+        >>> DUPEFILTER_CLASS = "scrapy_bloom.BloomRFPDupeFilter"
+        >>> BLOOMFILTER_CAPACITY = 10_000_000
+        >>> BLOOMFILTER_ERROR_RATE = 1e-6
     """
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
-        self.config = BloomConfig()
+        self.config = BloomSettings()
         self.persist = False
         self._jobdir: str | None = None
         self._crawler: Crawler | None = None
         self._fingerprinter: RequestFingerprinterProtocol | None = None
         self._filter: BloomFilter | None = None
-        self._report: Report | None = None
+        self._report: CrawlReporter | None = None
         self._has_ended = False
-        self.item = self._items()
+        self.fingerprint_of = self._choose_fingerprints()
 
     def __setattr__(self, name: str, value: object) -> None:
         """Honour a `request_fingerprint` that is set on one filter, as scrapy-redis does."""
         super().__setattr__(name, value)
         if name == "request_fingerprint":
-            self.item = self._items()
+            self.fingerprint_of = self._choose_fingerprints()
             opened: BloomFilter | None = vars(self).get("_filter")
             if opened is not None:
                 logger.warning(
@@ -64,58 +78,67 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                     "other worker is told: override request_fingerprint in a subclass, or set "
                     "REQUEST_FINGERPRINTER_CLASS",
                     self.key,
-                    opened.plan.fingerprint,
+                    opened.parameters.fingerprint,
                     self._fingerprint_scheme(),
                 )
 
     @classmethod
+    @told_at_exit()
     def from_spider(cls, spider: Spider) -> Self:
-        """For scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it."""
-        template = spider.settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
-        return cls._build(spider.settings, template % {"spider": spider.name}, spider.crawler, None)
+        """Build it for scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it.
+
+        Args:
+            spider: the spider of the crawl; its name is part of the key.
+
+        Returns:
+            A dupefilter whose filter is open.
+        """
+        return cls._build(spider.settings, FilterKey.of_spider(spider), spider.crawler)
 
     @classmethod
+    @told_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """For Scrapy's own Scheduler: the filter that SCHEDULER_DUPEFILTER_KEY names, that of the JOBDIR, or a new one.
+        """Build it for Scrapy's own Scheduler.
 
-        In a JOBDIR a filter stays as the queue does, for the crawl that goes on; one that is new otherwise is deleted.
+        The filter is the one that SCHEDULER_DUPEFILTER_KEY names, that of the JOBDIR, or a new one. In a JOBDIR a
+        filter stays as the queue does, for the crawl that goes on; one that is new otherwise is deleted.
+
+        Args:
+            crawler: the crawl.
+
+        Returns:
+            A dupefilter whose filter is open.
         """
-        template = crawler.settings.get("SCHEDULER_DUPEFILTER_KEY")
-        key = template % {"spider": (crawler.spider or crawler.spidercls).name} if template else None
-        return cls._build(crawler.settings, key, crawler, job_dir(crawler.settings))
+        return cls._build(crawler.settings, FilterKey.of_crawler(crawler), crawler)
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
-        """Where there is no crawler: as `from_crawler`, but the key cannot name the spider, and no stats are kept."""
-        key = settings.get("SCHEDULER_DUPEFILTER_KEY") or None
-        if key and "%(spider)" in key:
-            raise ConfigError(
-                f"SCHEDULER_DUPEFILTER_KEY = {key!r}: from_settings knows no spider; set a key without %(spider)s, or "
-                "use from_crawler or from_spider"
-            )
-        return cls._build(settings, key, None, job_dir(settings))
+        """Build it where there is no crawler: as `from_crawler`, but without the spider's name, and without stats.
+
+        Args:
+            settings: those of a crawl.
+
+        Returns:
+            A dupefilter whose filter is open.
+
+        Raises:
+            ConfigError: a setting is not allowed; SCHEDULER_DUPEFILTER_KEY may not ask for the spider.
+        """
+        return cls._build(settings, FilterKey.of_settings(settings), None)
 
     @classmethod
-    def _build(cls, settings: BaseSettings, named: str | None, crawler: Crawler | None, jobdir: str | None) -> Self:
-        config = BloomConfig.from_settings(settings)
-        kept = job.read_key(jobdir) if jobdir and not named else None
-        key = named or kept or _unique_key()
-        self = cls(connect(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
+    def _build(cls, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> Self:
+        config = BloomSettings.from_settings(settings)
+        self = cls(connect(settings), key=key.name, debug=settings.getbool("DUPEFILTER_DEBUG"))
         self.config = config
-        # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
-        self.persist = bool(jobdir) or bool(named and settings.getbool("SCHEDULER_PERSIST"))
-        self._jobdir = jobdir
+        self.persist = key.persists
+        self._jobdir = key.jobdir
         self._crawler = crawler
-        self._fingerprinter = _chosen_fingerprinter(settings, crawler)
-        self.item = self._items()
-        warn_of_limits(self.server, key, config.plan().memory_bytes)
-        flush = settings.getbool("SCHEDULER_FLUSH_ON_START")
-        if jobdir and kept and not flush:
-            self._warn_of_loss(jobdir)
-        self._filter = self._open(flush=flush)
-        if jobdir and key not in (named, kept):
-            self._keep_key(jobdir)
-        self._report = Report(self._filter, crawler.stats if crawler else None)
+        self._fingerprinter = chosen_fingerprinter(settings, crawler)
+        self.fingerprint_of = self._choose_fingerprints()
+        warn_about_memory_policy(self.server, key.name, config.parameters().memory_bytes)
+        self._filter = self._open_at(key, flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
+        self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
         self._report.start()
         if crawler is not None:
             crawler.signals.connect(self._report.finish, signals.spider_closed)
@@ -131,18 +154,24 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self._filter
 
     def request_seen(self, request: Request) -> bool:
-        """Whether this request, or one with the same fingerprint, was seen by any worker; if not, it is now.
+        """Return whether a request was seen by any worker, and remember it.
 
         If the filter was replaced by one that this crawl cannot use, the crawl is ended; the request is not dropped.
+
+        Args:
+            request: the request; another with the same fingerprint is a repeat of it.
+
+        Returns:
+            True if it was seen, False if it is new.
         """
         if self._has_ended:
             return False
-        item = self.item(request)
-        used = self._filter or self.filter
-        if used.knows(item):
+        fingerprint = self.fingerprint_of(request)
+        bloom = self._filter or self.filter  # nearly always open: a call is spared
+        if bloom.is_cached(fingerprint):
             return True
         try:
-            is_new = used.add(item)
+            is_new = bloom.add(fingerprint)
         except BloomError as error:
             self.end_crawl(error)
             return False
@@ -155,23 +184,39 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._report.update()
 
     def request_fingerprint(self, request: Request) -> str:
-        """The fingerprint in hexadecimal: scrapy-redis's, or that of the REQUEST_FINGERPRINTER_CLASS that was set."""
+        """Return a request's fingerprint: scrapy-redis's, or that of the REQUEST_FINGERPRINTER_CLASS that was set.
+
+        Args:
+            request: the request.
+
+        Returns:
+            The fingerprint in hexadecimal.
+        """
         if self._fingerprinter is not None:
             return self._fingerprinter.fingerprint(request).hex()
         return str(super().request_fingerprint(request))
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Log a request that is dropped, and count it as Scrapy's own filter does."""
+        """Log a request that is dropped, and count it as Scrapy's own filter does.
+
+        Args:
+            request: the repeat.
+            spider: the spider that made it.
+        """
         if self.debug or self.logdupes:
             super().log(request, spider)
         if self._report is not None:
-            self._report.drop()
+            self._report.count_filtered()
 
     def open(self) -> None:
         """Do nothing: Scrapy's own Scheduler calls this, scrapy-redis's does not, and the filter is open."""
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002  # Scrapy passes it
-        """Delete the filter, unless a JOBDIR, or SCHEDULER_DUPEFILTER_KEY and SCHEDULER_PERSIST, say that it stays."""
+        """Delete the filter, unless a JOBDIR, or SCHEDULER_DUPEFILTER_KEY and SCHEDULER_PERSIST, say that it stays.
+
+        Args:
+            reason: why the spider was closed, which does not matter here.
+        """
         if not self.persist:
             self.clear()
         elif self._jobdir and not self._has_ended:
@@ -188,49 +233,55 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._has_ended:
             return
         if self._report is not None:
-            self._report.look()
+            self._report.refresh()
+        self._warn_of_deleted_requests()
         self.filter.clear()
 
-    def _warn_of_loss(self, jobdir: str) -> None:
-        """Warn where an earlier crawl's filter is not there any more: nothing else would tell of it."""
-        if not patiently(lambda: self.server.exists(self.key), self.config.retry_timeout):
-            logger.warning(
-                "The filter at %r, which %s names, is not on the server any more: this crawl begins with an empty one, "
-                "and fetches pages again",
-                self.key,
-                Path(jobdir, job.KEY_FILE),
-            )
+    def _warn_of_deleted_requests(self) -> None:
+        """Warn where scrapy-redis's Scheduler is about to delete requests with the filter: it does so in silence."""
+        scheduler = _engine.closing_scheduler(self._crawler) if self._crawler else None
+        if not isinstance(scheduler, Scheduler) or type(scheduler).flush is not Scheduler.flush:
+            return
+        # Whatever goes wrong here, the deletion goes on.
+        with contextlib.suppress(Exception):
+            if waiting := len(scheduler):
+                warn_of_deleted_requests(waiting, scheduler.queue_key % {"spider": scheduler.spider.name})
 
-    def _keep_key(self, jobdir: str) -> None:
-        """Keep the key of a filter that is there: where it cannot be found by the next crawl, it goes."""
+    def _open_at(self, key: FilterKey, *, flush: bool) -> BloomFilter:
+        """Open the filter; a new one whose key cannot be kept for the next crawl is deleted."""
+        must_exist = key.is_resumed and not flush
+        if must_exist and not retry_until(lambda: self.server.exists(key.name), self.config.retry_timeout):
+            key.warn_of_loss()
+        bloom = self._open(flush=flush)
         try:
-            job.write_key(jobdir, self.key)
+            key.keep()
         except ConfigError:
-            self.filter.clear()
+            bloom.clear()
             raise
+        return bloom
 
     def _open(self, flush: bool) -> BloomFilter:
         scheme = self._fingerprint_scheme()
-        return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.of_the_filter())
+        return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
 
-    def _items(self) -> Callable[[Request], bytes]:
-        """What makes of a request the bytes that the filter stores.
+    def _choose_fingerprints(self) -> Callable[[Request], bytes]:
+        """Choose the function that makes of a request the bytes that the filter stores.
 
-        What a method or a fingerprinter of the user's depends on nobody knows: theirs are made anew each time.
+        Nobody knows what a method or a fingerprinter of the user's depends on: theirs are made anew each time.
         """
         if not self._has_users_fingerprint():
             if self._fingerprinter is None:
-                return Remembered(self.request_fingerprint, self.config.cache_size)
+                return CachedFingerprints(self.request_fingerprint, self.config.cache_size)
             if type(self._fingerprinter) is RequestFingerprinter:
-                return Remembered(self.request_fingerprint, self.config.cache_size, compat.FINGERPRINTED_META)
-        return fresh(self.request_fingerprint)
+                return CachedFingerprints(self.request_fingerprint, self.config.cache_size, _engine.FINGERPRINTED_META)
+        return uncached_fingerprints(self.request_fingerprint)
 
     def _has_users_fingerprint(self) -> bool:
-        """Whether a subclass, or somebody who set it, has another `request_fingerprint` than this class."""
+        """Return whether a subclass, or somebody who set it, has another `request_fingerprint` than this class."""
         return "request_fingerprint" in vars(self) or type(self).request_fingerprint is not _OURS
 
     def _fingerprint_scheme(self) -> str:
-        """What fingerprints are made by, as it is stored: it must not change under a filter."""
+        """Return the name of the fingerprints, as it is stored: it must not change under a filter."""
         chosen = vars(self).get("request_fingerprint")
         if chosen is not None:
             named = chosen if hasattr(chosen, "__qualname__") else type(chosen)
@@ -242,33 +293,21 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return "scrapy-redis"
 
     def end_crawl(self, error: Exception) -> None:
-        """Say why and end the crawl, once; an error that is raised would drop one request after another."""
+        """Say why and end the crawl, once; an error that is raised would drop one request after another.
+
+        Args:
+            error: why the filter or the queue cannot be used.
+
+        Raises:
+            Exception: the error itself, where there is no crawl to end.
+        """
         if self._crawler is None or self._crawler.spider is None:
             raise error
         if not self._has_ended:
             self._has_ended = True
             logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", error)
-            compat.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
+            tell_at_exit(str(error))
+            _engine.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
 
 
 _OURS = BloomRFPDupeFilter.request_fingerprint
-
-
-def _unique_key() -> str:
-    """A key for one crawl; the time alone would be shared by crawls that start in the same second."""
-    return str(defaults.DUPEFILTER_KEY % {"timestamp": f"{int(time.time())}-{secrets.token_hex(4)}"})
-
-
-def _chosen_fingerprinter(settings: BaseSettings, crawler: Crawler | None) -> RequestFingerprinterProtocol | None:
-    """Scrapy's fingerprinter where the user has chosen one; None, for scrapy-redis's, where not."""
-    if settings.getpriority("REQUEST_FINGERPRINTER_CLASS") == SETTINGS_PRIORITIES["default"]:
-        return None
-    if crawler is not None:
-        return crawler.request_fingerprinter
-    chosen = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
-    if hasattr(chosen, "from_crawler"):
-        raise ConfigError(
-            f"REQUEST_FINGERPRINTER_CLASS = {settings['REQUEST_FINGERPRINTER_CLASS']!r}: it is built from a crawler, "
-            "which from_settings does not know; use from_crawler or from_spider"
-        )
-    return chosen()  # type: ignore[no-any-return]  # load_object loads anything

@@ -2,31 +2,85 @@
 
 
 class BloomError(Exception):
-    """Base of every error of this package."""
+    """Base of every error of this package.
+
+    Example:
+        >>> try:
+        ...     _ = MemoryBloomFilter(expansion=-1)
+        ... except BloomError as error:
+        ...     print(error)
+        expansion = -1: must be a whole number of at least 0; set how many times larger each further layer is, ...
+    """
 
 
 class ConfigError(BloomError, ValueError):
-    """Raised when a setting or an argument has a value that is not allowed."""
+    """Raised when a setting or an argument has a value that is not allowed.
+
+    Example:
+        >>> MemoryBloomFilter(capacity="many")
+        Traceback (most recent call last):
+        scrapy_bloom.errors.ConfigError: capacity = 'many': must be a whole number of at least 1; set how many ...
+    """
 
 
 class MismatchError(BloomError):
-    """Raised when the stored filter was made with other parameters, or by a newer format."""
+    """Raised when the stored filter was made with other parameters, or by a newer format.
+
+    Example:
+        >>> bloom = BloomFilter(client, "pages", capacity=1000)
+        >>> BloomFilter(client, "pages", capacity=2000)
+        Traceback (most recent call last):
+        scrapy_bloom.errors.MismatchError: the filter at 'pages' ... capacity = 2000 here, 1000 in the stored filter...
+        >>> bloom.clear()
+    """
 
 
 class RefusedError(BloomError):
-    """Raised when the server refuses a command for a reason that waiting does not change."""
+    """Raised when the server refuses a command for a reason that waiting does not change.
+
+    Example:
+        >>> from redis import Redis
+        >>> port = client.get_connection_kwargs()["port"]
+        >>> BloomFilter(Redis(port=port, username="nobody", password="wrong"), "pages")
+        Traceback (most recent call last):
+        scrapy_bloom.errors.RefusedError: Redis refused a command ...: check the user name and the password ...
+    """
 
 
 class UnavailableError(BloomError):
-    """Raised when the server has been away for longer than `timeout` seconds; `fault` says how it showed."""
+    """Raised when the server has been away for too long.
 
-    def __init__(self, timeout: float, fault: str) -> None:
-        self.fault = fault
+    Args:
+        timeout: seconds for which it was waited for.
+        cause: the last error of the connection, without what may be secret.
+
+    Example:
+        >>> from redis import Redis
+        >>> BloomFilter(Redis(port=1), "pages", retry_timeout=0)
+        Traceback (most recent call last):
+        scrapy_bloom.errors.UnavailableError: BLOOMFILTER_RETRY_TIMEOUT = 0: Redis has been away for longer ...
+    """
+
+    def __init__(self, timeout: float, cause: str) -> None:
+        self.timeout = timeout
+        self.cause = cause
         super().__init__(
-            f"BLOOMFILTER_RETRY_TIMEOUT = {timeout:g}: Redis has been away for longer ({fault}); bring it back, or set "
+            f"BLOOMFILTER_RETRY_TIMEOUT = {timeout:g}: Redis has been away for longer ({cause}); bring it back, or set "
             "a longer time"
         )
 
+    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str]]:
+        """Let it be pickled: it is made of two arguments, and not of its text."""
+        return type(self), (self.timeout, self.cause)
+
 
 class WrongTypeError(BloomError):
-    """Raised when the filter's key holds something that is not a filter."""
+    """Raised when the filter's key holds something that is not a filter.
+
+    Example:
+        >>> _ = client.lpush("jobs", "a")
+        >>> BloomFilter(client, "jobs")
+        Traceback (most recent call last):
+        scrapy_bloom.errors.WrongTypeError: the key 'jobs' holds a list that is not a filter: use another key
+        >>> _ = client.delete("jobs")
+    """

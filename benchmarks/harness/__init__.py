@@ -1,1 +1,1 @@
-"""How it is measured: turns, intervals, plots, tables."""
+"""The means of measuring: turns, intervals, plots, tables."""

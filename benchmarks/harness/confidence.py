@@ -1,4 +1,4 @@
-"""How far chance alone may have moved a measured rate."""
+"""The distance by which chance alone may have moved a measured rate."""
 
 import math
 

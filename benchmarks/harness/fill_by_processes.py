@@ -28,7 +28,7 @@ def measure(filling: Filling, port: int, key: str) -> Outcome:
 
 
 def shares(begin: int, end: int, workers: int) -> list[range]:
-    """What each worker adds of the items from one number to another."""
+    """Return what each worker adds of the items from one number to another."""
     bounds = [begin + (end - begin) * number // workers for number in range(workers + 1)]
     return [range(*pair) for pair in itertools.pairwise(bounds)]
 

@@ -15,8 +15,8 @@ import redis
 from benchmarks.harness.outcome import Outcome, total
 from benchmarks.subjects.fillings import ONE_BY_ONE, Filling, turns
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.store import MemoryStore
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.storage.memory import MemoryStore
 
 CHUNK = 5_000
 
@@ -37,7 +37,7 @@ def on_server(filling: Filling, connect: Callable[[], redis.Redis]) -> Outcome:
     key = f"promise:{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
-        def open_filter() -> Filter:
+        def open_filter() -> BaseBloomFilter:
             return BloomFilter(stack.enter_context(connect()), key, **parameters(filling))
 
         bloom = fill(filling, open_filter, lambda _: None)
@@ -58,11 +58,13 @@ def items(name: str, series: int, start: int, end: int) -> list[bytes]:
 
 def parameters(filling: Filling) -> dict[str, Any]:
     """The arguments of a worker's BloomFilter; none answers from a cache, which is never wrong."""
-    plan = asdict(filling.plan)
-    return {**{name: plan[name] for name in ("capacity", "error_rate", "expansion", "ttl")}, "cache_size": 0}
+    parameters = asdict(filling.parameters)
+    return {**{name: parameters[name] for name in ("capacity", "error_rate", "expansion", "ttl")}, "cache_size": 0}
 
 
-def fill(filling: Filling, open_filter: Callable[[], Filter], after: Callable[[int], None], series: int = 0) -> Filter:
+def fill(
+    filling: Filling, open_filter: Callable[[], BaseBloomFilter], after: Callable[[int], None], series: int = 0
+) -> BaseBloomFilter:
     """Let workers take their turns, and call `after` each with the number of items; gives a worker's filter."""
     opened = [] if filling.way in ONE_BY_ONE else [open_filter() for _ in range(filling.workers)]
     begin = 0
@@ -75,7 +77,7 @@ def fill(filling: Filling, open_filter: Callable[[], Filter], after: Callable[[i
     return opened[0]
 
 
-def add(bloom: Filter, batch: list[bytes]) -> None:
+def add(bloom: BaseBloomFilter, batch: list[bytes]) -> None:
     """Add a batch, or a single item as crawls without batches do."""
     if len(batch) == 1:
         bloom.add(batch[0])
@@ -83,7 +85,7 @@ def add(bloom: Filter, batch: list[bytes]) -> None:
         bloom.add_many(batch)
 
 
-def ask(filling: Filling, bloom: Filter, series: int = 0) -> Outcome:
+def ask(filling: Filling, bloom: BaseBloomFilter, series: int = 0) -> Outcome:
     """Ask a filter for items that were never added, and read its bits."""
     wrong = sum(
         sum(bloom.contains_many(items("never", series, start, min(start + CHUNK, filling.asked))))
@@ -110,7 +112,7 @@ def _in_memory(filling: Filling, series: int) -> Outcome:
         if filling.ttl and filling.pace:
             clock.now += filling.ttl * added / (filling.pace * filling.capacity)
 
-    def open_filter() -> Filter:
-        return Filter(store, "k", filling.plan, cache_size=0, monotonic=clock)
+    def open_filter() -> BaseBloomFilter:
+        return BaseBloomFilter(store, "k", filling.parameters, cache_size=0, monotonic=clock)
 
     return ask(filling, fill(filling, open_filter, go_on, series), series)

@@ -1,4 +1,4 @@
-"""What was asked for on the command line, for the parts that heed it."""
+"""The choices made on the command line, for the parts that heed them."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What became of a promised error rate: by the answers of a filter, and by its bits."""
+"""The outcome of a promised error rate: by the answers of a filter, and by its bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ SAMPLE_ALLOWANCE = 1.05
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a filled filter said of `asked` items that were never added, and what its bits say; means of several.
+    """A filled filter's answers on `asked` items that were never added, and what its bits say; means of several.
 
     `first_layer` is its items over its capacity, `fullest_layer` the largest of the layers' error rates over what each
     may have, and `by_bits` the error rate of all together.
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def is_kept(self) -> bool:
-        """Whether neither the answers nor the bits say that the error rate is above the promised one."""
+        """True if neither the answers nor the bits say that the error rate is above the promised one."""
         return self.interval[0] <= 1 and self.by_bits <= self.error_rate * SAMPLE_ALLOWANCE
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 DIRECTORY = Path(__file__).parents[2] / "docs"
 _COLOUR, _OTHERS = "#b5372b", "#7a8b99"
+_GREYS, _REDS = ("#b9c3cb", "#5c6b78"), ("#e3a49c", _COLOUR)
 
 # Nothing in the file that changes from one run to the next; text stays text.
 mpl.rcParams.update({"svg.hashsalt": "scrapy-bloom", "svg.fonttype": "none", "font.size": 9})
@@ -24,7 +25,7 @@ class Plot(Protocol):
 
     @property
     def title(self) -> str:
-        """What is to be seen."""
+        """A line on what is to be seen."""
 
     def write(self, directory: Path) -> Path:
         """Write `name`.svg, and say where."""
@@ -51,6 +52,42 @@ class Bars:
         # Over the names too, which take a third of the width.
         figure.suptitle(self.title, x=0.01, ha="left", size="large")
         return _save(figure, directory / f"{self.name}.svg")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Bars side by side from 0, in groups; `values` are those of each name, one for each of the `groups`."""
+
+    name: str
+    title: str
+    up: str
+    groups: Sequence[str]
+    values: Mapping[str, Sequence[float]]
+
+    def write(self, directory: Path) -> Path:
+        """Each name in a colour of its own, the last of ours in the strongest."""
+        figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+        axes = figure.subplots()
+        width = 0.8 / len(self.values)
+        ours = sum(name.startswith("scrapy-bloom") for name in self.values)
+        shades = [*_GREYS[: len(self.values) - ours], *_REDS[-ours:]]
+        for number, ((name, heights), shade) in enumerate(zip(self.values.items(), shades, strict=True)):
+            places = [group + (number + 0.5) * width - 0.4 for group in range(len(self.groups))]
+            bars = axes.bar(places, heights, width * 0.94, label=name, color=shade)
+            axes.bar_label(bars, labels=[_times(height) for height in heights], padding=2, fontsize=8.5)
+        axes.axhline(1, color=_GREYS[0], linewidth=0.8, linestyle=":")
+        axes.set_xticks(range(len(self.groups)), self.groups)
+        axes.tick_params(axis="x", length=0)
+        axes.set_ylabel(self.up)
+        axes.margins(y=0.1)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="upper left")
+        figure.suptitle(self.title, x=0.01, ha="left", size="large")
+        return _save(figure, directory / f"{self.name}.svg")
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How results are shown: tables on standard output, and kept for a file; progress on standard error."""
+"""The display of results: tables on standard output, and kept for a file; progress on standard error."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What crawls are promised to take at most."""
+"""The most that crawls are promised to take."""
 
 _CRAWLS = {"python3-doc": 0.9, "postgresql-doc": 1.0}
 

@@ -1,1 +1,1 @@
-"""What is measured: filters, schedulers, and the ways in which they are filled."""
+"""The subjects of the measurements: filters, schedulers, and the ways in which they are filled."""

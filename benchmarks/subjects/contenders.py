@@ -1,4 +1,4 @@
-"""What a crawl can choose from to know its repeats, each as a crawl would build it."""
+"""The contenders: what a crawl can choose from to know its repeats, each as a crawl would build it."""
 
 import contextlib
 import sys
@@ -41,7 +41,7 @@ class BfAddDupeFilter(SetDupeFilter):  # type: ignore[misc]  # scrapy-redis has 
         server.execute_command("BF.RESERVE", key, ERROR_RATE, CAPACITY)
 
     def request_seen(self, request: Request) -> bool:
-        """Whether the filter has the fingerprint."""
+        """Return whether the filter has the fingerprint."""
         return not self.server.execute_command("BF.ADD", self.key, self.request_fingerprint(request))
 
 

@@ -1,4 +1,4 @@
-"""What a measured crawl took, written to a file at its end."""
+"""The costs of a measured crawl, written to a file at its end."""
 
 import json
 from pathlib import Path

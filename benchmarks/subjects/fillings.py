@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scrapy_bloom.metadata import Plan
+from scrapy_bloom.filter.parameters import FilterParameters
 
 STAGGERED, FORKED, IDLE, UNEVEN, EQUAL = "staggered", "forked", "idle", "uneven", "equal"
 LITTLE = {STAGGERED: 0.01, FORKED: 0.1, IDLE: 0.01}
@@ -41,9 +41,9 @@ class Filling:
     filters: int = 1
 
     @property
-    def plan(self) -> Plan:
-        """What the workers agree on."""
-        return Plan(self.capacity, self.error_rate, self.expansion, self.ttl)
+    def parameters(self) -> FilterParameters:
+        """The parameters that the workers agree on."""
+        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl)
 
     @property
     def additions(self) -> int:

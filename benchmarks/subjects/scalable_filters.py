@@ -9,7 +9,7 @@ from pybloom_live import ScalableBloomFilter
 
 from devtools.servers import memory_usage
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.line import Client
+from scrapy_bloom.transport.base import Client
 
 GROWS = "scrapy-bloom, 10,000"
 SIZED = "scrapy-bloom, 1,000,000"
@@ -18,7 +18,7 @@ PYBLOOM = "pybloom-live, 10,000"
 
 
 class Size(NamedTuple):
-    """How large a filter has become, and the error rate that the fill of its bits means, None where it cannot be read.
+    """A filter's size, and the error rate that the fill of its bits means, None where it cannot be read.
 
     The `bits` of RedisBloom are what BF.INFO calls its size.
     """

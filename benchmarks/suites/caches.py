@@ -1,4 +1,4 @@
-"""What remembers the last repeats: the candidates over the links of two real sites.
+"""Memories of the last repeats: the candidates over the links of two real sites.
 
 A bounded memory of URLs is asked about each link and told of it when it does not know it. Hits are of all links; an
 unbounded set has the most that there can be. Time is of the asking and telling; bytes are those of the container,
@@ -25,9 +25,9 @@ from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
 from benchmarks.harness.urls import urls
 from benchmarks.suites.repeats import POSTGRESQL, PYTHON, streams
-from scrapy_bloom.cache import Recent
-from scrapy_bloom.fingerprints import Remembered
-from scrapy_bloom.options import DEFAULT_CACHE_SIZE
+from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom._options import CACHE_SIZE
+from scrapy_bloom.fingerprints import CachedFingerprints
 
 SIZES = (256, 1_024, 65_536)
 ROUNDS = 5
@@ -82,7 +82,7 @@ class Everything(dict[str, bool]):
 
 
 CANDIDATES: dict[str, Callable[[int], Any]] = {
-    OURS: Recent,
+    OURS: TwoGenerationCache,
     "LRU: OrderedDict": Lru,
     "LRU: cachetools": Library,
     "a dict, unbounded": lambda _: Everything(),
@@ -99,12 +99,12 @@ def run(_: Asked) -> list[Plot]:
 
 
 def _print_process() -> None:
-    """What a process allocates for the repeats that it remembers, when it remembers as many as it may."""
+    """Print what a process allocates for the repeats that it remembers, when it remembers as many as it may."""
     rows = []
-    for size in (1_024, DEFAULT_CACHE_SIZE):
+    for size in (1_024, CACHE_SIZE.default):
         tracemalloc.start()
-        remembered = Remembered(lambda request: fingerprint(request).hex(), size)
-        seen: Recent[bytes, bool] = Recent(size)
+        remembered = CachedFingerprints(lambda request: fingerprint(request).hex(), size)
+        seen: TwoGenerationCache[bytes, bool] = TwoGenerationCache(size)
         for link in urls(0, 2 * size):
             seen.put(remembered(Request(link)), True)
         taken, _ = tracemalloc.get_traced_memory()

@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a filter made of the URLs: how many new ones it called seen, while it was filled and afterwards."""
+    """A filter's verdict on the URLs: how many new ones it called seen, while it was filled and afterwards."""
 
     size: scalable_filters.Size
     missed: int

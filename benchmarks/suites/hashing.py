@@ -16,8 +16,8 @@ from benchmarks.harness.confidence import wilson
 from benchmarks.harness.options import Asked
 from benchmarks.harness.parallel import spread
 from benchmarks.harness.plots import Plot
-from scrapy_bloom.hashing import locate
-from scrapy_bloom.sizing import bits_needed, choose_hashes
+from scrapy_bloom.filter.hashing import locate
+from scrapy_bloom.filter.sizing import bits_needed, choose_hashes
 
 PROBES = 4_000
 """Lookups in each filter; many filters, since small ones differ in how full they are."""

@@ -20,7 +20,7 @@ from scrapy_bloom import BloomFilter
 
 
 class Case(NamedTuple):
-    """What is asked of a filter."""
+    """The demands on a filter."""
 
     capacity: int
     error_rate: float
@@ -49,7 +49,7 @@ OURS, REDISBLOOM = "scrapy-bloom", "RedisBloom"
 
 @dataclass
 class Measured:
-    """What one server said: bits and bytes by case, RedisBloom's bytes, and bytes a member of a SET by its size."""
+    """One server's answers: bits and bytes by case, RedisBloom's bytes, and bytes a member of a SET by its size."""
 
     bits: dict[Case, int] = field(default_factory=dict)
     filters: dict[Case, int] = field(default_factory=dict)

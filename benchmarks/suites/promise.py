@@ -23,7 +23,8 @@ from benchmarks.harness.parallel import spread
 from benchmarks.harness.plots import Plot
 from benchmarks.subjects.fillings import EQUAL, FORKED, IDLE, STAGGERED, UNEVEN, Filling
 from devtools.servers import Address, running
-from scrapy_bloom.metadata import NO_IDENTITY, Plan
+from scrapy_bloom.filter.layer import NO_IDENTITY
+from scrapy_bloom.filter.parameters import FilterParameters
 
 DAY = 86_400.0
 
@@ -69,8 +70,15 @@ IN_MEMORY = (
     Filling(EQUAL, 4, 5_000, 1e-2, expansion=0, ttl=100.0, times=10, batch=100, pace=1),
 )
 SMALL = (
-    *(Plan(1, 1e-6), Plan(10, 1e-6), Plan(10, 1e-8), Plan(10, 1e-10), Plan(100, 1e-9), Plan(1_000, 1e-9)),
-    *(Plan(1_000, 1e-12), Plan(100_000, 1e-12), Plan(1_000_000, 1e-15)),
+    *(
+        FilterParameters(1, 1e-6),
+        FilterParameters(10, 1e-6),
+        FilterParameters(10, 1e-8),
+        FilterParameters(10, 1e-10),
+        FilterParameters(100, 1e-9),
+        FilterParameters(1_000, 1e-9),
+    ),
+    *(FilterParameters(1_000, 1e-12), FilterParameters(100_000, 1e-12), FilterParameters(1_000_000, 1e-15)),
 )
 
 
@@ -115,7 +123,7 @@ def run(_: Asked) -> list[Plot]:
         "Positions come from three words below m, the bits of a shard: a new item has the positions of one of the n "
         "in its shard with a probability of n / m^3 (first layers, computed).",
         ("filter", "n in a shard", "m", "n / m^3", "to its share of the promise"),
-        [_floor(plan) for plan in SMALL],
+        [_floor(parameters) for parameters in SMALL],
     )
     return []
 
@@ -154,12 +162,12 @@ def _row(place: str, filling: Filling, outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def _floor(plan: Plan) -> tuple[str, ...]:
-    layer = plan.first_layer("", NO_IDENTITY, 0, 0.0)
+def _floor(parameters: FilterParameters) -> tuple[str, ...]:
+    layer = parameters.first_layer("", NO_IDENTITY, 0, 0.0)
     held, bits = layer.capacity / layer.size.shards, layer.size.shard_bits
     floor = held / bits**3
     return (
-        f"{plan.capacity:,} at {plan.error_rate:g}",
+        f"{parameters.capacity:,} at {parameters.error_rate:g}",
         f"{held:,.0f}",
         f"{bits:,}",
         f"{floor:.1e}",

@@ -60,7 +60,7 @@ MOST_TRIPS_A_PAGE = 1.0
 
 @dataclass
 class Replay:
-    """What a contender made of the links that it was given, `most` of them at the most."""
+    """The results of a contender on the links that it was given, `most` of them at the most."""
 
     contender: Contender
     sent: Sent
@@ -91,7 +91,7 @@ class Replay:
         self.contender.end()
 
     def differences(self, exact: "Replay") -> int:
-        """How many answers are wrong."""
+        """Count the answers that are wrong."""
         return sum(mine != right for mine, right in zip(self.answers, exact.answers, strict=False))
 
 

@@ -24,7 +24,8 @@ from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
 from devtools.servers import Address, Server, available, cpu_seconds, running
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.metadata import Identity, Layer, Plan
+from scrapy_bloom.filter.layer import Identity, Layer
+from scrapy_bloom.filter.parameters import FilterParameters
 
 ROUNDS = 15
 CALLS = 400
@@ -64,7 +65,7 @@ Make = Callable[[redis.Redis, str], Callable[[list[str]], object]]
 
 
 def _layer(key: str) -> Layer:
-    return Plan(CAPACITY, ERROR_RATE, 0, None).first_layer(key, Identity(1, 0), 0, 0.0)
+    return FilterParameters(CAPACITY, ERROR_RATE, 0, None).first_layer(key, Identity(1, 0), 0, 0.0)
 
 
 def _piped(command: Callable[[Any, str], object]) -> Make:

@@ -1,4 +1,4 @@
-"""What a crawl came to: measures its memory in Redis and makes the table. Starts and fetches nothing."""
+"""The result of a crawl: measures its memory in Redis and makes the table. Starts and fetches nothing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every page was fetched exactly once."""
+        """True if every page was fetched exactly once."""
         return not self.missed and not self.tally.fetched_twice
 
     def table(self) -> str:

@@ -11,7 +11,7 @@ from devtools.ledger import OFFERED_STAT, Reader
 
 
 class Tally:
-    """What the workers of a crawl have offered and fetched, and their stats once they have stopped.
+    """The pages that the workers of a crawl have offered and fetched, and the workers' stats once they have stopped.
 
     A page is a canonical URL, as it is to the dupefilter.
     """

@@ -28,7 +28,7 @@ _PASSED, _FAILED = 0, 1
 
 
 class Outcome(StrEnum):
-    """What became of a mutant."""
+    """The fate of a mutant."""
 
     KILLED = "killed"
     HUNG = "killed (hung)"
@@ -51,7 +51,7 @@ class Mutant:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the text that it replaces is not there, or not once."""
+        """True if the text that it replaces is not there, or not once."""
         path = ROOT / self.file
         return not path.exists() or path.read_text().count(self.old) != 1
 
@@ -105,7 +105,7 @@ def run(copy: Path, tests: Sequence[str]) -> int | None:
 
 @cache
 def is_green(tests: tuple[str, ...]) -> bool:
-    """Whether these tests pass without any mistake, in a copy that imports the package from nowhere else."""
+    """Return whether these tests pass without any mistake, in a copy that imports the package from nowhere else."""
     with copied() as copy:
         where = [sys.executable, "-c", "import scrapy_bloom; print(scrapy_bloom.__file__)"]
         environment = {**os.environ, "PYTHONPATH": str(copy)}

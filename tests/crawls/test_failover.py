@@ -32,7 +32,7 @@ MASTER = "crawl"
 
 
 class FromSentinel:
-    """What REDIS_PARAMS names as `redis_cls`: clients of whichever server the Sentinel at a URL says is the master."""
+    """The `redis_cls` of REDIS_PARAMS: makes clients of whichever server the Sentinel at a URL says is the master."""
 
     @staticmethod
     def from_url(url: str, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ def watching(master: Server, directory: Path) -> Iterator[int]:
 
 
 def knows_a_replica(client: redis.Redis) -> bool:
-    """Whether a Sentinel answers, and could promote another server."""
+    """Return whether a Sentinel answers, and could promote another server."""
     try:
         return bool(client.sentinel_slaves(MASTER))
     except redis.RedisError:

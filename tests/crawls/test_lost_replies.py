@@ -60,8 +60,8 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     """Whatever the scheduler sends may be cut anywhere, the signs of life included: no page is lost."""
     with proxying(valkey.port) as proxy, scene(tree(PAGES), tmp_path, proxy.url, key) as played:
         # Not while it starts, which has another way to wait.
-        plan = at_random(random.Random(5), CUTS, 16, 15)
-        played.moments.when(2, lambda _: setattr(proxy, "plan", plan))
+        parameters = at_random(random.Random(5), CUTS, 16, 15)
+        played.moments.when(2, lambda _: setattr(proxy, "plan", parameters))
         ended = played.crawl(OURS)
         assert played.missed == set()
         assert proxy.faults == 16

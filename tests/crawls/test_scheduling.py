@@ -100,7 +100,7 @@ def test_start_is_held_back(reactor: str, durable: Server, key: str, tmp_path: P
         until(lambda: complaints_in(played.log("worker")))
         before = int(given.read_text())
         # Its thread has tried three times since.
-        until(lambda: played.log("worker").count("No sign of life") >= 3)
+        until(lambda: played.log("worker").count("No heartbeat") >= 3)
         assert int(given.read_text()) <= before + 100 < flood.NUMBER / 2
         durable.start()
         ended = worker.wait()
@@ -127,7 +127,7 @@ def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
         ended = played.crawl({**OURS, **KEEP})
         assert played.missed == set()
-        assert client.zrange(f"{key}:queue:unreadable", 0, -1) == [b"not a request"]
+        assert client.zrange(f"{key}:queue:dead-letter", 0, -1) == [b"not a request"]
         assert ended.stats["finish_reason"] == "finished"
         assert "cannot be read" in ended.log
 
@@ -141,7 +141,7 @@ def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Pat
         crawls = [worker.wait() for worker in workers]
         assert played.missed == set()
         assert {ended.stats["finish_reason"] for ended in crawls} == {"finished"}
-        assert client.zcard(f"{key}:queue:unreadable") == 20
+        assert client.zcard(f"{key}:queue:dead-letter") == 20
         third = played.crawl({**OURS, **KEEP}, "third")
         assert third.log.count("cannot be read") == 20
 
@@ -155,7 +155,7 @@ def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_pat
         until(lambda: client.zcard(f"{key}:queue:workers") == 2 and "/page/1" in played.site.paths)
 
         def asked() -> int:
-            """How often a worker has listed the others."""
+            """Count how often a worker has listed the others."""
             return int(client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"])
 
         begin, before = time.monotonic(), asked()

@@ -133,7 +133,7 @@ def test_expected_false_positives_add_up() -> None:
     items=st.lists(st.binary(), max_size=200),
 )
 def test_no_false_negative_ever(capacity: int, error_rate: float, expansion: int, items: list[bytes]) -> None:
-    """What was added is in the filter, also far beyond its capacity, whatever its parameters."""
+    """Every item that was added is in the filter, also far beyond its capacity, whatever its parameters."""
     bloom = MemoryBloomFilter(capacity=capacity, error_rate=error_rate, expansion=expansion, cache_size=0)
     for item in items:
         bloom.add(item)

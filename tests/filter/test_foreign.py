@@ -72,7 +72,7 @@ def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytes
 
 
 def test_a_deleted_hash_with_nobody_at_work(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nobody knows the hash any more, whoever opens the filter next is told that what it knew is lost."""
+    """The next to open a filter whose hash nobody knows any more is told that what the filter knew is lost."""
     BloomFilter(client, key, **SMALL).add_many(ITEMS)
     client.unlink(key)
     bloom = BloomFilter(client, key, **SMALL)
@@ -92,7 +92,7 @@ def test_a_hash_without_its_parameters(client: redis.Redis, key: str) -> None:
 
 
 def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: str) -> None:
-    """What others have added to a restored layer counts by its bits: the layers that follow are as strict as ever."""
+    """Items that others added to a restored layer count by their bits: the layers that follow are as strict as ever."""
     options: dict[str, Any] = {"capacity": 2000, "error_rate": 1e-2, "cache_size": 0}
     early, busy = BloomFilter(client, key, **options), BloomFilter(client, key, **options)
     early.add("first")
@@ -105,7 +105,7 @@ def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: s
 
 
 def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
-    """What was given nobody knows when a counter is gone: the layer gives no more, and the next is strict as ever."""
+    """Nobody knows what was given when a counter is gone: the layer gives no more, and the next is strict as ever."""
     workers = [BloomFilter(client, key, capacity=20_000, error_rate=1e-3, cache_size=0) for _ in range(16)]
     for number, bloom in enumerate(workers):
         bloom.add_many([f"{number} {item}" for item in range(300)])

@@ -24,7 +24,7 @@ def urls(start: int, end: int) -> list[str]:
 
 
 def false_positives(bloom: Any, asked: int) -> int:
-    """How many of `asked` items that were never added the filter takes for seen."""
+    """Count the items that the filter takes for seen, of `asked` that were never added."""
     return sum(
         sum(bloom.contains_many([f"never {number}" for number in range(start, start + 5000)]))
         for start in range(0, asked, 5000)
@@ -32,7 +32,7 @@ def false_positives(bloom: Any, asked: int) -> int:
 
 
 def within(found: int, asked: int, rate: float) -> bool:
-    """Whether a count is no larger than a rate explains, within 5 standard deviations."""
+    """Return whether a count is no larger than a rate explains, within 5 standard deviations."""
     return found <= asked * rate + 5 * math.sqrt(asked * rate)
 
 
@@ -107,7 +107,7 @@ def test_a_growth_is_logged_once(client: redis.Redis, key: str, caplog: pytest.L
             workers[number % 3].add(url)
     grown = [record.message for record in caplog.records if "grew" in record.message]
     assert len(grown) == workers[0].info().layers - 1 > 0
-    assert all(part in grown[0] for part in (key, "2,000", "error rate", "MB"))
+    assert all(part in grown[0] for part in (key, "2,000", "error rate", " KB"))
 
 
 @pytest.mark.parametrize("share", [0.8, 1.0])
@@ -167,7 +167,7 @@ def start(server: Server, key: str, shares: list[list[str]]) -> tuple[Any, Conne
 
 
 def received(pipe: Connection) -> Iterator[list[str]]:
-    """What a process reports, until it ends or is killed."""
+    """Yield what a process reports, until it ends or is killed."""
     try:
         while (said := pipe.recv()) is not None:
             yield said

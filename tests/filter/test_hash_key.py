@@ -9,16 +9,16 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter, MismatchError
-from scrapy_bloom.filter import Filter
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from tests.support.make_filter import MakeFilter
 
 VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"
 SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-6, "cache_size": 0}
 
 
-def links_that_hide(bloom: Filter, victim: str) -> list[str]:
+def links_that_hide(bloom: BaseBloomFilter, victim: str) -> list[str]:
     """Links of another site whose bits cover those of a page, found offline by whoever knows the filter's key."""
-    layer = bloom._layers.newest
+    layer = bloom._stack.newest
     uncovered = set(layer.locate(victim.encode())[1])
     links = []
     for number in itertools.count():
@@ -66,12 +66,12 @@ def test_two_filters_can_have_one_key(make_filter: MakeFilter) -> None:
     stranger = MemoryBloomFilter(**SMALL)
     for bloom in (one, other, stranger):
         bloom.add("the first")
-    places = [bloom._layers.newest.locate(VICTIM.encode())[1] for bloom in (one, other, stranger)]
+    places = [bloom._stack.newest.locate(VICTIM.encode())[1] for bloom in (one, other, stranger)]
     assert places[0] == places[1] != places[2]
 
 
 def test_a_filter_with_another_key_is_refused(client: redis.Redis, key: str) -> None:
-    """Where a filter is stored that has another key than the one asked for, opening it says so, but not the keys."""
+    """A stored filter with another key than the one asked for is refused; the error says so, but not the keys."""
     BloomFilter(client, key, **SMALL)
     stored = json.loads(client.hget(key, "filter") or "")["key"]
     with pytest.raises(MismatchError, match="key_of") as refusal:
@@ -82,7 +82,7 @@ def test_a_filter_with_another_key_is_refused(client: redis.Redis, key: str) -> 
 
 @pytest.mark.parametrize("strange", ["k", b"k", 7])
 def test_a_key_is_taken_of_a_filter(strange: Any) -> None:
-    """What is not a filter has no key to take, and is refused by its value."""
+    """Something that is not a filter has no key to take, and is refused by its value."""
     with pytest.raises(ValueError, match="key_of = "):
         MemoryBloomFilter(key_of=strange)
 
@@ -93,12 +93,14 @@ def test_the_key_is_in_no_log(client: redis.Redis, key: str, caplog: pytest.LogC
     bloom = BloomFilter(client, key, capacity=100)
     bloom.add_many([f"item {number}" for number in range(1000)])
     text = json.loads(client.hget(key, "filter") or "")["key"]
-    layer = bloom._layers.newest
+    layer = bloom._stack.newest
     client.unlink(f"{key}:0:0")
     bloom.add("after a loss")
     with pytest.raises(MismatchError) as refusal:
         BloomFilter(client, key, capacity=7)
-    shown = f"{caplog.text} {bloom!r} {bloom.info()!r} {layer!r} {layer.identity!r} {bloom.plan!r} {refusal.value}"
+    shown = (
+        f"{caplog.text} {bloom!r} {bloom.info()!r} {layer!r} {layer.identity!r} {bloom.parameters!r} {refusal.value}"
+    )
     number = layer.identity.hash_key
     assert number == int(text, 16)
     for secret in (text, str(number), f"{number:x}"):

@@ -1,13 +1,13 @@
-"""What a filter says of itself: sums over all of its layers, and counts that do not depend on how items came."""
+"""A filter's account of itself: sums over all of its layers, and counts that do not depend on how items came."""
 
 from typing import Any
 
 import pytest
 
 from scrapy_bloom import MemoryBloomFilter
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.metadata import Plan
-from scrapy_bloom.store import MemoryStore
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.make_filter import MakeFilter
 
 
@@ -28,7 +28,7 @@ def test_info_of_a_filter_that_has_grown(make_filter: MakeFilter) -> None:
 def test_memory_is_that_of_the_strings() -> None:
     """The bytes that info shows are those of all strings, with a little for what a server keeps beside each."""
     store = MemoryStore()
-    bloom = Filter(store, "k", Plan(capacity=1000, error_rate=1e-3), cache_size=0)
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-3), cache_size=0)
     bloom.add_many([f"item {number}" for number in range(10_000)])
     bloom.add("last")
     stored = [len(string) for string in store.strings.values()]
@@ -38,8 +38,8 @@ def test_memory_is_that_of_the_strings() -> None:
 
 def test_expected_false_positives_are_those_of_items() -> None:
     """Items that come in batches count as those that come one by one: each with the error rate that it meets."""
-    plan: dict[str, Any] = {"capacity": 2000, "error_rate": 0.1, "expansion": 0}
-    batches, singles = MemoryBloomFilter(**plan), MemoryBloomFilter(**plan)
+    parameters: dict[str, Any] = {"capacity": 2000, "error_rate": 0.1, "expansion": 0}
+    batches, singles = MemoryBloomFilter(**parameters), MemoryBloomFilter(**parameters)
     items = [f"item {number}" for number in range(2000)]
     for first in range(0, len(items), 20):
         batches.add_many(items[first : first + 20])

@@ -1,4 +1,4 @@
-"""What a filter asks of a server at once, and what it does not even try."""
+"""The most that a filter asks of a server at once, and what it does not even try."""
 
 import json
 import math
@@ -9,12 +9,13 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, ConfigError, MemoryBloomFilter, RefusedError, WrongTypeError
-from scrapy_bloom.config import BloomConfig
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.metadata import NO_IDENTITY, Plan
-from scrapy_bloom.ops import Op
-from scrapy_bloom.shards import Create
-from scrapy_bloom.store import MemoryStore, Said
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.layer import NO_IDENTITY
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.shards import CreateShard
 from tests.support.servers import KINDS, Server, running
 
 MEGABYTE = 2**20
@@ -25,38 +26,38 @@ class Watched(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trips: list[Sequence[Op]] = []
+        self.trips: list[Sequence[Operation]] = []
 
-    def execute(self, ops: Sequence[Op]) -> Said:
+    def execute(self, ops: Sequence[Operation]) -> Results:
         self.trips.append(ops)
         return super().execute(ops)
 
     @property
     def shards_made(self) -> list[int]:
-        """How many shards each round trip made that made any."""
-        made = [sum(isinstance(op, Create) for op in trip) for trip in self.trips]
+        """The number of shards that each round trip made, of those that made any."""
+        made = [sum(isinstance(op, CreateShard) for op in trip) for trip in self.trips]
         return [number for number in made if number]
 
     @property
     def largest(self) -> int:
         """The bytes of the largest round trip."""
-        return max(sum(len(op.wire()) for op in trip) for trip in self.trips)
+        return max(sum(len(op.command().pack()) for op in trip) for trip in self.trips)
 
 
 @pytest.mark.parametrize("capacity", ["1e10", 10**12, 1e300, 1.7e308])
 def test_a_filter_that_nobody_has_room_for(capacity: object) -> None:
     """A capacity that takes more than any server should give is refused by name, with what it would take."""
     with pytest.raises(ConfigError, match=r"^BLOOMFILTER_CAPACITY = .*BLOOMFILTER_ERROR_RATE = 1e-06 .* GB"):
-        BloomConfig.from_settings(Settings({"BLOOMFILTER_CAPACITY": capacity}))
+        BloomSettings.from_settings(Settings({"BLOOMFILTER_CAPACITY": capacity}))
     with pytest.raises(ConfigError, match=r"^capacity = .*error_rate = 1e-06 .* GB"):
         MemoryBloomFilter(capacity=capacity)  # type: ignore[arg-type]  # text is a number too
 
 
 def test_a_large_filter_stays_large_when_it_grows() -> None:
     """The layer after a very large one is no larger than any may be."""
-    plan = Plan(capacity=7_000_000_000, expansion=10)
-    first = plan.first_layer("k", NO_IDENTITY, 0, 0.0)
-    following = plan.next_layer(first, 0.75e-6, 0.0)
+    parameters = FilterParameters(capacity=7_000_000_000, expansion=10)
+    first = parameters.first_layer("k", NO_IDENTITY, 0, 0.0)
+    following = parameters.next_layer(first, 0.75e-6, 0.0)
     assert following.size.bits / 8 <= 36e9
     assert following.most_items >= following.capacity > 4_000_000_000
 
@@ -99,13 +100,13 @@ def test_expansion_0_and_a_clock_that_steps_back() -> None:
         return next(times, now)
 
     store = MemoryStore(clock)
-    plan = Plan(capacity=100, error_rate=1e-3, expansion=0, ttl=100)
-    bloom = Filter(store, "k", plan, cache_size=0, monotonic=lambda: now)
+    parameters = FilterParameters(capacity=100, error_rate=1e-3, expansion=0, ttl=100)
+    bloom = BaseBloomFilter(store, "k", parameters, cache_size=0, monotonic=lambda: now)
     assert bloom.add("before")
     now = 1021.0
-    bloom._run(bloom._layers.grow(bloom._layers.newest))
+    bloom._run(bloom._steps.grow(bloom._stack.newest))
     now = 990.0
-    bloom._run(bloom._layers.grow(bloom._layers.newest))
+    bloom._run(bloom._steps.grow(bloom._stack.newest))
     assert bloom.add("after")
     assert not bloom.add("before")
     assert [layer.capacity for layer in bloom.info().by_layer] == [100] * 3
@@ -115,7 +116,7 @@ def test_expansion_0_and_a_clock_that_steps_back() -> None:
 def test_a_call_of_any_size_goes_out_in_parts(ask: bool) -> None:
     """However many items a call has, no round trip carries much more than a megabyte."""
     store = Watched()
-    bloom = Filter(store, "k", Plan(capacity=1_000_000), cache_size=0)
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1_000_000), cache_size=0)
     bloom.add("the first")
     store.trips.clear()
     items = [f"item {number}" for number in range(5_000)]
@@ -128,21 +129,21 @@ def test_a_call_of_any_size_goes_out_in_parts(ask: bool) -> None:
 def test_shards_are_made_one_by_one() -> None:
     """A round trip makes one shard at most, when a filter begins as when it grows."""
     store = Watched()
-    bloom = Filter(store, "k", Plan(capacity=40_000), cache_size=0)
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=40_000), cache_size=0)
     bloom.add("the first")
     assert len(store.strings) > 1
     assert store.shards_made == [1] * len(store.strings)
     store.trips.clear()
-    bloom._run(bloom._layers.grow(bloom._layers.newest))
+    bloom._run(bloom._steps.grow(bloom._stack.newest))
     assert set(store.shards_made) == {1}
 
 
 def test_a_filter_that_is_there_is_opened_without_making_anything() -> None:
     """A worker that joins looks at the hash, and makes no shard."""
     store = Watched()
-    Filter(store, "k", Plan(capacity=40_000)).add("a")
+    BaseBloomFilter(store, "k", FilterParameters(capacity=40_000)).add("a")
     store.trips.clear()
-    joining = Filter(store, "k", Plan(capacity=40_000))
+    joining = BaseBloomFilter(store, "k", FilterParameters(capacity=40_000))
     assert len(store.trips) <= 2
     assert not joining.add("a")
     assert store.shards_made == []

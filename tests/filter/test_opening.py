@@ -1,4 +1,4 @@
-"""What happens when a filter is opened, lost, or is not what was expected."""
+"""Filters that are opened, lost, or not what was expected, and what happens then."""
 
 import json
 import logging
@@ -11,11 +11,12 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, ConfigError, MismatchError, WrongTypeError
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.metadata import Plan
-from scrapy_bloom.ops import Op
-from scrapy_bloom.shards import Check
-from scrapy_bloom.store import MemoryStore, RedisStore, Said
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.redis import RedisStore
 
 STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}
 
@@ -47,7 +48,7 @@ def test_values_that_are_not_allowed(client: redis.Redis, key: str, argument: st
 
 
 def test_two_workers_share_a_filter(client: redis.Redis, key: str) -> None:
-    """What one worker adds is seen by another, who opened the same filter."""
+    """Items that one worker adds are seen by another, which opened the same filter."""
     one, other = BloomFilter(client, key, **STORED), BloomFilter(client, key, **STORED)
     assert one.add("a")
     assert not other.add("a")
@@ -88,7 +89,7 @@ def test_other_formats_are_refused(client: redis.Redis, key: str, field: str, va
     ],
 )
 def test_a_key_of_another_kind_is_refused(client: redis.Redis, key: str, fill: Any, said: str) -> None:
-    """What is not a filter is left as it is, and named with its size where that helps."""
+    """Something that is not a filter is left as it is, and named with its size where that helps."""
     fill(client, key)
     before = client.dump(key)
     with pytest.raises(WrongTypeError, match=said) as refusal:
@@ -159,7 +160,7 @@ def test_each_new_filter_has_an_epoch_of_its_own() -> None:
     epochs = set()
     for _ in range(1000):
         store = MemoryStore()
-        Filter(store, "k", Plan(capacity=1)).add("a")
+        BaseBloomFilter(store, "k", FilterParameters(capacity=1)).add("a")
         epochs.add(json.loads(store.hashes["k"]["filter"])["epoch"])
     assert len(epochs) == 1000
 
@@ -178,8 +179,8 @@ class JustBeforeMarking(RedisStore):
 
     happens: Callable[[], object] | None = None
 
-    def execute(self, ops: Sequence[Op]) -> Said:
-        if self.happens and any(isinstance(op, Check) and op.mark for op in ops):
+    def execute(self, ops: Sequence[Operation]) -> Results:
+        if self.happens and any(isinstance(op, CheckBits) and op.mark for op in ops):
             happens, self.happens = self.happens, None
             happens()
         return super().execute(ops)
@@ -188,7 +189,7 @@ class JustBeforeMarking(RedisStore):
 def test_late_writes_leave_nothing_behind(client: redis.Redis, key: str) -> None:
     """A worker that writes into a layer that was cleared since it was read removes what it made there."""
     store = JustBeforeMarking(client)
-    late, other = Filter(store, key, Plan(**STORED)), BloomFilter(client, key, **STORED)
+    late, other = BaseBloomFilter(store, key, FilterParameters(**STORED)), BloomFilter(client, key, **STORED)
     late.add_many([f"item {number}" for number in range(3000)])
     assert late.info().layers > 1
     store.happens = other.clear

@@ -9,10 +9,11 @@ import pytest
 import redis
 
 from devtools.waiting import until
-from scrapy_bloom import BloomFilter, MemoryBloomFilter, keys, metadata
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.metadata import Plan
-from scrapy_bloom.store import MemoryStore
+from scrapy_bloom import BloomFilter, MemoryBloomFilter
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import GENERATIONS, FilterParameters
+from scrapy_bloom.storage import keys
+from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.crashing import CrashError, Crashing
 
 
@@ -26,7 +27,7 @@ class Clock:
         return self.now
 
 
-def remembered_for(bloom: Filter, clock: Clock, item: str, step: float) -> float:
+def remembered_for(bloom: BaseBloomFilter, clock: Clock, item: str, step: float) -> float:
     """Seconds until an item that was just added may be added again."""
     begin = clock.now
     while not bloom.add(item):
@@ -42,8 +43,12 @@ def remembered_for(bloom: Filter, clock: Clock, item: str, step: float) -> float
 def test_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> None:
     """Whenever in a generation an item was added, it is forgotten after 1 to 1.25 times the TTL."""
     clock = Clock()
-    bloom = Filter(
-        MemoryStore(clock), "k", Plan(capacity=1000, error_rate=1e-6, ttl=100), cache_size=cache_size, monotonic=clock
+    bloom = BaseBloomFilter(
+        MemoryStore(clock),
+        "k",
+        FilterParameters(capacity=1000, error_rate=1e-6, ttl=100),
+        cache_size=cache_size,
+        monotonic=clock,
     )
     clock.now += offset
     assert bloom.add("a")
@@ -53,7 +58,9 @@ def test_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> No
 def test_an_idle_filter_forgets_too() -> None:
     """A crawl that stood still for long finds its old pages forgotten, in the cache as well."""
     clock = Clock()
-    bloom = Filter(MemoryStore(clock), "k", Plan(capacity=1000, error_rate=1e-6, ttl=100), monotonic=clock)
+    bloom = BaseBloomFilter(
+        MemoryStore(clock), "k", FilterParameters(capacity=1000, error_rate=1e-6, ttl=100), monotonic=clock
+    )
     bloom.add("a")
     clock.now += 1000
     assert "a" not in bloom
@@ -65,7 +72,7 @@ def test_the_servers_time_decides() -> None:
     """A worker whose own clock runs ten times too fast neither forgets nor begins generations before their time."""
     clock, fast = Clock(), Clock()
     store = MemoryStore(clock)
-    bloom = Filter(store, "k", Plan(capacity=1000, error_rate=1e-6, ttl=100), monotonic=fast)
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-6, ttl=100), monotonic=fast)
     bloom.add("a")
     for _ in range(99):
         clock.now += 1
@@ -78,18 +85,18 @@ def test_memory_is_bounded_over_ten_generations() -> None:
     """Over 40 generations of a steady crawl the filter keeps its layers, its memory and its error rate in bounds."""
     clock = Clock()
     store = MemoryStore(clock)
-    plan = Plan(capacity=5000, error_rate=1e-3, ttl=100)
-    bloom = Filter(store, "k", plan, cache_size=0, monotonic=clock)
+    parameters = FilterParameters(capacity=5000, error_rate=1e-3, ttl=100)
+    bloom = BaseBloomFilter(store, "k", parameters, cache_size=0, monotonic=clock)
     sizes = []
     for generation in range(40):
         for part in range(10):
-            clock.now += 100 / metadata.GENERATIONS / 10
+            clock.now += 100 / GENERATIONS / 10
             bloom.add_many([f"{generation} {part} {number}" for number in range(100)])
         info = bloom.info()
-        assert info.estimated_error_rate <= plan.error_rate
+        assert info.estimated_error_rate <= parameters.error_rate
         # What the sealed layers have taken, and what the newest may still take.
         *sealed, newest = info.by_layer
-        assert sum(layer.estimated_error_rate for layer in sealed) + newest.error_rate <= plan.error_rate
+        assert sum(layer.estimated_error_rate for layer in sealed) + newest.error_rate <= parameters.error_rate
         sizes.append((info.layers, sum(len(string) for string in store.strings.values())))
     settled = sizes[8:]
     assert max(layers for layers, _ in settled) <= 14
@@ -106,8 +113,8 @@ def test_memory_of_a_steady_crawl(expansion: int, least: float, most: float) -> 
     """
     clock = Clock()
     store = MemoryStore(clock)
-    plan = Plan(capacity=5000, error_rate=1e-6, expansion=expansion, ttl=100)
-    bloom = Filter(store, "k", plan, cache_size=0, monotonic=clock)
+    parameters = FilterParameters(capacity=5000, error_rate=1e-6, expansion=expansion, ttl=100)
+    bloom = BaseBloomFilter(store, "k", parameters, cache_size=0, monotonic=clock)
     sizes = []
     for part in range(100):
         clock.now += 2
@@ -121,7 +128,9 @@ def test_growth_and_ageing_together() -> None:
     """A generation that meets more than its share grows within it, and all of its layers go when their time is over."""
     clock = Clock()
     store = MemoryStore(clock)
-    bloom = Filter(store, "k", Plan(capacity=500, error_rate=1e-2, ttl=100), cache_size=0, monotonic=clock)
+    bloom = BaseBloomFilter(
+        store, "k", FilterParameters(capacity=500, error_rate=1e-2, ttl=100), cache_size=0, monotonic=clock
+    )
     items = [f"burst {number}" for number in range(5000)]
     bloom.add_many(items)
     assert bloom.info().layers >= 4
@@ -135,11 +144,11 @@ def test_growth_and_ageing_together() -> None:
 
 def test_a_worker_that_dies_while_layers_are_deleted() -> None:
     """Wherever a worker dies that deletes layers whose time is over, the next one leaves nothing of them behind."""
-    plan = Plan(capacity=500, error_rate=1e-2, ttl=100)
+    parameters = FilterParameters(capacity=500, error_rate=1e-2, ttl=100)
     for left in itertools.count():
         clock = Clock()
         store = Crashing(clock)
-        bloom = Filter(store, "k", plan, monotonic=clock)
+        bloom = BaseBloomFilter(store, "k", parameters, monotonic=clock)
         bloom.add_many([f"item {number}" for number in range(1000)])
         clock.now += 1000
         store.left = left
@@ -147,7 +156,7 @@ def test_a_worker_that_dies_while_layers_are_deleted() -> None:
             bloom.add("a")
         has_died = store.left is None
         store.left = None
-        Filter(store, "k", plan, monotonic=clock).add("b")
+        BaseBloomFilter(store, "k", parameters, monotonic=clock).add("b")
         known = {keys.layer_of_field(name) for name in store.hashes["k"]}
         assert {int(key.split(":")[1]) for key in store.strings} <= known
         if not has_died:
@@ -158,7 +167,9 @@ def test_a_worker_that_dies_while_layers_are_deleted() -> None:
 def test_expansion_0_with_a_ttl_takes_the_capacity_in_each_generation() -> None:
     """A filter that may not grow has room for its whole capacity in every generation."""
     clock = Clock()
-    bloom = Filter(MemoryStore(clock), "k", Plan(capacity=1000, error_rate=1e-3, expansion=0, ttl=100), monotonic=clock)
+    bloom = BaseBloomFilter(
+        MemoryStore(clock), "k", FilterParameters(capacity=1000, error_rate=1e-3, expansion=0, ttl=100), monotonic=clock
+    )
     bloom.add_many([f"item {number}" for number in range(1000)])
     clock.now += 20
     bloom.add("a")

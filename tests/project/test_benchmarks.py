@@ -4,12 +4,14 @@ import itertools
 
 import pytest
 
-from benchmarks.harness import report, targets
+from benchmarks.harness import report, results, targets
 from benchmarks.harness.confidence import wilson
 from benchmarks.harness.fill_by_processes import shares
 from benchmarks.harness.interleaved import interleave, ratio, rotated
 from benchmarks.harness.outcome import Outcome
+from benchmarks.subjects.distances import Run, multiples
 from benchmarks.subjects.fillings import EQUAL, IDLE, STAGGERED, UNEVEN, Filling, turns
+from benchmarks.subjects.whole_crawl import OUR_SCHEDULER, OURS, SCRAPY, STOCK
 
 
 def test_ratio_is_that_of_the_first_to_the_second() -> None:
@@ -43,7 +45,7 @@ def test_contenders_take_turns() -> None:
 def test_target_is_met_by_what_is_at_most_that(
     measured: float, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is above the target misses it."""
+    """A measurement above the target misses it."""
     report.target("times Scrapy", measured, 1.0)
     assert capsys.readouterr().out.strip() == f"Target: times Scrapy at most 1. Measured {verdict}"
 
@@ -108,3 +110,29 @@ def test_processes_share_what_is_to_be_added() -> None:
     parts = shares(10, 31, 4)
     assert [number for part in parts for number in part] == list(range(10, 31))
     assert {len(part) for part in parts} == {5, 6}
+
+
+def test_crawls_are_compared_with_the_one_that_has_no_redis() -> None:
+    """Each at each distance, round by round with the crawl that took turns with it."""
+    takes = {SCRAPY: 1.0, STOCK: 4.0, OURS: 2.0, OUR_SCHEDULER: 0.5}
+    costs = {
+        Run(kind, where): [times * slow, 2 * times * slow, 30 * times * slow]
+        for kind, times in takes.items()
+        for where, slow in (("near", 1.0), ("far", 3.0))
+    }
+    costs[Run(STOCK, "far")] = [27.0, 48.0, 810.0]
+    assert multiples(costs, ["near", "far"]) == {
+        SCRAPY: [1.0, 1.0],
+        STOCK: [4.0, 9.0],
+        OURS: [2.0, 2.0],
+        OUR_SCHEDULER: [0.5, 0.5],
+    }
+
+
+def test_parts_that_are_measured_anew_take_the_place_of_the_old() -> None:
+    """The head and the other parts stay as they are, and a part that is new comes last."""
+    before = "# Results\n\nPrinted.\n\n\n## one\n\nOld.\n\n## not a part\n\n\n## two\n\nOld.\n"
+    now = "# Results\n\nPrinted now.\n\n\n## three\n\nNew.\n\n\n## two\n\nNew.\n\n\n"
+    expected = before.replace("## two\n\nOld.\n", "## two\n\nNew.\n\n\n## three\n\nNew.\n")
+    assert results.merged(before, now) == expected
+    assert results.merged(expected, now) == expected

@@ -116,7 +116,7 @@ def read(tmp_path: Path) -> Read:
 
 
 def reported(tally: Tally, *expected: str) -> Report:
-    """What is said of a crawl of the expected pages."""
+    """Make the report on a crawl of the expected pages."""
     return Report(tally, tally.missed(expected), Memory(filter=10, set=20), capacity=10)
 
 
@@ -154,7 +154,7 @@ def test_page_that_was_fetched_twice(read: Read, workers: int) -> None:
 
 
 def test_retry_is_no_second_fetch(read: Read) -> None:
-    """What Scrapy fetches again after an error is not fetched twice."""
+    """A page that Scrapy fetches again after an error does not count as fetched twice."""
     assert reported(read([["offered", A], ["fetched", A, 0], ["fetched", A, 1]]), A).passed
 
 

@@ -1,36 +1,77 @@
-"""The tables of the README say what the code does."""
+"""The README and the documentation say what the code does, and lead to what is there."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from scrapy_bloom import MemoryBloomFilter, keys, stats
-from scrapy_bloom.config import SETTINGS, BloomConfig
-from scrapy_bloom.options import DEFAULT_ERROR_RATE
-from scrapy_bloom.sizing import Size, error_rate_at
-from tests.project.test_imports import ROWS
+import pytest
+
+from scrapy_bloom import MemoryBloomFilter
+from scrapy_bloom._options import ERROR_RATE, OPTIONS
+from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
+from scrapy_bloom.monitoring import stats
+from scrapy_bloom.queue import keys as queue_keys
+from scrapy_bloom.settings import SETTINGS, BloomSettings
+from scrapy_bloom.storage import keys
+from tests.project.test_imports import LEVELS
 
 ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
+WITH_LINKS = (*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md")
+
+
+def text(file: str) -> str:
+    """Return the text of a file of this repository."""
+    return (ROOT / file).read_text()
 
 
 def table(file: str, heading: str) -> list[list[str]]:
     """The rows of the first table behind a heading, without the head, as their cells."""
-    section = (ROOT / file).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    section = text(file).split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    first = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert first is not None
+    rows = [line.strip("|").split("|") for line in first[0].splitlines()]
     return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def picture(file: str) -> str:
+    """The picture of the architecture in a file."""
+    return next(block for block in text(file).split("```") if "Scrapy engine" in block)
+
+
+def anchors(file: str) -> set[str]:
+    """The fragments by which the headings of a page are linked to."""
+    headings = re.findall(r"^#+ (.*)$", text(file), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def sentences(file: str) -> Iterator[str]:
+    """The sentences of a page, without code, headings and tables, a link as its text; a colon ends none."""
+    prose = re.sub(r"^```[^`]*^```$|^[#|!].*$", "\n", text(file), flags=re.MULTILINE)
+    prose = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", prose)
+    for paragraph in re.split(r"\n\s*\n|\n- |\n\d+\. ", prose):
+        yield from re.split(r"(?<=[.!?])\**\s+(?=[\"`*A-Z0-9])", " ".join(paragraph.split()))
 
 
 def test_settings() -> None:
     """Every setting has its row, with its default."""
-    rows = {row[0].strip("`"): row[1] for row in table("README.md", "Settings")}
+    rows = {row[0].strip("`"): row[1] for row in table("docs/settings.md", "BLOOMFILTER settings")}
     assert tuple(rows) == SETTINGS
-    for each, default in zip(fields(BloomConfig), rows.values(), strict=True):
+    for each, default in zip(fields(BloomSettings), rows.values(), strict=True):
         assert float(default.replace(",", "")) == (each.default or 0)
+
+
+def test_options() -> None:
+    """The rows of the settings are those of the table by which the code reads and refuses them."""
+    rows = [row[1:] for row in table("docs/settings.md", "BLOOMFILTER settings")]
+    assert rows == [[option.default_text, option.allowed, option.meaning] for option in OPTIONS]
 
 
 def test_stats() -> None:
     """Every stat has its row."""
-    assert {row[0].strip("`") for row in table("README.md", "Stats")} == set(stats.NAMES)
+    rows = table("docs/stats.md", "Stats of a worker and of its filter")
+    assert {row[0].strip("`") for row in rows} == set(stats.NAMES)
 
 
 def test_pages_missed() -> None:
@@ -38,33 +79,85 @@ def test_pages_missed() -> None:
 
     The pages are the sum of the error rates that the additions meet, taken here over a thousand steps.
     """
-    rows = table("README.md", "What an error rate means for a crawl")[:-1]
-    assert float(rows[0][1]) == DEFAULT_ERROR_RATE
+    rows = table("docs/error-rate.md", "What an error rate means for a crawl")[:-1]
+    assert float(rows[0][1]) == ERROR_RATE.default
     for _, error_rate, missed, memory in rows:
         (layer,) = MemoryBloomFilter(error_rate=float(error_rate)).info().by_layer
-        size = Size(layer.hashes, layer.bits, layer.shards)
+        size = LayerSize(layer.hashes, layer.bits, layer.shards)
         pages = sum(1000 * error_rate_at(size, 1000 * step + 500) for step in range(1000))
         decimals = len(missed.partition(".")[2])
         assert f"{pages:.{decimals}f}" == missed
         assert f"{layer.memory_bytes / 1e6:.1f} MB" == memory
 
 
+def test_readme_has_the_default_of_that_table() -> None:
+    """The README's comparison with scrapy-redis has the first and the last row of the table of error rates."""
+    (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "What an error rate means for a crawl")
+    rows = {row[0]: row[1:] for row in table("README.md", "Beside scrapy-redis")}
+    assert rows["memory for 1,000,000 requests"] == [of_the_set[3], memory]
+    assert rows["new requests dropped in a crawl of so many, expected"] == [of_the_set[2], missed]
+
+
 def test_keys() -> None:
     """The patterns of the keys are those that the code makes."""
-    patterns = [row[0].strip("`") for row in table("README.md", "What is stored")]
+    patterns = [row[0].strip("`") for row in table("docs/keys.md", "Keys")]
     assert patterns == [
         "<key>",
         keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
-        keys.held_key("<queue>", "<worker>"),
-        keys.workers_key("<queue>"),
-        keys.closing_key("<queue>"),
-        keys.unreadable_key("<queue>"),
-        keys.recovery_key("<queue>", "<worker>"),
+        queue_keys.leases_key("<queue>", "<worker>"),
+        queue_keys.workers_key("<queue>"),
+        queue_keys.closing_key("<queue>"),
+        queue_keys.dead_letter_key("<queue>"),
+        queue_keys.recovery_key("<queue>", "<worker>"),
     ]
     assert keys.layer_of_field(keys.layer_field(7)) == 7
 
 
 def test_modules() -> None:
-    """The rows of the architecture in CONTRIBUTING are those that the imports are held to."""
+    """The levels of the architecture in CONTRIBUTING are those to which the imports are held."""
     rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Where things are")]
-    assert rows == list(ROWS)
+    assert rows == list(reversed(LEVELS))
+
+
+def test_pictures() -> None:
+    """The picture of the architecture is the same for who contributes and for who reads."""
+    assert picture("CONTRIBUTING.md") == picture("docs/architecture.md")
+
+
+def test_readme_is_short() -> None:
+    """The README has at most 700 words, as `wc -w` counts them, and one picture."""
+    assert len(text("README.md").split()) <= 700
+    assert len(re.findall(r"!\[", text("README.md"))) == 1
+
+
+def test_map() -> None:
+    """The map of the documentation leads to every page, and each page says first what it is for."""
+    pages = {Path(page).name for page in PAGES} - {"README.md", "index.md"}
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", text("docs/index.md"))) == pages
+    for page in PAGES[1:]:
+        assert re.match(r"# .+\n\n(?:```python\n.*?```\n\n)?This page \w+", text(page), re.DOTALL), page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sentences_are_short(page: str) -> None:
+    """No sentence has more than 25 words."""
+    assert [sentence for sentence in sentences(page) if len(sentence.split()) > 25] == []
+
+
+@pytest.mark.parametrize("page", WITH_LINKS)
+def test_links(page: str) -> None:
+    """Every link to a file of this repository leads to one, and to a heading in it where it names one."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if link.startswith("https://"):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.is_file(), link
+        assert not anchor or anchor in anchors(str(path.resolve().relative_to(ROOT))), link
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_tests_that_are_named(page: str) -> None:
+    """A test that a page names as its evidence is there."""
+    there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(re.findall(r"\btest_\w+", text(page))) <= there

@@ -1,87 +1,108 @@
-"""The rows of the architecture: a module imports only from rows above its own."""
+"""The levels of the architecture: a module imports from levels below its own, and a package has no cycle inside."""
 
 import ast
+import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import scrapy_bloom
 
-ROWS = (
-    {"errors"},
-    {"sizing", "options", "keys", "header", "hashing", "cache", "info"},
-    {"metadata", "config", "compat", "stats"},
-    {
-        *("line", "ops", "shards", "credit_ops", "sampling", "credits", "store", "patience"),
-        *("stored", "layers", "protocol", "filter"),
-    },
-    {"advice", "report"},
-    {"connection", "fingerprints", "job", "dupefilter", "custody", "workers", "outbox", "scheduler"},
+# From the bottom up. A place is a package, or a module beside them.
+LEVELS = (
+    {"errors", "_cache", "_engine", "_text"},
+    {"_jobdir", "_options", "_last_line", "fingerprints", "transport"},
+    {"connection", "queue", "storage"},
+    {"_filter_key", "filter"},
+    {"monitoring", "settings"},
+    {"dupefilter"},
+    {"scheduler"},
 )
-# Which third-party packages a module may import; every other one has the standard library alone.
+# Which third-party packages may be imported where; every other module has the standard library alone.
 OUTSIDE = {
-    "hashing": {"mmh3"},
-    "config": {"scrapy"},
-    "compat": {"scrapy", "twisted"},
-    "stats": {"scrapy"},
-    "line": {"hiredis", "redis"},
-    "patience": {"redis"},
-    "advice": {"redis"},
-    "report": {"redis", "scrapy"},
+    "_engine": {"scrapy", "twisted"},
+    "_filter_key": {"scrapy", "scrapy_redis"},
     "connection": {"scrapy", "scrapy_redis"},
-    "fingerprints": {"scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
-    "outbox": {"scrapy"},
+    "filter.hashing": {"mmh3"},
+    "fingerprints": {"scrapy"},
+    "monitoring.reporter": {"redis", "scrapy"},
+    "monitoring.server_checks": {"redis"},
+    "monitoring.stats": {"scrapy"},
     "scheduler": {"scrapy", "scrapy_redis"},
+    "settings": {"scrapy"},
+    "transport.base": {"redis"},
+    "transport.commands": {"hiredis"},
+    "transport.failures": {"redis"},
+    "transport.pooled": {"redis"},
+    "transport.retry": {"redis"},
 }
-# Inside some rows there is an order as well.
-ORDER = (
-    *("metadata", "config"),
-    *("line", "ops", "shards", "credit_ops", "sampling", "credits", "store", "patience"),
-    *("stored", "layers", "protocol", "filter"),
-    *("connection", "fingerprints", "job", "dupefilter", "custody", "workers", "outbox", "scheduler"),
-)
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
-STANDARD = set(__import__("sys").stdlib_module_names)
 
 
-def imports(module: str) -> tuple[set[str], set[str]]:
+def modules() -> dict[str, Path]:
+    """Every module below the package, by its name without that of the package."""
+    paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in paths.items() if name != "__init__"}
+
+
+def place(module: str) -> str:
+    """The package that a module is in, or itself."""
+    return module.partition(".")[0]
+
+
+def imports(path: Path) -> tuple[set[str], set[str]]:
     """The modules of this package that a module imports, and the other packages outside the standard library."""
     own, outside = set(), set()
-    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            inner = node.module == "scrapy_bloom"
-            names = [f"{node.module}.{alias.name}" if inner else str(node.module) for alias in node.names]
-        else:
+    tree = ast.parse(path.read_text())
+    # What only a type checker imports is no import.
+    for_types = [
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    ]
+    for node in ast.walk(tree):
+        if node in for_types or not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            inside = (PACKAGE.parent / str(node.module).replace(".", "/")).is_dir() and str(node.module) != "scrapy"
+            names = [f"{node.module}.{name}" for name in names] if inside else [str(node.module)]
         for name in names:
             top, _, rest = name.partition(".")
             if top == "scrapy_bloom":
-                own.add(rest.partition(".")[0])
-            elif top not in STANDARD:
+                own.add(rest)
+            elif top not in sys.stdlib_module_names:
                 outside.add(top)
     return own, outside
 
 
-def test_every_module_has_a_row() -> None:
-    """Each file of the package stands in exactly one row."""
-    modules = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
-    assert modules == sorted(module for row in ROWS for module in row)
+def test_every_place_has_a_level() -> None:
+    """Each package, and each module beside them, stands on exactly one of at most seven levels."""
+    assert sorted({place(module) for module in modules()}) == sorted(name for level in LEVELS for name in level)
+    assert len(LEVELS) <= 7
 
 
-def test_imports_go_upwards() -> None:
-    """A module imports from rows above; in its own row only what comes before it."""
-    for number, row in enumerate(ROWS):
-        above = set().union(*ROWS[:number])
-        for module in row:
-            own, _ = imports(module)
-            peers = set(ORDER[: ORDER.index(module)]) & row if module in ORDER else row - {module}
-            assert own <= above | peers, f"{module} imports {sorted(own - above - peers)}"
+def test_imports_go_downwards() -> None:
+    """A module imports from levels below, or from its own package."""
+    for number, level in enumerate(LEVELS):
+        below = set().union(*LEVELS[:number])
+        for module, path in modules().items():
+            if place(module) in level:
+                own = {place(name) for name in imports(path)[0]}
+                assert own <= below | {place(module)}, f"{module} imports {sorted(own - below)}"
+
+
+def test_no_cycle_in_a_package() -> None:
+    """The modules can be put in an order in which each imports earlier ones only."""
+    known = modules()
+    graph = {name: {other for other in imports(path)[0] if other in known} - {name} for name, path in known.items()}
+    assert set(TopologicalSorter(graph).static_order()) >= set(known)
 
 
 def test_other_packages_stay_at_their_places() -> None:
     """A third-party package is imported only by the modules that exist for it."""
-    for module in set().union(*ROWS):
-        _, outside = imports(module)
+    for module, path in modules().items():
+        outside = imports(path)[1]
         assert outside <= OUTSIDE.get(module, set()), f"{module} imports {sorted(outside)}"

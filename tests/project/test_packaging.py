@@ -49,7 +49,7 @@ def test_wheel_fits_every_platform(wheel: ZipFile) -> None:
 
 
 def test_name_and_licence(wheel: ZipFile) -> None:
-    """What an index shows comes from pyproject.toml and the README."""
+    """The metadata that an index shows comes from pyproject.toml and the README."""
     said = metadata(wheel, "METADATA")
     shown = {name: said[name] for name in ("Name", "Version", "Summary", "Requires-Python", "License-Expression")}
     assert shown == {

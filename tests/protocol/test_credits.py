@@ -1,4 +1,4 @@
-"""What workers add to a layer never passes the room that it has, in whatever order they come between each other."""
+"""The room of a layer: what workers add never passes it, in whatever order they come between each other."""
 
 import logging
 import os
@@ -7,20 +7,22 @@ from collections.abc import Iterator, Sequence
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, MemoryBloomFilter, protocol
-from scrapy_bloom.credit_ops import Grant, Granted
-from scrapy_bloom.credits import Credits
-from scrapy_bloom.layers import Layers
-from scrapy_bloom.line import as_text
-from scrapy_bloom.metadata import NO_IDENTITY, Layer, Plan
-from scrapy_bloom.ops import DropField, Load, Op, PutNew
-from scrapy_bloom.store import Said
-from scrapy_bloom.stored import Steps
+from scrapy_bloom import BloomFilter, MemoryBloomFilter
+from scrapy_bloom._text import as_text
+from scrapy_bloom.filter import membership
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.credits import Credits
+from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.counters import GrantCredit, Granted
+from scrapy_bloom.storage.fields import DeleteField, Load, SetFieldIfAbsent
 from tests.support.fault_proxy import Place, proxying
 from tests.support.schedule_search import Search, Work
 from tests.support.servers import Server
 
-SMALL = Plan(capacity=10, error_rate=1e-4)
+SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 LEFT = 2
 
 
@@ -42,38 +44,38 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def almost_full(layers: Layers) -> Steps[None]:
+def almost_full(admission: Admission) -> Steps[None]:
     """Give the room of the newest layer away, but for the last items."""
-    layer = layers.newest
-    yield [Grant(layer.key, layer.credit_field, layer.most_items - 1 - LEFT, 0, layer.most_items)]
+    layer = admission.stack.newest
+    yield [GrantCredit(layer.key, layer.credit_field, layer.most_items - 1 - LEFT, 0, layer.most_items)]
 
 
 def adding(name: str, number: int, *, batch: bool) -> Work:
     """A worker adds so many items of its own, in one batch or one by one."""
     items = [f"{name} {index}".encode() for index in range(number)]
 
-    def work(layers: Layers) -> Steps[int]:
+    def work(admission: Admission) -> Steps[int]:
         if batch:
-            return len((yield from protocol.add(layers, items)))
+            return len((yield from membership.add(admission, items)).new)
         new = 0
         for item in items:
-            new += len((yield from protocol.add(layers, [item])))
+            new += len((yield from membership.add(admission, [item])).new)
         return new
 
     return work
 
 
-def growing(layers: Layers) -> Steps[int]:
+def growing(admission: Admission) -> Steps[int]:
     """A worker finds the newest layer full."""
-    yield from layers.grow(layers.newest)
+    yield from admission.grow(admission.stack.newest)
     return 0
 
 
-def giving_back(layers: Layers) -> Steps[int]:
+def giving_back(admission: Admission) -> Steps[int]:
     """A worker adds an item, and returns what it has left."""
-    new = yield from protocol.add(layers, [b"one"])
-    yield from layers.give_back()
-    return len(new)
+    added = yield from membership.add(admission, [b"one"])
+    yield from admission.give_back()
+    return len(added.new)
 
 
 def most_in_first_layer(search: Search) -> int:
@@ -90,7 +92,7 @@ class FullError(Exception):
     """There is no room left, where a search is not about what comes after that."""
 
 
-class EndsWhenFull(Layers):
+class EndsWhenFull(Admission):
     """Does not grow."""
 
     def grow(self, full: Layer) -> Steps[None]:
@@ -101,9 +103,9 @@ class EndsWhenFull(Layers):
 def adding_until_full(name: str, number: int) -> Work:
     """A worker adds items of its own one by one, until there is no room for more."""
 
-    def work(layers: Layers) -> Steps[int]:
+    def work(admission: Admission) -> Steps[int]:
         try:
-            new: int = yield from adding(name, number, batch=False)(layers)
+            new: int = yield from adding(name, number, batch=False)(admission)
         except FullError:
             return 0
         return new
@@ -111,14 +113,14 @@ def adding_until_full(name: str, number: int) -> Work:
     return work
 
 
-class ReadsBeforeItRaises(Layers):
+class ReadsBeforeItRaises(Admission):
     """Asks for room by looking at the counter, and raising it then."""
 
     def obtain(self, need: int) -> Steps[bool]:
-        if not self.all:
+        if not self.stack.layers:
             return (yield from super().obtain(need))
-        while self.credits.held(self.newest) < 1:
-            layer = self.newest
+        while self.stack.credits.held(self.stack.newest) < 1:
+            layer = self.stack.newest
             fields = (yield [Load(self.key)])[0].fields
             if layer.credit_field not in fields:
                 return (yield from super().obtain(need))
@@ -126,15 +128,15 @@ class ReadsBeforeItRaises(Layers):
             granted = min(need, layer.most_items - given)
             if granted > 0 and "closed" not in fields[layer.credit_field]:
                 yield [
-                    DropField(self.key, layer.credit_field),
-                    PutNew(self.key, layer.credit_field, str(given + granted)),
+                    DeleteField(self.key, layer.credit_field),
+                    SetFieldIfAbsent(self.key, layer.credit_field, str(given + granted)),
                 ]
                 self.take(layer, Granted(granted, given + granted))
             else:
                 yield from self.grow(layer)
         return True
 
-    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[Grant]:  # noqa: ARG002  # nothing is asked ahead
+    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[GrantCredit]:  # noqa: ARG002  # nothing is asked ahead
         return []
 
 
@@ -143,7 +145,7 @@ class ReadsBeforeItRaises(Layers):
     [
         pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {}, id="one by one"),
         pytest.param([adding("a", 3, batch=True), adding("b", 2, batch=True)], {}, id="batches"),
-        pytest.param([adding_until_full(name, 2) for name in "abc"], {"layers": EndsWhenFull}, id="three workers"),
+        pytest.param([adding_until_full(name, 2) for name in "abc"], {"steps": EndsWhenFull}, id="three workers"),
         pytest.param([adding("a", 2, batch=True), adding("b", 1, batch=True)], {"replies": 1}, id="a reply is lost"),
         pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {"crashes": 1}, id="a worker dies"),
         pytest.param([adding("a", 2, batch=True), growing], {}, id="a growth"),
@@ -156,7 +158,7 @@ def test_no_layer_is_overfilled(works: list[Work], options: dict[str, int]) -> N
 
 
 def test_every_item_is_new_once() -> None:
-    """Where credit ends between workers, every item is still new to exactly one."""
+    """Every item is still new to exactly one worker where credit ends between them."""
     same = [adding("a", 2, batch=True), adding("a", 2, batch=False)]
     assert {sum(results) for results in search(same).results()} == {2}
 
@@ -165,12 +167,12 @@ def test_every_item_is_new_once() -> None:
 def test_the_search_can_fail(batch: bool) -> None:
     """With a counter that is read before it is raised, two workers are both given the last of the room."""
     works = [adding("a", 2, batch=batch), adding("b", 2, batch=batch)]
-    assert most_in_first_layer(search(works, layers=ReadsBeforeItRaises)) > LEFT
+    assert most_in_first_layer(search(works, steps=ReadsBeforeItRaises)) > LEFT
 
 
 def layer(capacity: int) -> Layer:
     """A layer with room for so many items."""
-    return Plan(capacity=capacity).first_layer("k", NO_IDENTITY, 0, 0.0)
+    return FilterParameters(capacity=capacity).first_layer("k", NO_IDENTITY, 0, 0.0)
 
 
 def test_blocks_double_while_they_are_used_up_quickly() -> None:
@@ -234,7 +236,7 @@ def test_a_forked_process_has_no_credit() -> None:
 
 
 def given(client: redis.Redis, key: str) -> int:
-    """How much room was given away of the newest layer."""
+    """Return how much room was given away of the newest layer."""
     texts = {as_text(name): text for name, text in client.hgetall(key).items()}
     newest = max(name for name in texts if name.startswith("credit:"))
     return int(texts[newest])
@@ -256,7 +258,7 @@ def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
 
 @pytest.mark.parametrize("place", [Place.BEFORE, Place.AFTER, Place.REPLY])
 def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None:
-    """Where it is not known whether the counter took what was returned, it is not returned again."""
+    """Room is not returned again when it is not known whether the counter took it."""
     with proxying(valkey.port, "EVAL") as proxy, redis.Redis(port=proxy.port) as through, valkey.client() as client:
         bloom = BloomFilter(through, key, capacity=1_000_000, retry_timeout=10)
         bloom.add_many(["a", "b"])
@@ -268,7 +270,7 @@ def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None
 
 
 def test_marks_in_a_filter_that_took_anothers_place_take_room(client: redis.Redis, key: str) -> None:
-    """What a late worker sets in a filter that is new to it counts as added: its bits are there."""
+    """Marks that a late worker sets in a filter that is new to it count as added: their bits are there."""
     early, late = (BloomFilter(client, key, capacity=100_000, cache_size=0) for _ in range(2))
     for bloom in (early, late):
         bloom.add_many([f"before {number}" for number in range(200)])
@@ -288,10 +290,10 @@ def test_few_round_trips_are_for_credit() -> None:
     before, asked = bloom.counters.round_trips, 0
     execute = bloom._store.execute
 
-    def counting(ops: Sequence[Op]) -> Said:
+    def counting(operations: Sequence[Operation]) -> Results:
         nonlocal asked
-        asked += sum(isinstance(op, Grant) for op in ops)
-        return execute(ops)
+        asked += sum(isinstance(operation, GrantCredit) for operation in operations)
+        return execute(operations)
 
     bloom._store.execute = counting  # type: ignore[method-assign]  # counted on its way
     for number in range(3000):

@@ -1,4 +1,4 @@
-"""What must be new because nobody can know: the bits that are found may be one's own, and nobody was told of them.
+"""Items that must be new because nobody can know: the bits found may be one's own, and nobody was told of them.
 
 An item that is called new once too often is fetched twice. One that is called seen once too often is never fetched.
 """
@@ -10,20 +10,22 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import keys
-from scrapy_bloom.credit_ops import GiveBack, Grant, Granted
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.layers import Layers
-from scrapy_bloom.metadata import Plan
-from scrapy_bloom.ops import Op, Unlink
-from scrapy_bloom.patience import PatientStore
-from scrapy_bloom.shards import Check, Seal
-from scrapy_bloom.store import MemoryStore, Said
-from scrapy_bloom.stored import Steps
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage import keys
+from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.counters import GrantCredit, Granted, ReturnCredit
+from scrapy_bloom.storage.fields import Unlink
+from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.retrying import RetryingStore
+from scrapy_bloom.storage.shards import SealShard
 from tests.protocol.test_interleavings import SMALL, adding, growing, winners
 from tests.support.schedule_search import KEY, Search
 
-PLAN = Plan(capacity=100, error_rate=1e-4)
+PLAN = FilterParameters(capacity=100, error_rate=1e-4)
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +46,8 @@ class Unlucky(MemoryStore):
         super().__init__()
         self.faults: list[tuple[int | None, BaseException]] = []
 
-    def execute(self, ops: Sequence[Op]) -> Said:
-        if not self.faults or not any(isinstance(op, Check) and op.mark for op in ops):
+    def execute(self, ops: Sequence[Operation]) -> Results:
+        if not self.faults or not any(isinstance(op, CheckBits) and op.mark for op in ops):
             return super().execute(ops)
         done, error = self.faults.pop(0)
         super().execute(ops[:done])
@@ -65,7 +67,7 @@ def store() -> Unlucky:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_an_item_that_was_marked_without_an_answer(store: Unlucky, items: int, batch: int) -> None:
     """An item that was marked when the reply was lost is new when it is added again, in a filter that has grown too."""
-    bloom = Filter(store, "k", PLAN)
+    bloom = BaseBloomFilter(store, "k", PLAN)
     bloom.add_many([f"item {number}" for number in range(items)])
     assert (bloom.info().layers > 1) == (items > PLAN.capacity)
     unsure = [f"unsure {number}" for number in range(batch)]
@@ -78,7 +80,7 @@ def test_an_item_that_was_marked_without_an_answer(store: Unlucky, items: int, b
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit()], ids=repr)
 def test_whatever_ends_the_wait_for_an_answer(store: Unlucky, error: BaseException) -> None:
     """An item is new again after Ctrl-C, or anything else that is raised while its answer is awaited."""
-    bloom = Filter(PatientStore(store, 10), "k", PLAN)
+    bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
     bloom.add("before")
     store.faults = [(None, error)]
     with pytest.raises(type(error)):
@@ -89,7 +91,7 @@ def test_whatever_ends_the_wait_for_an_answer(store: Unlucky, error: BaseExcepti
 @pytest.mark.parametrize("wrong", [None, 7, bytearray(b"x"), ["x"]], ids=repr)
 def test_an_item_of_a_wrong_type_changes_nothing(store: Unlucky, wrong: Any) -> None:
     """A batch with an item that is neither str nor bytes is refused before anything is sent, or doubted."""
-    bloom = Filter(store, "k", PLAN, cache_size=0)
+    bloom = BaseBloomFilter(store, "k", PLAN, cache_size=0)
     assert bloom.add_many(["x"]) == [True]
     for refused in (bloom.add_many, bloom.contains_many):
         with pytest.raises(TypeError, match=type(wrong).__name__):
@@ -100,7 +102,7 @@ def test_an_item_of_a_wrong_type_changes_nothing(store: Unlucky, wrong: Any) -> 
 @pytest.mark.parametrize("items", [50, 500], ids=["one layer", "grown"])
 def test_doubt_ends_with_the_answer(store: Unlucky, items: int) -> None:
     """Once it was told to be new, an item is seen, whether the process remembers it or not."""
-    bloom = Filter(store, "k", PLAN, cache_size=0)
+    bloom = BaseBloomFilter(store, "k", PLAN, cache_size=0)
     bloom.add_many([f"item {number}" for number in range(items)])
     store.faults = [(None, LOST)]
     with pytest.raises(redis.ConnectionError):
@@ -116,7 +118,7 @@ LOADING = redis.exceptions.BusyLoadingError("Redis is loading the dataset in mem
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: int) -> None:
     """The items of a batch that a server marked before it became a replica are new, like the others."""
-    bloom = Filter(PatientStore(store, 10), "k", PLAN)
+    bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
     bloom.add_many(["before", "and", "before that"])
     store.faults = [(done, REFUSED)]
     assert bloom.add_many(["a", "b", "c"]) == [True] * 3
@@ -127,7 +129,7 @@ def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: in
 def test_a_refusal_after_a_lost_reply(store: Unlucky) -> None:
     """That the second attempt did nothing does not undo the first, whose reply was lost: the item is new."""
     # A filter so large that no question for credit goes with the addition: of several operations one may be done.
-    bloom = Filter(PatientStore(store, 10), "k", Plan(capacity=100_000))
+    bloom = BaseBloomFilter(RetryingStore(store, 10), "k", FilterParameters(capacity=100_000))
     bloom.add("before")
     store.faults = [(None, LOST), (0, LOADING)]
     assert bloom.add("a")
@@ -137,10 +139,10 @@ def test_a_refusal_after_a_lost_reply(store: Unlucky) -> None:
 class Evicting(MemoryStore):
     """A store that has no room: whatever shards there are, are gone before any item is looked at."""
 
-    def execute(self, ops: Sequence[Op]) -> Said:
-        said = Said()
+    def execute(self, ops: Sequence[Operation]) -> Results:
+        said = Results()
         for op in ops:
-            if isinstance(op, Check):
+            if isinstance(op, CheckBits):
                 self.strings.clear()
             said.append(op.apply(self))
         return said
@@ -148,15 +150,15 @@ class Evicting(MemoryStore):
 
 @pytest.mark.parametrize("items", [1, 5])
 def test_a_server_that_evicts_at_once(items: int) -> None:
-    """Where no shard is ever kept everything is new, as often as it is asked for, and every call ends."""
-    bloom = Filter(Evicting(), "k", PLAN)
+    """Everything is new where no shard is ever kept, as often as it is asked for, and every call ends."""
+    bloom = BaseBloomFilter(Evicting(), "k", PLAN)
     batch = [f"item {number}" for number in range(items)]
     assert bloom.add_many(batch) == [True] * items
-    bloom = Filter(Evicting(), "k", PLAN, cache_size=0)
+    bloom = BaseBloomFilter(Evicting(), "k", PLAN, cache_size=0)
     assert [bloom.add("a"), bloom.add("a")] == [True, True]
 
 
-def evicting_the_second_layer(_: Layers) -> Steps[int]:
+def evicting_the_second_layer(_: Admission) -> Steps[int]:
     """The server evicts the layer that the first growth makes, if it has come."""
     yield [Unlink(keys.shard_key(KEY, 1, 0))]
     return 0
@@ -172,8 +174,8 @@ def test_a_layer_is_lost_behind_a_mark_in_a_sealed_one() -> None:
 class EvictsBeforeMarks(MemoryStore):
     """A server without room: the shards are gone whenever items are marked."""
 
-    def execute(self, ops: Sequence[Op]) -> Said:
-        if any(isinstance(op, Check) and op.mark for op in ops):
+    def execute(self, ops: Sequence[Operation]) -> Results:
+        if any(isinstance(op, CheckBits) and op.mark for op in ops):
             self.strings.clear()
         return super().execute(ops)
 
@@ -181,7 +183,7 @@ class EvictsBeforeMarks(MemoryStore):
 @pytest.mark.parametrize("batch", [1, 100, 5000])
 def test_a_server_that_evicts_in_a_large_batch(batch: int) -> None:
     """Whatever is added while the filter is lost again and again is new, what had to wait for its turn too."""
-    bloom = Filter(EvictsBeforeMarks(), "k", Plan(capacity=20_000), cache_size=0)
+    bloom = BaseBloomFilter(EvictsBeforeMarks(), "k", FilterParameters(capacity=20_000), cache_size=0)
     assert all(bloom.add_many([f"item {number}" for number in range(batch)]))
 
 
@@ -190,7 +192,7 @@ class EvictsWhenOneIsMade(MemoryStore):
 
     evicts = False
 
-    def execute(self, ops: Sequence[Op]) -> Said:
+    def execute(self, ops: Sequence[Operation]) -> Results:
         before = set(self.strings)
         said = super().execute(ops)
         made = set(self.strings) - before
@@ -203,16 +205,16 @@ class EvictsWhenOneIsMade(MemoryStore):
 def test_a_full_layer_of_which_a_shard_is_always_missing(is_sealed: bool) -> None:
     """A layer that can never be sealed, since its server evicts another shard each time, does not hang a worker."""
     store = EvictsWhenOneIsMade()
-    bloom = Filter(store, "k", Plan(capacity=40_000, error_rate=1e-6), cache_size=0)
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=40_000, error_rate=1e-6), cache_size=0)
     bloom.add("first")
     assert len(store.strings) > 1
-    layer = bloom._layers.newest
-    store.execute([Grant(layer.key, layer.credit_field, layer.most_items, 0, layer.most_items)])
+    layer = bloom._stack.newest
+    store.execute([GrantCredit(layer.key, layer.credit_field, layer.most_items, 0, layer.most_items)])
     if is_sealed:
-        bloom._layers.credits.take(layer, Granted(10_000, 10_000))
-        store.execute([Seal(key) for key in layer.shard_keys])
+        bloom._stack.credits.take(layer, Granted(10_000, 10_000))
+        store.execute([SealShard(key) for key in layer.shard_keys])
     else:
-        bloom._layers.credits.void()
+        bloom._stack.credits.void()
     store.evicts = True
     del store.strings[min(store.strings)]
     before = bloom.counters.round_trips
@@ -223,14 +225,14 @@ def test_a_full_layer_of_which_a_shard_is_always_missing(is_sealed: bool) -> Non
 class GrowsBeforeMarks(MemoryStore):
     """A store over which another worker seals the layer before each of the first marks."""
 
-    other: Filter | None = None
+    other: BaseBloomFilter | None = None
     times = 3
 
-    def execute(self, ops: Sequence[Op]) -> Said:
-        if self.other is not None and self.times and any(isinstance(op, Check) and op.mark for op in ops):
+    def execute(self, ops: Sequence[Operation]) -> Results:
+        if self.other is not None and self.times and any(isinstance(op, CheckBits) and op.mark for op in ops):
             self.times -= 1
             other, self.other = self.other, None
-            other._run(other._layers.grow(other._layers.newest))
+            other._run(other._steps.grow(other._stack.newest))
             self.other = other
         return super().execute(ops)
 
@@ -239,10 +241,10 @@ class GrowsBeforeMarks(MemoryStore):
 def test_layers_are_sealed_under_a_batch(capacity: int, error_rate: float) -> None:
     """A batch that is larger than the layers that follow goes on through them, and makes no more than it fills."""
     store = GrowsBeforeMarks()
-    plan = Plan(capacity=capacity, error_rate=error_rate, expansion=1)
-    bloom = Filter(store, "k", plan, cache_size=0)
+    parameters = FilterParameters(capacity=capacity, error_rate=error_rate, expansion=1)
+    bloom = BaseBloomFilter(store, "k", parameters, cache_size=0)
     bloom.add("first")
-    store.other = Filter(store, "k", plan, cache_size=0)
+    store.other = BaseBloomFilter(store, "k", parameters, cache_size=0)
     items = [f"item {number}" for number in range(200)]
     new = sum(bloom.add_many(items))
     assert new >= 200 * (1 - error_rate) - 5 * (200 * error_rate) ** 0.5
@@ -253,18 +255,18 @@ def test_layers_are_sealed_under_a_batch(capacity: int, error_rate: float) -> No
 def test_marks_of_a_worker_that_stood_still(store: Unlucky) -> None:
     """A worker that did nothing for seconds looks whether its filter is still there, and sets no bits in another."""
     now = 1000.0
-    plan = Plan(capacity=20_000, error_rate=1e-3)
-    late, early = (Filter(store, "k", plan, cache_size=0, monotonic=lambda: now) for _ in range(2))
+    parameters = FilterParameters(capacity=20_000, error_rate=1e-3)
+    late, early = (BaseBloomFilter(store, "k", parameters, cache_size=0, monotonic=lambda: now) for _ in range(2))
     for bloom in (late, early):
         bloom.add_many([f"item {number}" for number in range(300)])
     early.clear()
     early.add("first")
     now += 6
-    marked: list[Check] = []
+    marked: list[CheckBits] = []
     execute = store.execute
 
-    def watching(ops: Sequence[Op]) -> Said:
-        marked.extend(op for op in ops if isinstance(op, Check) and op.mark)
+    def watching(ops: Sequence[Operation]) -> Results:
+        marked.extend(op for op in ops if isinstance(op, CheckBits) and op.mark)
         return execute(ops)
 
     store.execute = watching  # type: ignore[method-assign]  # watched on its way
@@ -275,13 +277,13 @@ def test_marks_of_a_worker_that_stood_still(store: Unlucky) -> None:
 def test_an_interrupt_while_room_is_given_back(store: Unlucky) -> None:
     """Ctrl-C while an addition gives back what lay idle leaves its item new."""
     now = 1000.0
-    bloom = Filter(store, "k", Plan(capacity=1_000_000), cache_size=100, monotonic=lambda: now)
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1_000_000), cache_size=100, monotonic=lambda: now)
     bloom.add("before")
     now += 6
     execute = store.execute
 
-    def interrupted(ops: Sequence[Op]) -> Said:
-        if any(isinstance(op, GiveBack) for op in ops):
+    def interrupted(ops: Sequence[Operation]) -> Results:
+        if any(isinstance(op, ReturnCredit) for op in ops):
             raise KeyboardInterrupt
         return execute(ops)
 

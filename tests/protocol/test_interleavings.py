@@ -5,21 +5,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from scrapy_bloom import protocol
-from scrapy_bloom.layers import Layers
-from scrapy_bloom.metadata import Layer, Plan
-from scrapy_bloom.ops import Unlink
-from scrapy_bloom.shards import Seal
-from scrapy_bloom.stored import Steps
+from scrapy_bloom.filter import membership
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.layer import Layer
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage.fields import Unlink
+from scrapy_bloom.storage.shards import SealShard
 from tests.support.schedule_search import Search, Work
 
 # A search takes the processor alone, and so longer than any other test on a machine that is busy.
 pytestmark = pytest.mark.timeout(600)
 
 ITEM = b"https://example.com/"
-SMALL = Plan(capacity=10, error_rate=1e-4)
+SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 # Generations of 20 s; layers live for 125 s.
-AGEING = Plan(capacity=10, error_rate=1e-4, ttl=100)
+AGEING = FilterParameters(capacity=10, error_rate=1e-4, ttl=100)
 
 
 @pytest.fixture(autouse=True)
@@ -30,34 +31,34 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class CreatesBeforeSealing(Layers):
+class CreatesBeforeSealing(Admission):
     """The growth that the design rejects: the next layer exists before the full one is sealed."""
 
     def grow(self, full: Layer) -> Steps[None]:
         now = yield from self.open()
-        if self.newest == full:
-            yield from self._begin(self.plan.next_layer(full, 0, now))
-            yield [Seal(key) for key in full.shard_keys]
+        if self.stack.newest == full:
+            yield from self._append_layer(self.parameters.next_layer(full, 0, now))
+            yield [SealShard(key) for key in full.shard_keys]
         yield from self.open()
 
 
-def adding(layers: Layers) -> Steps[int]:
+def adding(admission: Admission) -> Steps[int]:
     """A worker adds the item."""
-    return len((yield from protocol.add(layers, [ITEM])))
+    return len((yield from membership.add(admission, [ITEM])).new)
 
 
-def joining(layers: Layers) -> Steps[int]:
+def joining(admission: Admission) -> Steps[int]:
     """A worker opens the filter only now, and adds the item."""
-    yield from layers.open()
-    return len((yield from protocol.add(layers, [ITEM])))
+    yield from admission.open()
+    return len((yield from membership.add(admission, [ITEM])).new)
 
 
 def growing(times: int) -> Work:
     """A worker finds the newest layer full, several times."""
 
-    def work(layers: Layers) -> Steps[int]:
+    def work(admission: Admission) -> Steps[int]:
         for _ in range(times):
-            yield from layers.grow(layers.newest)
+            yield from admission.grow(admission.stack.newest)
         return 0
 
     return work
@@ -66,26 +67,26 @@ def growing(times: int) -> Work:
 growing_once = growing(1)
 
 
-def ageing(layers: Layers) -> Steps[int]:
+def ageing(admission: Admission) -> Steps[int]:
     """A worker looks whether layers are over."""
-    yield from layers.age()
+    yield from admission.rotate()
     return 0
 
 
-def clearing(layers: Layers) -> Steps[int]:
+def clearing(admission: Admission) -> Steps[int]:
     """A worker deletes the filter."""
-    yield from layers.clear()
+    yield from admission.clear()
     return 0
 
 
-def evicting(layers: Layers) -> Steps[int]:
+def evicting(admission: Admission) -> Steps[int]:
     """The server evicts a shard."""
-    yield [Unlink(layers.newest.shard_keys[0])]
+    yield [Unlink(admission.stack.newest.shard_keys[0])]
     return 0
 
 
 def winners(search: Search) -> set[int]:
-    """How many workers are told that the item is new, over all ends."""
+    """Return how many workers are told that the item is new, over all ends."""
     return {sum(results) for results in search.results()}
 
 
@@ -104,7 +105,7 @@ def test_one_winner_while_the_filter_grows(works: list[Work]) -> None:
 
 def test_the_search_can_fail() -> None:
     """With the next layer created before the full one is sealed, two workers can both be told "new"."""
-    assert winners(Search(SMALL, [adding, joining, growing_once], layers=CreatesBeforeSealing)) == {1, 2}
+    assert winners(Search(SMALL, [adding, joining, growing_once], steps=CreatesBeforeSealing)) == {1, 2}
 
 
 def test_one_winner_while_a_generation_ends() -> None:
@@ -138,5 +139,5 @@ def test_one_winner_when_an_item_is_forgotten() -> None:
     ],
 )
 def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
-    """Where the filter vanishes under workers, at least one is told "new": the item is never called seen by all."""
+    """At least one worker is told "new" when the filter vanishes under them: the item is never called seen by all."""
     assert min(winners(Search(SMALL, works, whole=clearing in works))) == 1

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scrapy_bloom.filter import Filter
-from scrapy_bloom.metadata import LIFETIME, Plan
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import LIFETIME, FilterParameters
 from tests.support.crashing import CrashError, Crashing
 
 items = st.integers(0, 400).map(lambda number: b"%d" % number)
@@ -20,7 +20,7 @@ TTL = 100.0
 class FilterBesideModel(RuleBasedStateMachine):
     """Two workers share a filter; the model knows when each item was last told to be new."""
 
-    plan = Plan(capacity=40, error_rate=1e-4, expansion=2)
+    parameters = FilterParameters(capacity=40, error_rate=1e-4, expansion=2)
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class FilterBesideModel(RuleBasedStateMachine):
         self.doubtful: set[bytes] = set()
         self.wrong = 0
 
-    def opened(self) -> Filter:
-        return Filter(self.store, "k", self.plan, cache_size=8, monotonic=lambda: self.now)
+    def opened(self) -> BaseBloomFilter:
+        return BaseBloomFilter(self.store, "k", self.parameters, cache_size=8, monotonic=lambda: self.now)
 
     def must_be_seen(self, item: bytes) -> bool:
-        """Whether the filter owes this item to be known."""
-        return item in self.told and (self.plan.ttl is None or self.now - self.told[item] <= self.plan.ttl)
+        """Return whether the filter owes this item to be known."""
+        return item in self.told and (self.parameters.ttl is None or self.now - self.told[item] <= self.parameters.ttl)
 
     def may_be_new(self, item: bytes) -> bool:
         return not self.must_be_seen(item)
@@ -46,7 +46,7 @@ class FilterBesideModel(RuleBasedStateMachine):
             assert self.may_be_new(item), f"{item!r} is new a second time"
             self.told[item] = self.now
             return
-        lifetime = self.plan.ttl and self.plan.ttl * LIFETIME
+        lifetime = self.parameters.ttl and self.parameters.ttl * LIFETIME
         known = item in self.told and (lifetime is None or self.now - self.told[item] <= lifetime)
         self.wrong += not known and item not in self.doubtful
 
@@ -66,9 +66,9 @@ class FilterBesideModel(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 1))
     def grow(self, worker: int) -> None:
-        layers = self.workers[worker]._layers
-        if layers.all and len(layers.all) < 6:
-            self.workers[worker]._run(layers.grow(layers.newest))
+        steps = self.workers[worker]._steps
+        if steps.stack.layers and len(steps.stack.layers) < 6:
+            self.workers[worker]._run(steps.grow(steps.stack.newest))
 
     @rule(worker=st.integers(0, 1))
     def clear(self, worker: int) -> None:
@@ -100,17 +100,17 @@ class FilterBesideModel(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 1), left=st.integers(0, 20))
     def crash_while_growing(self, worker: int, left: int) -> None:
-        layers = self.workers[worker]._layers
-        if not layers.all or len(layers.all) >= 6:
+        steps = self.workers[worker]._steps
+        if not steps.stack.layers or len(steps.stack.layers) >= 6:
             return
         self.store.left = left
         try:
-            self.workers[worker]._run(layers.grow(layers.newest))
+            self.workers[worker]._run(steps.grow(steps.stack.newest))
         except CrashError:
             self.workers[worker] = self.opened()
         self.store.left = None
 
-    @precondition(lambda self: self.plan.ttl is not None)
+    @precondition(lambda self: self.parameters.ttl is not None)
     @rule(seconds=st.sampled_from([1.0, 19.0, 20.0, 50.0, 130.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -124,7 +124,7 @@ class FilterBesideModel(RuleBasedStateMachine):
 class AgeingBesideModel(FilterBesideModel):
     """The same with a time to live."""
 
-    plan = Plan(capacity=40, error_rate=1e-4, expansion=2, ttl=TTL)
+    parameters = FilterParameters(capacity=40, error_rate=1e-4, expansion=2, ttl=TTL)
 
 
 @pytest.fixture(autouse=True, scope="module")

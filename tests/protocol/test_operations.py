@@ -5,8 +5,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom import credit_ops, header, ops, shards
-from scrapy_bloom.store import MemoryStore, RedisStore
+from scrapy_bloom.storage import bits, counters, fields, layout, shards
+from scrapy_bloom.storage.base import Operation
+from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.redis import RedisStore
 
 # A shard ends with a size class.
 SIZE = 64
@@ -16,35 +18,39 @@ EPOCHS = (1, 2**40 - 1)
 names = st.sampled_from(["0:0", "0:1"])
 positions = st.lists(st.integers(0, BITS - 1), min_size=1, max_size=4)
 operations = st.one_of(
-    st.builds(shards.Create, names, st.just(SIZE), st.sampled_from(EPOCHS), st.booleans()),
-    st.builds(shards.Inspect, names),
-    st.builds(shards.Discard, names, st.sampled_from([None, 0, *EPOCHS])),
-    st.builds(shards.Check, names, positions, st.booleans()),
-    st.builds(shards.Seal, names),
-    st.builds(shards.Sample, names, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
-    st.builds(ops.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
-    st.builds(ops.PutNew, st.just("meta"), st.sampled_from(["filter", "layer:0"]), st.sampled_from(["{}", "1"])),
-    st.builds(ops.DropField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
-    st.builds(ops.Load, st.just("meta")),
+    st.builds(shards.CreateShard, names, st.just(SIZE), st.sampled_from(EPOCHS), st.booleans()),
+    st.builds(shards.InspectShard, names),
+    st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS])),
+    st.builds(bits.CheckBits, names, positions, st.booleans()),
+    st.builds(shards.SealShard, names),
+    st.builds(bits.CountBits, names, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
+    st.builds(fields.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
     st.builds(
-        ops.Restore,
+        fields.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["filter", "layer:0"]), st.sampled_from(["{}", "1"])
+    ),
+    st.builds(fields.DeleteField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
+    st.builds(fields.Load, st.just("meta")),
+    st.builds(
+        fields.RestoreFields,
         st.just("meta"),
         st.just("filter"),
         st.sampled_from([(("filter", "{}"),), (("filter", "1"), ("credit", "7"))]),
     ),
-    st.builds(ops.PutNew, st.just("meta"), st.just("credit"), st.sampled_from(["0", "90", "closed 5"])),
+    st.builds(fields.SetFieldIfAbsent, st.just("meta"), st.just("credit"), st.sampled_from(["0", "90", "closed 5"])),
     st.builds(
-        credit_ops.Grant,
+        counters.GrantCredit,
         st.just("meta"),
         st.just("credit"),
         st.integers(0, 40),
         st.integers(0, 9),
-        st.sampled_from([credit_ops.UNLIMITED, 0, 100, 10_000]),
+        st.sampled_from([counters.UNLIMITED, 0, 100, 10_000]),
     ),
-    st.builds(ops.PutBeside, st.just("meta"), st.just("layer:0"), st.just("x"), st.sampled_from(["{}", "1"])),
-    st.builds(credit_ops.Charge, st.just("meta"), st.just("credit"), st.integers(1, 9)),
-    st.builds(credit_ops.Close, st.just("meta"), st.just("credit")),
-    st.builds(credit_ops.GiveBack, st.just("meta"), st.just("credit"), st.integers(1, 9)),
+    st.builds(
+        fields.SetFieldBesideFilter, st.just("meta"), st.just("layer:0"), st.just("x"), st.sampled_from(["{}", "1"])
+    ),
+    st.builds(counters.ChargeCounter, st.just("meta"), st.just("credit"), st.integers(1, 9)),
+    st.builds(counters.CloseCounter, st.just("meta"), st.just("credit")),
+    st.builds(counters.ReturnCredit, st.just("meta"), st.just("credit"), st.integers(1, 9)),
 )
 # What somebody else may keep at a shard's key, and what late writes leave there.
 STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1", b"\2", b"\0\0\1"]
@@ -53,7 +59,7 @@ STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(sequence=st.lists(operations, max_size=12), before=st.none() | st.sampled_from(STRINGS))
 def test_memory_is_the_twin_of_redis(
-    client: redis.Redis, key: str, sequence: list[ops.Op], before: bytes | None
+    client: redis.Redis, key: str, sequence: list[Operation], before: bytes | None
 ) -> None:
     """Any sequence of operations gives the same replies and the same strings in both stores."""
     names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1")}
@@ -65,7 +71,7 @@ def test_memory_is_the_twin_of_redis(
     moved = [op._replace(key=names[op.key]) for op in sequence]  # type: ignore[attr-defined]
     said = over_redis.execute(moved), memory.execute(moved)
     for here, there in zip(*said, strict=True):
-        if isinstance(here, ops.Snapshot):
+        if isinstance(here, fields.Snapshot):
             assert here._replace(now=0) == there._replace(now=0)
         else:
             assert here == there
@@ -78,26 +84,26 @@ def test_memory_is_the_twin_of_redis(
 def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:
     """Alive (7 bits), sealed (1), epoch (40) and 16 reserved bits, in this order, from the first bit on."""
     store = RedisStore(client)
-    store.execute([shards.Create(key, SIZE, 0x123456789A, sealed=False)])
+    store.execute([shards.CreateShard(key, SIZE, 0x123456789A, sealed=False)])
     assert client.get(key) == bytes.fromhex("02123456789a0000").ljust(SIZE, b"\0")
-    store.execute([shards.Seal(key)])
+    store.execute([shards.SealShard(key)])
     assert client.get(key) == bytes.fromhex("03123456789a0000").ljust(SIZE, b"\0")
 
 
 def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:
     """A shard is recognised whatever stands in the 16 reserved bits."""
     store = RedisStore(client)
-    store.execute([shards.Create(key, SIZE, 77, sealed=False)])
+    store.execute([shards.CreateShard(key, SIZE, 77, sealed=False)])
     client.bitfield(key).set("u16", 48, 0xFFFF).execute()
-    [(found, _)] = store.execute([shards.Check(key, [0], mark=False)])
-    assert header.identity(found) == header.live(77)
+    [(found, _)] = store.execute([bits.CheckBits(key, [0], mark=False)])
+    assert layout.identity(found) == layout.live(77)
 
 
 def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
     """A new shard takes its size class and no more, also where a late write left something at its key."""
     size = 3 * 2**20 - 64
     client.setbit(key, 5 * 8 * 2**18, 1)
-    RedisStore(client).execute([shards.Create(key, size, 1, sealed=False)])
+    RedisStore(client).execute([shards.CreateShard(key, size, 1, sealed=False)])
     assert client.memory_usage(key, samples=0) <= size + 64 + 256  # type: ignore[operator]
 
 
@@ -113,7 +119,7 @@ def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
 def test_load_tells_what_is_at_a_key(client: redis.Redis, key: str, kind: str, fill: object) -> None:
     """A look at a key that holds something else is no error; it says what is there."""
     fill(client, key)  # type: ignore[operator]
-    [snapshot] = RedisStore(client).execute([ops.Load(key)])
+    [snapshot] = RedisStore(client).execute([fields.Load(key)])
     assert (snapshot.kind, snapshot.members, snapshot.fields) == (kind, 2 if kind == "set" else 0, {})
     seconds, microseconds = client.time()
     assert abs(seconds + microseconds / 1e6 - snapshot.now) < 60

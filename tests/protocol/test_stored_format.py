@@ -43,7 +43,7 @@ def test_a_stored_filter_is_opened_unchanged(client: redis.Redis, key: str, stor
 
 @each_format
 def test_a_stored_filter_goes_on_growing(client: redis.Redis, key: str, stored: dict[str, Any]) -> None:
-    """What is added to it now is remembered beside what was there."""
+    """Items that are added to a stored filter now are remembered beside what was there."""
     restore(client, key, stored)
     bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis", cache_size=0)
     assert sum(bloom.add_many([f"https://example.org/{number}" for number in range(500)])) >= 495

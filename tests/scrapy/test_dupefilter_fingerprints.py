@@ -9,11 +9,7 @@ import redis
 from scrapy import Request
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom import (
-    BloomRFPDupeFilter,
-    ConfigError,
-    MismatchError,
-)
+from scrapy_bloom import BloomRFPDupeFilter, ConfigError, MismatchError
 from tests.support.dupefilters import (
     BUILT_FROM_CRAWLER,
     KEY,
@@ -68,7 +64,7 @@ def test_fingerprinter_of_the_user(valkey: Server, key: str, way: Way, priority:
 
 
 def test_fingerprinter_of_scrapy_if_it_is_wanted(valkey: Server, key: str) -> None:
-    """Who sets Scrapy's own fingerprinter gets it, although it is also Scrapy's default."""
+    """A user who sets Scrapy's own fingerprinter gets it, although it is also Scrapy's default."""
     settings = {KEY: key, "REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
     crawler = crawler_of(valkey, **settings)
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
@@ -111,7 +107,7 @@ def by_subclass(server: Server, key: str) -> BloomRFPDupeFilter:
 SCHEMES: dict[Callable[[Server, str], BloomRFPDupeFilter], str] = {
     by_default: "scrapy-redis",
     by_setting: PATH_FINGERPRINTER,
-    by_subclass: f"{__name__}.HostDupeFilter.request_fingerprint",
+    by_subclass: f"{HostDupeFilter.__module__}.HostDupeFilter.request_fingerprint",
 }
 
 
@@ -119,7 +115,7 @@ SCHEMES: dict[Callable[[Server, str], BloomRFPDupeFilter], str] = {
 def test_scheme_is_stored(
     server: Server, client: redis.Redis, key: str, make: Callable[[Server, str], BloomRFPDupeFilter]
 ) -> None:
-    """What makes the fingerprints is stored, and any worker that makes others is refused with both names."""
+    """The name of what makes fingerprints is stored, and any worker that makes others is refused with both names."""
     make(server, key)
     assert parameters_of(client, key)["fingerprint"] == SCHEMES[make]
     for other, scheme in SCHEMES.items():
@@ -177,7 +173,7 @@ def test_answers_as_the_set_does(server: Server, client: redis.Redis, key: str, 
 
 
 def test_repeats_stay_in_the_process(valkey: Server, key: str) -> None:
-    """What a worker has seen once costs no round trip again."""
+    """A request that a worker has seen once costs no round trip again."""
     dupefilter = build(valkey, key)
     dupefilter.request_seen(page(1))
     before = dupefilter.filter.counters.round_trips

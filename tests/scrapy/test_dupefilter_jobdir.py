@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import (
-    BloomFilter,
-    BloomRFPDupeFilter,
-    ConfigError,
-)
-from scrapy_bloom.job import KEY_FILE
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, ConfigError
+from scrapy_bloom._jobdir import KEY_FILE
 from tests.support.dupefilters import KEY, crawler_of, keys_of, lose, page, said, spider_of, warnings_in
 from tests.support.servers import Server
 
@@ -129,7 +125,7 @@ def test_key_of_a_jobdir_that_cannot_be_read(valkey: Server, tmp_path: Path, spo
 
 
 def test_key_of_a_jobdir_that_cannot_be_written(valkey: Server, tmp_path: Path) -> None:
-    """Where the key cannot be kept the crawl is refused, and no filter stays that nobody could find again."""
+    """A crawl whose key cannot be kept is refused, and no filter stays that nobody could find again."""
     (tmp_path / KEY_FILE).with_suffix(".part").mkdir()
     with valkey.client() as client:
         before = keys_of(client, "dupefilter:")

@@ -1,4 +1,4 @@
-"""How a dupefilter is built, where its filter is, and how long it is kept."""
+"""The building of a dupefilter, the place of its filter, and how long that is kept."""
 
 import re
 import time
@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import (
-    BloomRFPDupeFilter,
-    ConfigError,
-    WrongTypeError,
-)
-from scrapy_bloom.config import BloomConfig
+from scrapy_bloom import BloomRFPDupeFilter, ConfigError, WrongTypeError
+from scrapy_bloom.settings import BloomSettings
 from tests.support.dupefilters import (
     KEY,
     WAYS,
@@ -144,7 +140,7 @@ def test_constructor_has_the_defaults(client: redis.Redis, key: str) -> None:
     """Built as scrapy-redis's dupefilter is built, it has the default settings, and scrapy-redis's attributes."""
     dupefilter = BloomRFPDupeFilter(client, key)
     assert (dupefilter.server, dupefilter.key, dupefilter.debug) == (client, key, False)
-    assert dupefilter.config == BloomConfig()
+    assert dupefilter.config == BloomSettings()
     assert BloomRFPDupeFilter(client, key, True).debug is True
     assert BloomRFPDupeFilter(server=client, key=key, debug=True).debug is True
 

@@ -1,4 +1,4 @@
-"""What a dupefilter refuses at the start, and what a flush deletes; settings that arrive."""
+"""A dupefilter's refusals at the start, and what a flush deletes; settings that arrive."""
 
 import contextlib
 import json
@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import (
-    ConfigError,
-    MismatchError,
-    WrongTypeError,
-)
-from scrapy_bloom.config import BloomConfig
+from scrapy_bloom import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.errors import RefusedError
+from scrapy_bloom.settings import BloomSettings
 from tests.support.dupefilters import (
     KEY,
     Way,
@@ -51,7 +47,7 @@ def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key
     text = str(refusal.value)
     assert repr(key) in text
     assert re.search(r"1[,_]?234\b", text)
-    assert "scrapy bloom import" in text
+    assert "docs/migrate.md" in text
     assert client.scard(key) == 1234
 
 
@@ -95,7 +91,7 @@ def test_other_parameters_are_refused(
 
 
 def test_cache_size_may_differ(valkey: Server, key: str) -> None:
-    """How much a worker remembers is its own business."""
+    """The size of a worker's cache is its own business."""
     assert not build(valkey, key, BLOOMFILTER_CACHE_SIZE=5).request_seen(page(1))
     assert build(valkey, key, BLOOMFILTER_CACHE_SIZE=0).request_seen(page(1))
 
@@ -166,7 +162,7 @@ def test_settings_arrive(valkey: Server, key: str) -> None:
 
 
 def test_settings_of_the_process_arrive(valkey: Server, key: str) -> None:
-    """How much a worker remembers, and how long it waits, is as the settings say."""
+    """A worker remembers as much, and waits as long, as the settings say."""
     dupefilter = build(valkey, key, BLOOMFILTER_CACHE_SIZE="0", BLOOMFILTER_RETRY_TIMEOUT="7")
     assert dupefilter.filter.retry_timeout == 7
     dupefilter.request_seen(page(1))
@@ -180,6 +176,6 @@ def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.L
     # The server may refuse what comes after the warning.
     with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
         build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
-    needed = BloomConfig(capacity=1_000_000).plan().memory_bytes
+    needed = BloomSettings(capacity=1_000_000).parameters().memory_bytes
     assert needed > 3 * 2**20
     assert [each for each in warnings_in(caplog) if f"{needed:,}" in each and f"{3 * 2**20:,}" in each]

@@ -9,11 +9,7 @@ import redis
 from scrapy import signals
 from scrapy.settings import Settings
 
-from scrapy_bloom import (
-    BloomFilter,
-    BloomRFPDupeFilter,
-    MismatchError,
-)
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
 from scrapy_bloom.errors import RefusedError
 from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, page, spider_of, warnings_in
 from tests.support.in_process import start
@@ -121,7 +117,7 @@ def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFi
 
 
 def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key: str) -> None:
-    """Where there is no crawl to end, a filter of other parameters in its place raises, and answers nothing."""
+    """A filter of other parameters in its place raises where there is no crawl to end, and answers nothing."""
     dupefilter = WAYS["from_settings"](crawler_of(server, **{KEY: key}))
     dupefilter.request_seen(page(1))
     BloomFilter(client, key, capacity=77, flush=True)
@@ -151,7 +147,7 @@ def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFix
             assert len(warnings_in(caplog)) == 1
             with pytest.raises(MismatchError) as refusal:
                 build(server, key, BLOOMFILTER_CAPACITY=5, **settings)
-            shown = [dupefilter, dupefilter.filter, dupefilter.filter.plan, dupefilter.config]
+            shown = [dupefilter, dupefilter.filter, dupefilter.filter.parameters, dupefilter.config]
             crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
             dupefilter.close("finished")
             texts = [str(refusal.value), caplog.text, *map(repr, shown), *map(str, shown)]

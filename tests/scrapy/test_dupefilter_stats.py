@@ -1,4 +1,4 @@
-"""What a dupefilter tells: stats, and lines of the log."""
+"""The stats of a dupefilter, and its lines of the log."""
 
 import logging
 
@@ -6,10 +6,8 @@ import pytest
 from scrapy import signals
 
 from devtools.waiting import until
-from scrapy_bloom import (
-    BloomRFPDupeFilter,
-)
-from scrapy_bloom.stats import FILTERED, NAMES, RECOVERED
+from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom.monitoring.stats import FILTERED, NAMES, RECOVERED
 from tests.support.dupefilters import KEY, Way, by_crawler, crawler_of, page, said, spider_of, stats_of
 from tests.support.servers import Server
 
@@ -55,7 +53,7 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
 
 
 def test_stats_while_it_runs(valkey: Server, key: str) -> None:
-    """What the process does shows in the stats during the crawl, soon."""
+    """The stats soon show, during the crawl, what the process does."""
     crawler = crawler_of(valkey, **{KEY: key})
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
     assert stats_of(crawler).get_value("bloomfilter/layers") == 1

@@ -13,7 +13,8 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.errors import ConfigError, RefusedError
-from scrapy_bloom.outbox import Parcel, Undelivered
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.spool import Spool
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.servers import Server
@@ -174,10 +175,10 @@ def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
 def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
     """The file that a worker would have left which could not deliver these requests, nor knows of their additions."""
     parcels = [
-        Parcel(scheduler.queue._encode_request(request), -request.priority, scheduler.df.item(request))
+        OutboxEntry(scheduler.queue._encode_request(request), -request.priority, scheduler.df.fingerprint_of(request))
         for request in requests
     ]
-    return Undelivered(scheduler.queue_key).write(parcels)
+    return Spool(scheduler.queue_key).save(parcels)
 
 
 def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
@@ -193,7 +194,7 @@ def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
 
 
 def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Opened) -> None:
-    """Where a start fails before all is queued the file is still there, for the start that succeeds."""
+    """The file is still there after a start that fails before all is queued, for the start that succeeds."""
     first = opened(SCHEDULER_PERSIST=True)
     first.df.request_seen(Request("http://shop.test/other"))
     page = Request("http://shop.test/")

@@ -1,4 +1,4 @@
-"""What a server's own settings mean for a filter: warned about where it says them, and quiet where it does not."""
+"""The meaning of a server's own settings for a filter: warned about where it says them, and quiet where it does not."""
 
 import logging
 import re
@@ -9,7 +9,7 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomRFPDupeFilter
-from scrapy_bloom.advice import warn_of_limits
+from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from tests.support.servers import KINDS, Server, running
 
 LIMIT = 64 * 1024 * 1024
@@ -34,14 +34,14 @@ def advised(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_filter_and_maxmemory(limited: Server, key: str, excess: int, caplog: pytest.LogCaptureFixture) -> None:
     """A filter that is larger than maxmemory is warned about once, with both figures; one that fits is not."""
     with limited.client() as client:
-        warn_of_limits(client, key, LIMIT + excess)
+        warn_about_memory_policy(client, key, LIMIT + excess)
     parts = (repr(key), "maxmemory", str(LIMIT), str(LIMIT + 1))
     assert [[part in warning for part in parts] for warning in advised(caplog)] == [[True] * 4] * excess
 
 
 def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A server without a limit takes anything."""
-    warn_of_limits(client, key, 1 << 50)
+    warn_about_memory_policy(client, key, 1 << 50)
     assert advised(caplog) == []
 
 
@@ -50,7 +50,7 @@ def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptur
     """A policy that may evict any key is warned about by its name, however much room there is; no other is."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
-        warn_of_limits(client, key, 1000)
+        warn_about_memory_policy(client, key, 1000)
     parts = (policy, repr(key))
     expected = [[True] * 2] if policy in EVICTING else []
     assert [[part in warning for part in parts] for warning in advised(caplog)] == expected
@@ -63,7 +63,7 @@ def test_every_kind_of_reply(
     """The advice is the same however replies are read."""
     with limited.client(**options) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-        warn_of_limits(client, key, LIMIT + 1)
+        warn_about_memory_policy(client, key, LIMIT + 1)
     assert len(advised(caplog)) == 2
 
 
@@ -75,7 +75,7 @@ def test_server_that_denies_info(limited: Server, key: str, caplog: pytest.LogCa
     with limited.client(username=key, password="x") as user:  # noqa: S106  # of this test's own user
         with pytest.raises(redis.exceptions.NoPermissionError):
             user.info("memory")
-        warn_of_limits(user, key, LIMIT + 1)
+        warn_about_memory_policy(user, key, LIMIT + 1)
     assert advised(caplog) == []
 
 

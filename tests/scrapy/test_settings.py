@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
-from scrapy_bloom.config import SETTINGS, BloomConfig
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.settings import SETTINGS, BloomSettings
 from tests.support.bloom_settings import (
     BATCH_SIZE,
     CACHE_SIZE,
@@ -35,7 +35,7 @@ DEFAULTS = {
 def test_defaults() -> None:
     """Without settings: a million requests, one in a million lost, doubling layers, for ever, 65,536 repeats, …"""
     assert dataclasses.asdict(read({})) == {field_of(setting): value for setting, value in DEFAULTS.items()}
-    assert read({}) == BloomConfig()
+    assert read({}) == BloomSettings()
 
 
 def test_names() -> None:
@@ -78,7 +78,7 @@ def test_settings_of_the_forks(setting: str) -> None:
 @pytest.mark.parametrize("name", ["BLOOM_FILTER_CAPACITY", "MY_BLOOMFILTER_BIT", "REDIS_URL"])
 def test_settings_of_others(name: str) -> None:
     """Settings without the prefix are none of its business."""
-    assert read({name: "x"}) == BloomConfig()
+    assert read({name: "x"}) == BloomSettings()
 
 
 def test_priorities() -> None:
@@ -86,7 +86,7 @@ def test_priorities() -> None:
     settings = Settings({CAPACITY: 3}, priority="project")
     settings.set(CAPACITY, "5e1", priority="cmdline")
     settings.set(CAPACITY, 4, priority="spider")
-    assert BloomConfig.from_settings(settings).capacity == 50
+    assert BloomSettings.from_settings(settings).capacity == 50
 
 
 @pytest.mark.parametrize("priority", SETTINGS_PRIORITIES)
@@ -94,10 +94,10 @@ def test_every_priority(priority: str) -> None:
     """A setting counts, and is checked, wherever it was set."""
     settings = Settings()
     settings.set(CAPACITY, 3, priority=priority)
-    assert BloomConfig.from_settings(settings).capacity == 3
+    assert BloomSettings.from_settings(settings).capacity == 3
     settings.set("BLOOMFILTER_CAPACTY", 3, priority=priority)
     with pytest.raises(ConfigError):
-        BloomConfig.from_settings(settings)
+        BloomSettings.from_settings(settings)
 
 
 def test_frozen() -> None:

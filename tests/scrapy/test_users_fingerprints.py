@@ -47,7 +47,7 @@ def test_what_scrapys_fingerprint_depends_on_besides(server_settings: dict[str, 
     dupefilter = BloomRFPDupeFilter.from_crawler(start({**server_settings, **scrapys}))
     url = "http://a.test/?b=2&a=1"
     for request in (Request(url), Request(url, meta={"verbatim_url": True}), Request(url)):
-        assert dupefilter.item(request) == fingerprint(request).hex().encode()
+        assert dupefilter.fingerprint_of(request) == fingerprint(request).hex().encode()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_fingerprint_that_is_set_by_a_constructor(server_settings: dict[str, obj
     """A subclass may set it before the rest of the filter is there."""
     dupefilter = SetsIt.from_crawler(start(server_settings))
     assert [dupefilter.request_seen(request) for request in PAGES_OF_A_HOST] == [False, True, False]
-    assert dupefilter.filter.plan.fingerprint == f"{__name__}.by_host"
+    assert dupefilter.filter.parameters.fingerprint == f"{__name__}.by_host"
 
 
 def test_fingerprint_of_another_filter(server_settings: dict[str, object], valkey: Server, key: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.config import BloomConfig
+from scrapy_bloom.settings import BloomSettings
 
 CAPACITY = "BLOOMFILTER_CAPACITY"
 ERROR_RATE = "BLOOMFILTER_ERROR_RATE"
@@ -16,8 +16,8 @@ BATCH_SIZE = "BLOOMFILTER_BATCH_SIZE"
 LEASE = "BLOOMFILTER_LEASE"
 
 
-def read(settings: dict[str, Any]) -> BloomConfig:
-    return BloomConfig.from_settings(Settings(settings))
+def read(settings: dict[str, Any]) -> BloomSettings:
+    return BloomSettings.from_settings(Settings(settings))
 
 
 def field_of(setting: str) -> str:

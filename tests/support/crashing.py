@@ -1,6 +1,7 @@
 """A store in memory whose worker dies at a known moment."""
 
-from scrapy_bloom.store import MemoryStore, Said
+from scrapy_bloom.storage.base import Results
+from scrapy_bloom.storage.memory import MemoryStore
 
 
 class CrashError(Exception):
@@ -13,7 +14,7 @@ class Crashing(MemoryStore):
     left: int | None = None
 
     def execute(self, ops):  # type: ignore[no-untyped-def]  # as the parent's
-        said = Said()
+        said = Results()
         for op in ops:
             if self.left is not None:
                 if self.left == 0:

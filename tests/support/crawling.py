@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import scrapy
-
 from devtools.crawl_process import Crawl, CrawlProcess, Job
 from devtools.spiders import links
 
-# Scrapy 2.13 and 2.14 tell nobody but the log that a crawl could not start.
-REFUSED_EXIT_CODE = 1 if scrapy.version_info >= (2, 15) else 0
+# Whatever the version of Scrapy.
+REFUSED_EXIT_CODE = 1
 
 BLOOM = "scrapy_bloom.BloomRFPDupeFilter"
 REDIS_SCHEDULER = "scrapy_redis.scheduler.Scheduler"

@@ -11,9 +11,7 @@ from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_bloom import (
-    BloomRFPDupeFilter,
-)
+from scrapy_bloom import BloomRFPDupeFilter
 from tests.support.in_process import start
 from tests.support.servers import Server
 
@@ -83,24 +81,24 @@ def page(number: int) -> Request:
 
 
 def keys_of(client: redis.Redis, key: str) -> list[str]:
-    """What is stored for a filter."""
+    """List the keys that are stored for a filter."""
     return sorted(each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000))
 
 
 def parameters_of(client: redis.Redis, key: str) -> dict[str, Any]:
-    """What is stored of a filter's parameters."""
+    """Return what is stored of a filter's parameters."""
     stored = client.hget(key, "filter")
     assert isinstance(stored, bytes)
     return dict(json.loads(stored))
 
 
 def lose(client: redis.Redis, key: str) -> None:
-    """What FLUSHDB does to one filter."""
+    """Do to one filter what FLUSHDB does to everything."""
     client.unlink(*keys_of(client, key))
 
 
 def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    """What this package has logged at a level or above it."""
+    """Return what this package has logged at a level or above it."""
     ours = [record for record in caplog.records if record.name.startswith("scrapy_bloom")]
     return [record.getMessage() for record in ours if record.levelno >= level]
 

@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 
 class Place(StrEnum):
-    """Where in the exchange of a command and its reply a fault is; only after a late reply the connection goes on."""
+    """The place of a fault in the exchange of command and reply; only after a late reply the connection goes on."""
 
     BEFORE = "before the request"
     REQUEST = "in mid-request"
@@ -71,7 +71,7 @@ class Proxy(ThreadingTCPServer):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The address at which clients find it."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
@@ -84,12 +84,12 @@ class Proxy(ThreadingTCPServer):
         self.plan = iter(places)
 
     def is_aimed_at(self, command: bytes) -> bool:
-        """Whether faults may hit this command."""
+        """Return whether faults may hit this command."""
         name = command.split(b"\r\n", 3)[2].upper()
         return name in self._names if self._names else name not in _HANDSHAKE
 
     def next_fault(self) -> Place | None:
-        """What happens to the command that has come."""
+        """Take from the plan what happens to the command that has come."""
         with self._lock:
             place = next(self.plan, None)
             self.faults += place is not None

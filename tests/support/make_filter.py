@@ -2,6 +2,6 @@
 
 from collections.abc import Callable
 
-from scrapy_bloom.filter import Filter
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
 
-MakeFilter = Callable[..., Filter]
+MakeFilter = Callable[..., BaseBloomFilter]

@@ -1,4 +1,4 @@
-"""What happens in a crawl, and when."""
+"""The events of a crawl, and when they happen."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ Action = Callable[[str], object]
 
 
 class Moments:
-    """What happens in a crawl when so many pages have been asked for, and how slow each page is.
+    """The events of a crawl, each when so many pages have been asked for, and how slow each page is.
 
     `when(number, action)` calls the action with the name of the worker that asks, before it is answered. Actions come
     one at a time, and an error in one is raised at the end by `check`.

@@ -10,9 +10,7 @@ import pytest
 import redis
 
 from devtools.waiting import LIMIT
-from scrapy_bloom import (
-    BloomFilter,
-)
+from scrapy_bloom import BloomFilter
 from tests.support.fault_proxy import Proxy
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test

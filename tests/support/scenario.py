@@ -49,7 +49,7 @@ class Scene:
 
     @property
     def fetched(self) -> Counter[str]:
-        """How often spiders got each page."""
+        """The number of times that spiders got each page."""
         urls = [url for worker in self.workers for url in worker.received]
         return Counter(url.removeprefix(self.site.url) or "/" for url in urls)
 
@@ -60,7 +60,7 @@ class Scene:
 
     @property
     def twice(self) -> int:
-        """How many fetches were not the first of their page."""
+        """The number of fetches that were not the first of their page."""
         return self.fetched.total() - len(self.fetched)
 
     def start(self, name: str, kind: Kind, **settings: object) -> CrawlProcess:
@@ -75,7 +75,7 @@ class Scene:
         return self.start(name, kind, **settings).wait()
 
     def log(self, name: str) -> str:
-        """What a worker has logged until now."""
+        """Return what a worker has logged until now."""
         return (self._directory / f"{name}.log").read_text()
 
 
@@ -105,7 +105,7 @@ def keys_of(client: redis.Redis, key: str) -> set[str]:
 
 
 def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
-    """What of that is the filter's."""
+    """Return those of a crawl's keys that are the filter's."""
     return {each for each in keys_of(client, key) if not each.startswith(f"{key}:queue")}
 
 

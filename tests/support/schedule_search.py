@@ -1,6 +1,6 @@
 """A search through every order in which workers can come between each other, one operation at a time.
 
-Workers run the real steps of `layers` and `protocol`. What a worker does next depends on nothing but what it was told
+Workers run the real steps of `filter`. What a worker does next depends on nothing but what it was told
 so far and when. So a state of the search is the memory, the clock and, for each worker, the replies it had; a worker is
 brought to a state by replaying those, or goes on from the one before.
 
@@ -13,18 +13,22 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from unittest import mock
 
-from scrapy_bloom.credit_ops import Granted
-from scrapy_bloom.layers import Layers
-from scrapy_bloom.metadata import Layer, Plan
-from scrapy_bloom.ops import Op, Snapshot
-from scrapy_bloom.shards import Check
-from scrapy_bloom.store import MemoryStore, Said
-from scrapy_bloom.stored import Steps
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.events import Events
+from scrapy_bloom.filter.layer import Layer
+from scrapy_bloom.filter.layers import LayerStack
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.counters import Granted
+from scrapy_bloom.storage.fields import Snapshot
+from scrapy_bloom.storage.memory import MemoryStore
 
-Work = Callable[[Layers], Steps[Any]]
+Work = Callable[[Admission], Steps[Any]]
 Frozen = tuple[Any, ...]
 # The numbers of the memory, of the ticks that are over, of replies and crashes to come, and of each worker.
 State = tuple[int, ...]
@@ -35,6 +39,13 @@ KEY = "f"
 TALLY = "tally"
 
 
+class Silent:
+    """Events that nobody is told of: a search meets every fault thousands of times."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
 class Done(NamedTuple):
     """A worker's result."""
 
@@ -42,11 +53,11 @@ class Done(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The replies that a worker had in one round trip, and when; `repeated`: an earlier attempt lost its replies."""
+    """The replies that a worker had in one round trip, and when; `retried`: an earlier attempt lost its replies."""
 
     now: float
     replies: Frozen
-    repeated: bool
+    retried: bool
 
 
 class Numbered(Generic[Thing]):
@@ -85,13 +96,13 @@ class Draws:
 
 
 class Past:
-    """What a worker was told from its beginning until now, and what it does next; each different one exists once."""
+    """All that a worker was told since its beginning, and what it does next; each different one exists once."""
 
     def __init__(self, number: int, told: tuple[Told, ...] = (), before: "Past | None" = None) -> None:
         self.number = number
         self.told = told
         self.before = before
-        self.next: Sequence[Op] | Done | None = None
+        self.next: Sequence[Operation] | Done | None = None
         # The worker itself, for the first past that follows.
         self.steps: tuple[Steps[Any], Draws] | None = None
         self._following: dict[Told, Past] = {}
@@ -104,15 +115,15 @@ class Past:
 
 
 class Worker(NamedTuple):
-    """A worker in a state: its past, the replies that a round trip has until now, and whether it is a repeated one."""
+    """A worker in a state: its past, the replies that a round trip has until now, and whether it is retried."""
 
     past: Past
     partial: Frozen = ()
-    repeated: bool = False
+    retried: bool = False
 
 
 class Move(NamedTuple):
-    """What a worker may do: the numbers of the memory and the worker after it, and what it takes of the faults."""
+    """A worker's possible move: the numbers of the memory and the worker after it, and what it takes of the faults."""
 
     memory: int
     worker: int
@@ -131,20 +142,20 @@ class Search:
 
     def __init__(
         self,
-        plan: Plan,
+        parameters: FilterParameters,
         works: Sequence[Work],
         *,
         before: Sequence[tuple[float, Work]] = (),
         ticks: Sequence[float] = (),
         whole: bool = False,
-        layers: type[Layers] = Layers,
+        steps: type[Admission] = Admission,
         credit: int = 1_000_000,
         replies: int = 0,
         crashes: int = 0,
     ) -> None:
-        self._plan = plan
+        self._parameters = parameters
         self._works = works
-        self._layers = layers
+        self._steps = steps
         self._whole = whole
         self._credit = credit
         self._faults = (replies, crashes)
@@ -211,13 +222,13 @@ class Search:
         return self._results[number]
 
     def _moves(self, memory: int, number: int, ticks: int) -> Sequence[Move]:
-        """What a worker may do next, whatever the others are at."""
+        """Return what a worker may do next, whatever the others are at."""
         if (memory, number, ticks) not in self._moved:
             self._moved[memory, number, ticks] = list(self._new_moves(memory, self._workers[number], ticks))
         return self._moved[memory, number, ticks]
 
     def _new_moves(self, memory: int, worker: Worker, ticks: int) -> Iterator[Move]:
-        past, partial, repeated = worker
+        past, partial, retried = worker
         ops = self._next(past)
         if isinstance(ops, Done):
             return
@@ -227,37 +238,37 @@ class Search:
             memory, said = self._apply(memory, op, ticks)
             partial = (*partial, said)
         if len(partial) < len(ops):
-            yield Move(memory, self._workers.number(Worker(past, partial, repeated)))
+            yield Move(memory, self._workers.number(Worker(past, partial, retried)))
             return
-        after = past.after(Told(self._times[ticks], partial, repeated))
+        after = past.after(Told(self._times[ticks], partial, retried))
         following = self._next(after)
         if isinstance(following, Done):
             after = self._ended(past.number, following)
         yield Move(memory, self._workers.number(Worker(after)))
         if self._faults[0]:
-            yield Move(memory, self._workers.number(Worker(past, repeated=True)), replies=1)
+            yield Move(memory, self._workers.number(Worker(past, retried=True)), replies=1)
 
     def _ended(self, number: int, done: Done) -> Past:
-        """What stands for every past in which a worker came to this result: it does nothing any more."""
+        """Return the past that stands for all in which a worker came to this result: it does nothing any more."""
         past = self._over.setdefault((number, done.result), Past(number))
         past.next = done
         return past
 
-    def _apply(self, memory: int, op: Op, ticks: int) -> tuple[int, Any]:
+    def _apply(self, memory: int, op: Operation, ticks: int) -> tuple[int, Any]:
         """Carry out an operation, and count what it adds; gives the memory's number after it, and what it says."""
         which = memory, self._ops.number(_comparable(op)), ticks
         if which not in self._applied:
             self._thaw(self._memories[memory])
             self._now = self._times[ticks]
             said = op.apply(self._memory)
-            if isinstance(op, Check) and op.mark and not said[1]:
+            if isinstance(op, CheckBits) and op.mark and not said[1]:
                 counted = self._memory.hashes.setdefault(TALLY, {})
                 counted[op.key] = counted.get(op.key, 0) + 1  # type: ignore[assignment, operator]  # no text, as fields are
             self._applied[which] = self._memories.number(self._freeze()), _hashable(said)
         return self._applied[which]
 
-    def _next(self, past: Past) -> Sequence[Op] | Done:
-        """What a worker with a past does."""
+    def _next(self, past: Past) -> Sequence[Operation] | Done:
+        """Return what a worker with a past does."""
         if past.next is None:
             steps, self._draws, told = self._brought_near(past)
             try:
@@ -279,37 +290,40 @@ class Search:
         draws = Draws(f"worker {past.number}", self._drawn)
         return self._works[past.number](self._opened()), draws, (None, *past.told)
 
-    def _say(self, told: Told | None) -> Said:
-        """What is sent to a worker at its time."""
+    def _say(self, told: Told | None) -> Results:
+        """Return what is sent to a worker at its time."""
         if told is None:
             return None  # type: ignore[return-value]  # the first thing sent is None
         self._now = told.now
-        said = Said(_plain(each) for each in told.replies)
-        said.repeated = told.repeated
+        said = Results(_plain(each) for each in told.replies)
+        said.retried = told.retried
         return said
 
     @contextmanager
     def _replayable(self) -> Iterator[None]:
         """Have workers draw what is theirs, and work out once what depends on nothing but its arguments."""
         drawing: dict[str, Any] = {"randbelow": self._draw, "randbits": lambda bits: self._draw(1 << bits)}
-        plan: dict[str, Any] = {name: cache(getattr(Plan, name)) for name in ("agree", "first_layer", "next_layer")}
+        parameters: dict[str, Any] = {
+            name: cache(getattr(FilterParameters, name)) for name in ("verify_stored", "first_layer", "next_layer")
+        }
         most_items: Any = Layer.most_items
-        layer: dict[str, Any] = {"most_items": property(cache(most_items.fget)), "parse": cache(Layer.parse)}
+        layer: dict[str, Any] = {"most_items": property(cache(most_items.fget)), "from_json": cache(Layer.from_json)}
         patch = mock.patch.multiple
-        with patch(secrets, **drawing), patch(Plan, **plan), patch(Layer, **layer):
+        with patch(secrets, **drawing), patch(FilterParameters, **parameters), patch(Layer, **layer):
             yield
 
     def _draw(self, bound: int) -> int:
-        """What the worker draws that is at work."""
+        """Draw for the worker that is at work."""
         return self._draws.below(bound)
 
-    def _opened(self) -> Layers:
-        view = self._layers(KEY, self._plan, lambda: None, lambda: self._now)
-        self._run(view.open())
-        if view.all and self._credit:
-            view.credits.held(view.newest)
-            view.credits.take(view.newest, Granted(self._credit, self._credit))
-        return view
+    def _opened(self) -> Admission:
+        stack = LayerStack(KEY, self._parameters, lambda: self._now)
+        steps = self._steps(stack, cast(Events, Silent()), lambda: None)
+        self._run(steps.open())
+        if stack.layers and self._credit:
+            stack.credits.held(stack.newest)
+            stack.credits.take(stack.newest, Granted(self._credit, self._credit))
+        return steps
 
     def _run(self, steps: Steps[Any]) -> None:
         said = None
@@ -329,7 +343,7 @@ class Search:
         self._memory.strings = {key: bytearray(string) for key, string in frozen[1]}
 
 
-def _comparable(op: Op) -> Frozen:
+def _comparable(op: Operation) -> Frozen:
     """An operation as something that can be hashed, and equals those alone that do the same."""
     fields: Sequence[Any] = op  # type: ignore[assignment]  # every operation is a tuple of its arguments
     return type(op), *(tuple(each) if isinstance(each, list) else each for each in fields)

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scrapy_bloom import (
-    BloomFilter,
-)
+from scrapy_bloom import BloomFilter
 from tests.support.fault_proxy import Proxy, proxying
 from tests.support.retries import filter_at
 from tests.support.servers import Server

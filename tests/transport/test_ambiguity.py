@@ -17,10 +17,7 @@ from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from devtools.waiting import LIMIT
-from scrapy_bloom import (
-    BloomFilter,
-    UnavailableError,
-)
+from scrapy_bloom import BloomFilter, UnavailableError
 from tests.support.fault_proxy import CUTS, DONE, Place, Proxy, at_random, proxying
 from tests.support.retries import STALL_TIMEOUT, by_host, by_url, filter_at
 from tests.support.scenario import tell
@@ -42,7 +39,7 @@ every_place = pytest.mark.parametrize("place", ONE_BY_ONE)
 
 
 def lost_requests(stock: RFPDupeFilter, items: list[str]) -> int:
-    """How many requests, all of them different, are never scheduled: called seen, or ended by an exception."""
+    """Count the requests, all of them different, that are never scheduled: called seen, or ended by an exception."""
     lost = 0
     for item in items:
         try:
@@ -81,7 +78,7 @@ class Run:
         self._timeout = STALL_TIMEOUT if place is Place.STALL else LIMIT
 
     def lost_here(self, add: Callable[[BloomFilter, list[str]], int]) -> tuple[int, int]:
-        """What a filter loses, and what it calls ambiguous, which must be what the server has carried out twice."""
+        """Count what a filter loses, and what it calls ambiguous, which must be what the server carried out twice."""
         with ExitStack() as stack:
             each = (filter_at(self._proxy.port, self._key, socket_timeout=self._timeout) for _ in range(WORKERS))
             blooms = [stack.enter_context(bloom) for bloom in each]
@@ -93,7 +90,7 @@ class Run:
         return lost, ambiguous
 
     def lost_by_stock(self, settings: dict[str, object], add: Callable[[RFPDupeFilter, list[str]], int]) -> int:
-        """What scrapy-redis's filter loses, with clients as it makes them, but for their socket timeout of 30 s."""
+        """Count what scrapy-redis loses, with clients as it makes them, but for their socket timeout of 30 s."""
         settings = {**settings, "REDIS_PARAMS": {"socket_timeout": self._timeout}}
         key = f"{self._key}:{','.join(settings)}"
         clients = [get_redis_from_settings(Settings(settings)) for _ in range(WORKERS)]
@@ -173,7 +170,7 @@ def test_known_item_is_ambiguous_too(proxy: Proxy, bloom: BloomFilter, valkey: S
 def test_known_item_is_seen_by_the_next(
     place: Place, proxy: Proxy, bloom: BloomFilter, valkey: Server, key: str
 ) -> None:
-    """What is ambiguous is one addition, not those after it on the same filter."""
+    """Only the one addition is ambiguous, not those after it on the same filter."""
     with filter_at(valkey.port, key) as other:
         other.add_many(["a", "b"])
     proxy.fail(place)

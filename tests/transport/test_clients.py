@@ -12,7 +12,7 @@ from redis.retry import Retry
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError
-from scrapy_bloom.line import line
+from scrapy_bloom.transport.base import transport_for
 from tests.support import crawling
 from tests.support.fault_proxy import Place, proxying
 from tests.support.in_process import start
@@ -107,7 +107,7 @@ UNFIT: dict[Callable[[Server], Any], tuple[str, str]] = {
 def test_unfit_clients_are_refused(client: Callable[[Server], Any], valkey: Server, key: str) -> None:
     """A client that cannot work is refused before anything is sent, with what to pass instead and no password."""
     given = client(valkey)
-    for use in (lambda: BloomFilter(given, key), lambda: line(given)):
+    for use in (lambda: BloomFilter(given, key), lambda: transport_for(given)):
         with pytest.raises(ConfigError) as refusal:
             use()
         assert [part for part in UNFIT[client] if part not in str(refusal.value)] == []

@@ -1,4 +1,4 @@
-"""What no waiting changes is an error at once, that says what to do and never a password."""
+"""Refusals that no waiting changes: each is an error at once, that says what to do and never a password."""
 
 import logging
 import traceback
@@ -87,7 +87,7 @@ def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogC
 def test_refused_at_the_start(
     opening: Opening, advice: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a server refuses is an error at once that says what to do, and never a password."""
+    """A refusal by a server is an error at once that says what to do, and never a password."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(RefusedError) as caught:
         opening(guarded, key, {"capacity": 1000})

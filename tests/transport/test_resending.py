@@ -14,9 +14,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from devtools.waiting import LIMIT, until
-from scrapy_bloom import (
-    BloomRFPDupeFilter,
-)
+from scrapy_bloom import BloomRFPDupeFilter
 from tests.support.fault_proxy import Place, Proxy, proxying
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running

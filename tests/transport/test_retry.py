@@ -15,10 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from devtools.waiting import until
-from scrapy_bloom import (
-    BloomFilter,
-    UnavailableError,
-)
+from scrapy_bloom import BloomFilter, UnavailableError
 from tests.support.fault_proxy import Place, Proxy
 from tests.support.retries import STALL_TIMEOUT, USES, assert_waited_once, filter_at, said, when_away
 from tests.support.servers import KINDS, Server, running
@@ -146,7 +143,7 @@ def test_loading(key: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def is_loading(client: redis.Redis) -> bool:
-    """Whether a server is up, and still loading."""
+    """Return whether a server is up, and still loading."""
     try:
         client.ping()
     except redis.exceptions.BusyLoadingError:

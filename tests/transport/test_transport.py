@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import hiredis
 import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.line import line, pack, unpack
-from scrapy_bloom.patience import without_resending
-from scrapy_bloom.shards import Check
+from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import CUTS, Place, proxying
 from tests.support.servers import Server
 
@@ -22,7 +24,9 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 def test_what_is_packed_can_be_unpacked(arguments: list[str | bytes | int]) -> None:
     """A command has the arguments that it was made of, as bytes."""
     expected = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
-    assert unpack(pack(*arguments)) == expected
+    reader = hiredis.Reader()
+    reader.feed(Command(*arguments).pack())
+    assert reader.gets() == expected
 
 
 @given(texts, st.lists(st.integers(0, 2**32 - 100), min_size=1, max_size=40), st.booleans())
@@ -31,7 +35,9 @@ def test_a_check_is_written_out_as_it_would_be_packed(key: str, positions: list[
     arguments: list[str | int] = ["BITFIELD", key, "GET", "i64", 0]
     for position in positions:
         arguments += ("SET", "u1", position + 64, 1) if mark else ("GET", "u1", position + 64)
-    assert Check(key, positions, mark).wire() == pack(*arguments)
+    command = CheckBits(key, positions, mark).command()
+    assert command.arguments == arguments
+    assert command.pack() == Command(*arguments).pack()
 
 
 class Wrapped(redis.Redis):
@@ -57,49 +63,49 @@ def either(request: pytest.FixtureRequest, server: Server) -> Iterator[redis.Red
 
 def test_replies_are_in_order(either: redis.Redis, key: str) -> None:
     """Each command has its own reply, however many there are."""
-    commands = [pack("SETRANGE", key, 0, "x" * number) for number in range(1, 300)]
-    assert line(either).send(commands) == list(range(1, 300))
-    assert line(either).send([]) == []
+    commands = [Command("SETRANGE", key, 0, "x" * number) for number in range(1, 300)]
+    assert transport_for(either).execute(commands) == list(range(1, 300))
+    assert transport_for(either).execute([]) == []
 
 
 def test_commands_go_through_the_users_code(server: Server, key: str) -> None:
     """A client that overrides execute_command has every command go through it."""
     Wrapped.asked = 0
     with Wrapped("127.0.0.1", server.port) as client:
-        assert line(client).send([pack("SET", key, 1), pack("GET", key)]) == [True, b"1"]
+        assert transport_for(client).execute([Command("SET", key, 1), Command("GET", key)]) == [True, b"1"]
     assert Wrapped.asked == 2
 
 
 def test_an_error_is_raised_and_the_next_reply_is_right(either: redis.Redis, key: str) -> None:
     """A command that is refused raises, and the replies after it are not taken for those of the next commands."""
-    ours = line(either)
+    ours = transport_for(either)
     with pytest.raises(redis.ResponseError, match="wrong number"):
-        ours.send([pack("SET", key, 1), pack("GET"), pack("INCR", key)])
-    assert ours.send([pack("ECHO", "next")]) == [b"next"]
+        ours.execute([Command("SET", key, 1), Command("GET"), Command("INCR", key)])
+    assert ours.execute([Command("ECHO", "next")]) == [b"next"]
 
 
 def test_atomic_is_all_or_nothing(client: redis.Redis, key: str) -> None:
     """An atomic batch with a command that is refused does nothing; one that fails while it is carried out raises."""
-    ours = line(client)
-    assert ours.send([pack("SET", key, 1), pack("INCR", key)], atomic=True)[1] == 2
+    ours = transport_for(client)
+    assert ours.execute([Command("SET", key, 1), Command("INCR", key)], transaction=True)[1] == 2
     with pytest.raises(redis.ResponseError, match="wrong number"):
-        ours.send([pack("SET", key, 7), pack("GET")], atomic=True)
+        ours.execute([Command("SET", key, 7), Command("GET")], transaction=True)
     assert client.get(key) == b"2"
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        ours.send([pack("LPUSH", key, 7), pack("SET", key, 3)], atomic=True)
-    assert ours.send([pack("ECHO", "next")]) == [b"next"]
+        ours.execute([Command("LPUSH", key, 7), Command("SET", key, 3)], transaction=True)
+    assert ours.execute([Command("ECHO", "next")]) == [b"next"]
 
 
 @pytest.mark.parametrize("place", CUTS)
 def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, key: str) -> None:
     """Wherever the connection is cut there is an error, the command ran at most once, and the next one gets through."""
     with proxying(valkey.port, "INCR") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
-        without_resending(client)
-        ours = line(client)
+        disable_client_retries(client)
+        ours = transport_for(client)
         proxy.fail(place)
         with pytest.raises(redis.ConnectionError):
-            ours.send([pack("INCR", key)])
-        assert ours.send([pack("INCR", key)])[0] in (1, 2)
+            ours.execute([Command("INCR", key)])
+        assert ours.execute([Command("INCR", key)])[0] in (1, 2)
         assert proxy.faults == 1
 
 
@@ -120,32 +126,32 @@ def test_ctrl_c_between_replies(server: Server, key: str) -> None:
     """Replies that nobody waits for any more are not taken for those of the next commands."""
     pool = redis.ConnectionPool(connection_class=Interrupted, host="127.0.0.1", port=server.port)
     with redis.Redis(connection_pool=pool) as client:
-        ours = line(client)
-        ours.send([pack("ECHO", "connected")])
+        ours = transport_for(client)
+        ours.execute([Command("ECHO", "connected")])
         Interrupted.armed = True
         # The second reply comes half a second later.
         with pytest.raises(KeyboardInterrupt):
-            ours.send([pack("ECHO", "first"), pack("BLPOP", key, 0.5)])
-        assert ours.send([pack("ECHO", "next")]) == [b"next"]
+            ours.execute([Command("ECHO", "first"), Command("BLPOP", key, 0.5)])
+        assert ours.execute([Command("ECHO", "next")]) == [b"next"]
         pool.disconnect()
 
 
 def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Server, client: redis.Redis, key: str) -> None:
     """A server that closes an idle connection is no fault."""
-    ours = line(client)
-    ours.send([pack("SET", key, 1)])
+    ours = transport_for(client)
+    ours.execute([Command("SET", key, 1)])
     with server.client() as other:
         assert other.client_kill_filter(_type="normal", skipme=True)
-    assert ours.send([pack("GET", key)]) == [b"1"]
+    assert ours.execute([Command("GET", key)]) == [b"1"]
 
 
 def test_threads_do_not_get_in_each_others_way(client: redis.Redis, key: str) -> None:
     """Many threads over one line: each has the replies to its own commands."""
-    ours = line(client)
+    ours = transport_for(client)
 
     def ask(number: int) -> bool:
         words = [f"{key} {number} {again}" for again in range(5)]
-        return ours.send([pack("ECHO", word) for word in words]) == [word.encode() for word in words]
+        return ours.execute([Command("ECHO", word) for word in words]) == [word.encode() for word in words]
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(400)))
@@ -154,5 +160,5 @@ def test_threads_do_not_get_in_each_others_way(client: redis.Redis, key: str) ->
 def test_many_lines_share_the_clients_connections(server: Server) -> None:
     """Lines take no connections with them: a hundred over a client that may have two."""
     with redis.Redis("127.0.0.1", server.port, max_connections=2) as client:
-        lines = [line(client) for _ in range(100)]
-        assert [each.send([pack("ECHO", "a")]) for each in lines] == [[b"a"]] * 100
+        lines = [transport_for(client) for _ in range(100)]
+        assert [each.execute([Command("ECHO", "a")]) for each in lines] == [[b"a"]] * 100

@@ -1,10 +1,10 @@
-"""What is remembered is bounded, and what is met often stays."""
+"""The cache: what is remembered is bounded, and what is met often stays."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.cache import Recent
+from scrapy_bloom._cache import TwoGenerationCache
 
 items = st.binary(max_size=1)
 
@@ -12,7 +12,7 @@ items = st.binary(max_size=1)
 @given(st.integers(0, 20), st.lists(items))
 def test_only_what_was_added_is_there(size: int, added: list[bytes]) -> None:
     """The cache never knows an item that was not added, and never holds more than its size (one more if odd)."""
-    cache = Recent[bytes, bool](size)
+    cache = TwoGenerationCache[bytes, bool](size)
     for item in added:
         cache.put(item, True)
     known = {bytes([byte]) for byte in range(256) if cache.get(bytes([byte]))} | ({b""} if cache.get(b"") else set())
@@ -23,7 +23,7 @@ def test_only_what_was_added_is_there(size: int, added: list[bytes]) -> None:
 @pytest.mark.parametrize("size", [2, 10, 1000])
 def test_an_item_that_is_met_often_stays(size: int) -> None:
     """An item met once in each half of the size is never forgotten, however many others pass."""
-    cache = Recent[bytes, bool](size)
+    cache = TwoGenerationCache[bytes, bool](size)
     cache.put(b"often", True)
     for number in range(5 * size):
         if number % max(1, size // 2 - 1) == 0:
@@ -33,14 +33,14 @@ def test_an_item_that_is_met_often_stays(size: int) -> None:
 
 def test_a_size_of_0_remembers_nothing() -> None:
     """A cache of size 0 is off."""
-    cache = Recent[bytes, bool](0)
+    cache = TwoGenerationCache[bytes, bool](0)
     cache.put(b"a", True)
     assert cache.get(b"a") is None
 
 
 def test_clear_forgets_both_generations() -> None:
     """After clear nothing is known."""
-    cache = Recent[bytes, bool](4)
+    cache = TwoGenerationCache[bytes, bool](4)
     for item in (b"a", b"b", b"c"):
         cache.put(item, True)
     cache.clear()

@@ -10,7 +10,7 @@ from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom.fingerprints import Remembered, fresh
+from scrapy_bloom.fingerprints import CachedFingerprints, uncached_fingerprints
 
 KINDS = [Request, FormRequest, JsonRequest]
 # Few of each, so that many requests differ in one part only, or in how it is written.
@@ -51,7 +51,7 @@ MAKERS = {
 def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Request]) -> None:
     """However few are remembered and however alike requests are, each has the fingerprint that is made of it alone."""
     make = MAKERS[maker]
-    remembered, plain = Remembered(make, size), fresh(make)
+    remembered, plain = CachedFingerprints(make, size), uncached_fingerprints(make)
     assert [remembered(request) for request in met] == [plain(request) for request in met]
 
 
@@ -60,7 +60,7 @@ def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Reque
 def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
     """Requests that differ in their method, URL or body alone are never taken for each other, all being remembered."""
     make = MAKERS[maker]
-    remembered, plain = Remembered(make, 1000), fresh(make)
+    remembered, plain = CachedFingerprints(make, 1000), uncached_fingerprints(make)
     for _ in range(2):
         assert [remembered(request) for request in met] == [plain(request) for request in met]
 
@@ -73,7 +73,7 @@ def test_the_same_request_is_made_once() -> None:
         made.append(request.url)
         return request.url
 
-    remembered = Remembered(make, 10)
+    remembered = CachedFingerprints(make, 10)
     for _ in range(3):
         for url in ("http://a.test/", "http://b.test/"):
             remembered(Request(url))
@@ -84,7 +84,7 @@ def test_the_same_request_is_made_once() -> None:
 
 def test_memory_is_bounded() -> None:
     """As many are remembered as were asked for, whatever comes, and none that is long."""
-    remembered = Remembered(lambda request: request.url[-40:], 100)
+    remembered = CachedFingerprints(lambda request: request.url[-40:], 100)
     for number in range(10_000):
         remembered(Request(f"http://a.test/{number:0{number % 1500}}"))
     kept = [*remembered._young, *remembered._old]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.hashing import locate
+from scrapy_bloom.filter.hashing import locate
 
 M = 31_448_640 // 15
 
@@ -30,7 +30,7 @@ def chi_square(counts: list[int]) -> float:
 
 @pytest.mark.parametrize(("item", "layer", "shard", "positions"), GOLDEN)
 def test_golden_vectors(item: bytes, layer: int, shard: int, positions: list[int]) -> None:
-    """Where an item's bits are never changes: filters of older releases stay readable."""
+    """The places of an item's bits never change: filters of older releases stay readable."""
     assert locate(item, layer, hashes=len(positions), shards=15, shard_bits=M) == (shard, positions)
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom import sizing
-from scrapy_bloom.sizing import Size, size_for
+from scrapy_bloom.filter import sizing
+from scrapy_bloom.filter.sizing import LayerSize, size_for
 
 capacities = st.integers(1, 10**9)
 error_rates = st.floats(1e-18, 1, exclude_max=True)
@@ -19,7 +19,7 @@ error_rates = st.floats(1e-18, 1, exclude_max=True)
 )
 def test_known_error_rates(bits_per_item: int, hashes: int, error_rate: float) -> None:
     """The textbook's tables of error rates are met."""
-    size = Size(hashes, 1_000_000 * bits_per_item, 1)
+    size = LayerSize(hashes, 1_000_000 * bits_per_item, 1)
     assert sizing.error_rate_at(size, 1_000_000) == pytest.approx(error_rate, rel=0.005)
 
 

@@ -1,12 +1,12 @@
-"""What each setting may be, how it is read whatever it comes as, and what a refusal says."""
+"""The values that each setting may have, how it is read whatever it comes as, and what a refusal says."""
 
 import dataclasses
 import math
 
 import pytest
 
-from scrapy_bloom.config import SETTINGS, BloomConfig
 from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.settings import SETTINGS, BloomSettings
 from tests.support.bloom_settings import (
     BATCH_SIZE,
     CACHE_SIZE,
@@ -88,7 +88,7 @@ REFUSED = [
 def test_read(setting: str, value: object, expected: float | None) -> None:
     """A number is the same number as an int, a float or the text of a command line; others keep their defaults."""
     config = dataclasses.asdict(read({setting: value}))
-    assert config == {**dataclasses.asdict(BloomConfig()), field_of(setting): expected}
+    assert config == {**dataclasses.asdict(BloomSettings()), field_of(setting): expected}
     assert type(config[field_of(setting)]) is type(expected)
 
 
@@ -101,7 +101,7 @@ def test_all_together() -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("value", NUMBERS)
 def test_not_a_number(setting: str, value: object) -> None:
-    """What is no finite number is refused by every setting; true and false are no numbers."""
+    """A value that is no finite number is refused by every setting; true and false are no numbers."""
     with pytest.raises(ConfigError) as refusal:
         read({setting: value})
     assert f"{setting} = {value!r}" in str(refusal.value)
@@ -117,6 +117,6 @@ def test_out_of_range(setting: str, value: object, allowed: str) -> None:
 
 
 def test_refusal_is_a_value_error() -> None:
-    """Who catches this package's errors, or ValueError, catches a refusal."""
+    """An `except` for this package's errors, or for ValueError, catches a refusal."""
     assert issubclass(ConfigError, BloomError)
     assert issubclass(ConfigError, ValueError)

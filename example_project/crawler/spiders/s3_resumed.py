@@ -1,6 +1,6 @@
 """A crawl that outlives its workers: stop it with one Ctrl-C, start it again, and it goes on where it was.
 
-Each time with `scrapy crawl resumed -a start_url=URL`; delete the keys `resumed:*` to begin anew.
+Each time with `scrapy crawl resumed -a start_url=URL`; `-s SCHEDULER_FLUSH_ON_START=True` begins anew.
 """
 
 from crawler.spiders.s1_shared import SharedSpider

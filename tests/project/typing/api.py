@@ -93,8 +93,8 @@ def wrong_value() -> ValueError:
     return ConfigError("capacity = 0: must be at least 1")
 
 
-def fault_of(error: UnavailableError) -> str:
-    return error.fault
+def cause_of(error: UnavailableError) -> str:
+    return error.cause
 
 
 def refused(client: redis.Redis) -> None:

@@ -1,0 +1,101 @@
+"""The places where supported versions of Scrapy differ, or where it has no public way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.utils.defer import deferred_from_coro
+from twisted.internet import task
+
+# What Scrapy's own fingerprints depend on besides method, URL and body, from 2.19 on.
+FINGERPRINTED_META = ("verbatim_url",)
+CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
+
+
+def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
+    """Ask the engine to end the crawl, from code that cannot wait for it."""
+    engine = _engine(crawler)
+    if hasattr(engine, CLOSE_SPIDER_IS_ASYNC):
+        deferred_from_coro(engine.close_spider_async(reason=reason))
+    elif engine is not None:
+        engine.close_spider(spider, reason)
+
+
+class EngineWakeup:
+    """Has the engine ask for the next request soon, and not only at its heartbeat every 5 seconds.
+
+    Without an asyncio loop, which is not Scrapy's default, the heartbeat remains.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._is_set = False
+
+    def set(self, seconds: float) -> None:
+        """Ring once after some seconds; one that is set already is left as it is."""
+        if self._is_set:
+            return
+        try:
+            asyncio.get_running_loop().call_later(seconds, self._ring)
+        except RuntimeError:
+            return
+        self._is_set = True
+
+    def _ring(self) -> None:
+        self._is_set = False
+        slot = _slot(self._crawler)
+        if slot is not None and slot.closing is None:
+            slot.nextcall.schedule()
+
+
+def apply_backpressure(crawler: Crawler, has_room: Callable[[], bool], seconds: float) -> None:
+    """Have the engine take no more from the spider's start() while there is no room, which is asked every so often.
+
+    The engine takes what start() gives as fast as it can, and has no way for a scheduler to say that it is too fast.
+    """
+    engine = _engine(crawler)
+    if engine is not None and engine._start is not None:
+        engine._start = _held_back(engine._start, has_room, seconds)
+
+
+def in_progress(crawler: Crawler) -> Collection[Request]:
+    """Return the requests that were handed to the engine, and that it is not done with."""
+    slot = _slot(crawler)
+    return () if slot is None else slot.inprogress
+
+
+def closing_scheduler(crawler: Crawler) -> Any:
+    """The scheduler of a crawl that is being closed, or None while it is not."""
+    slot = _slot(crawler)
+    return None if slot is None or slot.closing is None else slot.scheduler
+
+
+async def _held_back(start: AsyncIterator[Any], has_room: Callable[[], bool], seconds: float) -> AsyncIterator[Any]:
+    async for item_or_request in start:
+        yield item_or_request
+        while not has_room():
+            await _pause(seconds)
+
+
+async def _pause(seconds: float) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # another reactor than Scrapy's default
+        from twisted.internet import reactor  # noqa: PLC0415  # importing it installs it
+
+        await task.deferLater(reactor, seconds)
+    else:
+        await asyncio.sleep(seconds)
+
+
+def _engine(crawler: Crawler) -> Any:
+    try:
+        return crawler.engine
+    except RuntimeError:  # Scrapy 2.19, where there is none yet; None in older versions
+        return None
+
+
+def _slot(crawler: Crawler) -> Any:
+    return getattr(_engine(crawler), "_slot", None)

@@ -1,0 +1,111 @@
+"""The key that the filter of a crawl has, and whether the filter stays there when the crawl ends."""
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
+from scrapy.utils.job import job_dir
+from scrapy_redis import defaults
+
+from scrapy_bloom import _jobdir
+from scrapy_bloom._text import as_text
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.queue import keys as queue_keys
+from scrapy_bloom.storage import keys as filter_keys
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FilterKey:
+    """The `name` of a key, and whether the filter there `persists` when the crawl ends.
+
+    A `jobdir` keeps it for the crawls that resume the job; `is_resumed` where an earlier crawl has left it there.
+    `is_unique` is a key that this crawl has made up.
+    """
+
+    name: str
+    persists: bool
+    jobdir: str | None = None
+    is_resumed: bool = False
+    is_unique: bool = False
+
+    @classmethod
+    def of_spider(cls, spider: Spider) -> Self:
+        """Return the key under scrapy-redis's Scheduler and its subclasses."""
+        settings = spider.settings
+        template = settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
+        name = template % {"spider": spider.name}
+        queue = settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY
+        _refuse_common_keys(name, queue % {"spider": spider.name})
+        return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"))
+
+    @classmethod
+    def of_crawler(cls, crawler: Crawler) -> Self:
+        """Return the key under Scrapy's own Scheduler: the one that is set, that of the JOBDIR, or a new one."""
+        template = crawler.settings.get("SCHEDULER_DUPEFILTER_KEY")
+        name = template % {"spider": (crawler.spider or crawler.spidercls).name} if template else None
+        chosen = cls._of(crawler.settings, name)
+        if chosen.is_unique and not chosen.jobdir:
+            logger.warning(
+                "Nothing is shared: this process has a filter of its own, which is deleted at the end. For workers "
+                "that share a crawl set SCHEDULER = 'scrapy_bloom.BloomScheduler'; for a filter that crawls share, "
+                "SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'; for a crawl that is resumed, JOBDIR"
+            )
+        return chosen
+
+    @classmethod
+    def of_settings(cls, settings: BaseSettings) -> Self:
+        """Return the key where there is no crawler: as `of_crawler`, but it cannot name the spider."""
+        name = settings.get("SCHEDULER_DUPEFILTER_KEY") or None
+        if name and "%(spider)" in name:
+            raise ConfigError(
+                f"SCHEDULER_DUPEFILTER_KEY = {name!r}: from_settings knows no spider; set a key without %(spider)s, or "
+                "use from_crawler or from_spider"
+            )
+        return cls._of(settings, name)
+
+    @classmethod
+    def _of(cls, settings: BaseSettings, name: str | None) -> Self:
+        jobdir = job_dir(settings)
+        if name:
+            return cls(name, bool(jobdir) or settings.getbool("SCHEDULER_PERSIST"), jobdir)
+        kept = _jobdir.read_key(jobdir) if jobdir else None
+        # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
+        return cls(kept or _unique_key(), bool(jobdir), jobdir, is_resumed=bool(kept), is_unique=not kept)
+
+    def keep(self) -> None:
+        """Write a new key into the JOBDIR, if there is one; raises ConfigError where that is not possible."""
+        if self.jobdir and self.is_unique:
+            _jobdir.write_key(self.jobdir, self.name)
+
+    def warn_of_loss(self) -> None:
+        """Warn that an earlier crawl's filter is not there any more: nothing else would tell of it."""
+        logger.warning(
+            "The filter at %r, which %s names, is not on the server any more: this crawl begins with an empty one, and "
+            "fetches pages again",
+            self.name,
+            Path(str(self.jobdir), _jobdir.KEY_FILE),
+        )
+
+
+def _unique_key() -> str:
+    """Return a key for one crawl; the time alone would be shared by crawls that start in the same second."""
+    return str(defaults.DUPEFILTER_KEY % {"timestamp": f"{int(time.time())}-{secrets.token_hex(4)}"})
+
+
+def _refuse_common_keys(key: str, queue: str) -> None:
+    """Refuse a queue and a filter that would write to the same keys."""
+    key, queue = as_text(key), as_text(queue)
+    if filter_keys.is_key_of(key, queue) or queue_keys.is_key_of(queue, key):
+        raise ConfigError(
+            f"SCHEDULER_QUEUE_KEY = {queue!r} and SCHEDULER_DUPEFILTER_KEY = {key!r}: must not name the same keys, nor "
+            "one a key that the other makes; set two names, as the defaults are, '%(spider)s:requests' and "
+            "'%(spider)s:dupefilter'"
+        )

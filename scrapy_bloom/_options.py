@@ -1,0 +1,144 @@
+"""The options of a filter and of a crawl: one table, by which values are read, refused and documented.
+
+The same rows serve the settings (`BLOOMFILTER_CAPACITY = …`) and the arguments (`capacity = …`), so that a refusal
+carries the name that the user wrote. `docs/settings.md` shows them, and a test compares.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from scrapy_bloom.errors import ConfigError
+
+Number = TypeVar("Number", int, float, float | None)
+
+
+@dataclass(frozen=True)
+class Option(Generic[Number]):
+    """A value that a user may choose.
+
+    `allowed` says which values are allowed, after "must", and `purpose` what to choose, after "set"; `meaning` is for
+    the documentation. A number is refused if it is below `least`, or at `limit` or above. By default that is only
+    infinity. With `or_zero`, 0 is allowed as well, and means None.
+    """
+
+    name: str
+    default: Number
+    allowed: str
+    purpose: str
+    meaning: str
+    least: float = 0
+    limit: float = math.inf
+    is_integer: bool = False
+    or_zero: bool = False
+
+    def read(self, name: str, value: object) -> Number:
+        """Return the number that a value means, whatever it comes as: `1e8`, `100_000_000` and `"1e8"` are the same.
+
+        Args:
+            name: what the user calls the option.
+            value: a number, its text or, where nothing may be set, None.
+
+        Raises:
+            ConfigError: the value is not allowed; the text has the name, the value, what is allowed and what to do.
+        """
+        if self.or_zero and (value is None or _number(value) == 0):
+            return None  # type: ignore[return-value]  # such options have None among their values
+        number = _number(value)
+        if number is None or not self._allows(number):
+            raise ConfigError(f"{name} = {value!r}: must {self.allowed}; {self.purpose}")
+        return int(number) if self.is_integer else number  # type: ignore[return-value]  # as is_integer says
+
+    def _allows(self, number: float) -> bool:
+        return self.least <= number < self.limit and not (self.is_integer and number != int(number))
+
+    @property
+    def default_text(self) -> str:
+        """The default as the documentation shows it."""
+        default = self.default or 0
+        return f"{default:,}" if self.is_integer else f"{default:g}".replace("e-0", "e-")
+
+
+def _number(value: object) -> float | None:
+    """Return the number that a value is or spells, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+CAPACITY = Option[int](
+    "capacity",
+    1_000_000,
+    "be a whole number of at least 1",
+    "set how many different requests the crawl is expected to meet",
+    "how many different requests the crawl is expected to meet; a filter takes at most 34 GB",
+    least=1,
+    is_integer=True,
+)
+ERROR_RATE = Option[float](
+    "error_rate",
+    1e-6,
+    # No crawl meets so many pages that it could tell a smaller one from this.
+    "lie between 0 and 1, both excluded, and not below 1e-15",
+    "set the share of new requests that may be taken for seen, for example 1e-6 for one page in a million",
+    "the share of new requests that may be taken for seen, over the whole filter",
+    least=1e-15,
+    limit=1,
+)
+EXPANSION = Option[int](
+    "expansion",
+    2,
+    "be a whole number of at least 0",
+    "set how many times larger each further layer is, 1 for equal layers, 0 to never grow",
+    "how many times larger each further layer is; 1: equal layers; 0: the filter never grows",
+    is_integer=True,
+)
+TTL = Option[float | None](
+    "ttl",
+    None,
+    # A server's clock is read at each look at the filter; generations of a fifth of this are as short as that bears.
+    "be 0, for ever, or at least 0.1 seconds",
+    "set how long a request is remembered at least, 0 for ever",
+    "seconds for which a request is remembered at least, and 1.25 times that at most; 0: for ever",
+    least=0.1,
+    or_zero=True,
+)
+CACHE_SIZE = Option[int](
+    "cache_size",
+    65_536,
+    "be a whole number of at least 0",
+    "set how many repeats the process remembers, 0 for none",
+    "repeats that a worker remembers itself, about 260 bytes each; 0: none",
+    is_integer=True,
+)
+RETRY_TIMEOUT = Option[float](
+    "retry_timeout",
+    30.0,
+    "be a number of seconds",
+    "set how long to wait for Redis when it is away, 0 not to wait",
+    "seconds for which a worker waits for a Redis that is away before it gives up",
+)
+BATCH_SIZE = Option[int](
+    "batch_size",
+    100,
+    "be a whole number of at least 1",
+    "set how many requests BloomScheduler checks and queues at once",
+    "requests that `BloomScheduler` checks and queues at once",
+    least=1,
+    is_integer=True,
+)
+LEASE = Option[float](
+    "lease",
+    60.0,
+    "be above 0",
+    "set the seconds of silence after which a worker's requests are put back",
+    "seconds of silence after which `BloomScheduler` puts back what a worker had leased",
+    least=math.nextafter(0, 1),
+)
+
+# In the order of the documentation.
+OPTIONS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL, CACHE_SIZE, RETRY_TIMEOUT, BATCH_SIZE, LEASE)
+BY_NAME = {option.name: option for option in OPTIONS}

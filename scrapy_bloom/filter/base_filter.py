@@ -1,0 +1,323 @@
+"""The Bloom filter over any store: it runs the steps, and remembers in the process what it has seen."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from scrapy_bloom import _options
+from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom._text import as_bytes
+from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.filter import membership
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.description import describe
+from scrapy_bloom.filter.events import Events, LoggedEvents
+from scrapy_bloom.filter.info import Counters, FilterInfo
+from scrapy_bloom.filter.layers import LayerStack
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage.base import Operation, Results, Store
+
+T = TypeVar("T")
+Item = str | bytes
+
+# A filter that is quite full calls nearly everything seen; what it missed cannot be told from what it took then.
+_LARGEST_ERROR_RATE = 0.999
+
+
+class BaseBloomFilter:
+    """A Bloom filter over a store, for one thread; `BloomFilter` and `MemoryBloomFilter` are the ones to use.
+
+    Opening it stores its parameters, and the first addition makes room for its bits. `events` are told of what happens
+    to it; `monotonic` gives seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str | bytes,
+        parameters: FilterParameters,
+        *,
+        cache_size: int = _options.CACHE_SIZE.default,
+        flush: bool = False,
+        key_of: "BaseBloomFilter | None" = None,
+        events: Events | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.key = _key_as_text(key)
+        self.parameters = parameters
+        self.counters = Counters()
+        self._store = store
+        self._ambiguous: set[bytes] = set()
+        cache_size = _options.CACHE_SIZE.read("cache_size", cache_size)
+        self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
+        if key_of is not None and not isinstance(key_of, BaseBloomFilter):
+            raise ConfigError(f"key_of = {key_of!r}: must be another filter, whose key this one takes")
+        hash_key = None if key_of is None else key_of._hash_key()
+        self._stack = LayerStack(self.key, parameters, monotonic)
+        self._steps = Admission(self._stack, events or LoggedEvents(), self._cache.clear, hash_key)
+        if flush:
+            self.clear()
+        self._run(self._steps.verify())
+
+    @property
+    def is_open(self) -> bool:
+        """True while this process uses a filter: not before the first addition, nor after `clear` until the next.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> bloom.is_open, bloom.add("a"), bloom.is_open
+            (False, True, True)
+        """
+        return bool(self._stack.layers)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+    def add(self, item: Item) -> bool:
+        """Add an item.
+
+        Args:
+            item: bytes, or text, which is stored as its UTF-8.
+
+        Returns:
+            True if the item is new to every process, False if it was added before. With the filter's error rate, a new
+            item is taken for one that was.
+
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            BloomError: the store cannot be used; the item is not taken for seen then.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> bloom.add("https://example.com/"), bloom.add("https://example.com/")
+            (True, False)
+        """
+        if self.is_cached(item):
+            return False
+        return self.add_many([item])[0]
+
+    def is_cached(self, item: Item) -> bool:
+        """Return whether this process knows without asking the store that an item is in the filter.
+
+        Args:
+            item: bytes, or text, which is stored as its UTF-8.
+
+        Returns:
+            True counts as a cache hit. False says nothing of the filter.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add("a")
+            >>> bloom.is_cached("a"), bloom.is_cached("b")
+            (True, False)
+        """
+        if self._cache.get(as_bytes(item)) and not self._stack.needs_rotation:
+            self.counters.cache_hits += 1
+            return True
+        return False
+
+    def mark_ambiguous(self, items: Iterable[Item]) -> None:
+        """Mark items as ambiguous: an interrupted call may have added them.
+
+        If their bits are found set, the next addition reports them as new, since those bits may be our own.
+
+        Args:
+            items: bytes or texts.
+
+        Raises:
+            TypeError: an item is neither bytes nor text.
+
+        Example:
+            >>> bloom = MemoryBloomFilter(cache_size=0)
+            >>> _ = bloom.add("a")
+            >>> bloom.mark_ambiguous(["a"])
+            >>> bloom.add("a"), bloom.add("a")
+            (True, False)
+        """
+        self._ambiguous.update(_as_item(item) for item in items)
+
+    def add_many(self, items: Sequence[Item], first: Sequence[Operation] = ()) -> list[bool]:
+        """Add items in one batch, in as few round trips as possible.
+
+        Args:
+            items: bytes or texts. Of equal ones in a batch only the first can be new.
+            first: operations that are carried out before the filter's own, in the same round trip.
+
+        Returns:
+            For each item whether it is new, as `add` says it.
+
+        Raises:
+            TypeError: an item is neither bytes nor text; nothing is added.
+            BloomError: the store cannot be used; no item is taken for seen then.
+
+        Example:
+            >>> MemoryBloomFilter().add_many(["a", "b", "a"])
+            [True, True, False]
+        """
+        self._rotate_if_needed()
+        batch = [_as_item(item) for item in items]
+        unknown = {item: None for item in batch if not self._cache.get(item)}
+        self.counters.cache_hits += len(batch) - len(unknown)
+        try:
+            new = self._add(list(unknown), first)
+            answers = []
+            for item in batch:
+                answers.append(item in new)
+                new.discard(item)
+        except BaseException:
+            self._retract(unknown)
+            raise
+        return answers
+
+    def __contains__(self, item: Item) -> bool:
+        return self.contains_many([item])[0]
+
+    def contains_many(self, items: Sequence[Item]) -> list[bool]:
+        """Check items in one batch; nothing is added.
+
+        Args:
+            items: bytes or texts.
+
+        Returns:
+            For each item whether it is in the filter. With the filter's error rate, one that is not is said to be.
+
+        Raises:
+            TypeError: an item is neither bytes nor text.
+            BloomError: the store cannot be used.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add("a")
+            >>> bloom.contains_many(["a", "b"])
+            [True, False]
+        """
+        self._rotate_if_needed()
+        batch = [_as_item(item) for item in items]
+        unknown = list(dict.fromkeys(item for item in batch if not self._cache.get(item)))
+        present = self._run(membership.contains(self._steps, unknown)) if unknown else set()
+        for item in present:
+            self._cache.put(item, True)
+        absent = set(unknown) - present
+        return [item not in absent for item in batch]
+
+    def info(self) -> FilterInfo:
+        """Find out how large and how full the filter is, from 64 KB of each shard.
+
+        Returns:
+            Its sizes and estimates. Of a filter to which nothing was added yet, what the first addition will make.
+
+        Raises:
+            BloomError: the store cannot be used.
+
+        Example:
+            >>> bloom = MemoryBloomFilter(capacity=1000)
+            >>> _ = bloom.add_many(["a", "b", "c"])
+            >>> bloom.info().estimated_count
+            3
+        """
+        return self._run(describe(self._steps))
+
+    def clear(self) -> None:
+        """Delete the filter from the store; the next addition begins another one.
+
+        Raises:
+            BloomError: the store cannot be used.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add("a")
+            >>> bloom.clear()
+            >>> "a" in bloom
+            False
+        """
+        self._run(self._steps.clear())
+
+    def close(self) -> None:
+        """Give back the room that this process reserved and did not use. The filter can be used on.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add("a")
+            >>> bloom.close()
+            >>> bloom.add("b")
+            True
+        """
+        self._give_back(keep=0)
+
+    def rest(self) -> None:
+        """Do as `close` where nothing was reserved in the last five seconds: for a process that has nothing to do.
+
+        Example:
+            >>> MemoryBloomFilter().rest()
+        """
+        if self._stack.credits.is_idle:
+            self._give_back(keep=0)
+
+    def _rotate_if_needed(self) -> None:
+        if self._stack.needs_rotation:
+            self._run(self._steps.rotate())
+
+    def _add(self, unknown: list[bytes], first: Sequence[Operation] = ()) -> set[bytes]:
+        if not unknown:
+            return set()
+        if self._stack.credits.is_idle:
+            self._give_back(keep=len(unknown))
+        new, ambiguous = self._run(membership.add(self._steps, unknown, self._ambiguous), first)
+        self._ambiguous.difference_update(unknown)
+        for item in unknown:
+            self._cache.put(item, True)
+        self.counters.ambiguous += ambiguous
+        self.counters.added += len(new)
+        # Each addition stands for 1 / (1 - p) new items, of which p / (1 - p) were called seen.
+        error_rate = min(self._stack.error_rate, _LARGEST_ERROR_RATE)
+        self.counters.expected_false_positives += len(new) * error_rate / (1 - error_rate)
+        return new
+
+    def _retract(self, items: Iterable[bytes]) -> None:
+        """Take back what was made of items, since nobody was told: the server may have marked them.
+
+        Whatever ended the addition, a KeyboardInterrupt too, and wherever it was.
+        """
+        self.mark_ambiguous(items)
+        if any(self._cache.get(item) for item in items):
+            self._cache.clear()
+
+    def _give_back(self, keep: int) -> None:
+        """Return credit, once: an attempt that fails is not made again, and the room stays unused."""
+        with contextlib.suppress(BloomError):
+            self._run(self._steps.give_back(keep))
+
+    def _hash_key(self) -> int:
+        return self._run(self._steps.hash_key())
+
+    def _run(self, steps: Steps[T], first: Sequence[Operation] = ()) -> T:
+        """Carry out steps over the store, `first` with the first of them."""
+        results: Results | None = None
+        while True:
+            try:
+                operations = steps.send(results)  # type: ignore[arg-type]  # the first thing sent to a generator is None
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
+            results = self._store.execute([*first, *operations] if first else operations)
+            del results[: len(first)]
+            first = ()
+            self.counters.round_trips += 1
+
+
+def _as_item(item: Item) -> bytes:
+    """Return the bytes of an item; it is checked before anything is sent."""
+    if isinstance(item, (str, bytes)):
+        return as_bytes(item)
+    raise TypeError(f"{type(item).__name__} {item!r}: an item must be str or bytes")
+
+
+def _key_as_text(key: str | bytes) -> str:
+    """Return a key's name; given as bytes it is the same key."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return key.decode()
+    raise ConfigError(f"key = {key!r}: must be text, or its UTF-8; set the name of the key where the filter is")

@@ -1,0 +1,132 @@
+"""The Bloom filters that a program uses: in Redis, and in this process. They know nothing of Scrapy."""
+
+from scrapy_bloom import _options
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.retrying import RetryingStore
+from scrapy_bloom.transport.base import Client
+from scrapy_bloom.transport.retry import disable_client_retries
+
+
+class BloomFilter(BaseBloomFilter):
+    """A Bloom filter in Redis, shared by every process that opens the same key with the same parameters.
+
+    Opening it stores its parameters; the first addition makes room for its bits. It is for one thread.
+
+    Args:
+        server: a `redis.Redis` or `redis.RedisCluster`.
+        key: the name of the filter's key, and the beginning of the others' names.
+        capacity: items for which it is sized, at least 1. With a `ttl`, those of one `ttl`.
+        error_rate: share of new items that may be taken for seen, from 1e-15 to 1, which is excluded. It holds for the
+            whole filter, also after it has grown.
+        expansion: how many times larger each further layer is, 1 for equal layers. With 0 the filter never grows, and
+            exceeds its error rate beyond its capacity.
+        ttl: seconds for which an item is remembered at least; at most 1.25 times as long. None: for ever.
+        fingerprint: name of the scheme that the items come from. It is stored, and compared like the rest.
+        cache_size: repeats that the process remembers, 0 for none.
+        retry_timeout: seconds to wait for a server that is away, 0 not to wait.
+        flush: delete whatever is at the key first.
+        key_of: another filter, whose hash key this one takes, so that both can be merged. Else it draws its own.
+
+    Raises:
+        ConfigError: an argument is not allowed.
+        MismatchError: the stored filter was made with other parameters, or by a newer format.
+        WrongTypeError: the key holds something that is not a filter.
+        UnavailableError: the server was away for `retry_timeout` seconds.
+        RefusedError: the server refuses a command, whatever the wait.
+
+    Warning:
+        It turns redis-py's own retries off on the client that it is given: a lost reply must be known. Give it a
+        client of its own.
+
+    Example:
+        >>> bloom = BloomFilter(client, "pages", capacity=1_000_000, error_rate=1e-6)
+        >>> bloom.add("https://example.com/"), bloom.add("https://example.com/")
+        (True, False)
+        >>> bloom.clear()
+    """
+
+    def __init__(
+        self,
+        server: Client,
+        key: str | bytes,
+        *,
+        capacity: int = _options.CAPACITY.default,
+        error_rate: float = _options.ERROR_RATE.default,
+        expansion: int = _options.EXPANSION.default,
+        ttl: float | None = None,
+        fingerprint: str = "bytes",
+        cache_size: int = _options.CACHE_SIZE.default,
+        retry_timeout: float = _options.RETRY_TIMEOUT.default,
+        flush: bool = False,
+        key_of: BaseBloomFilter | None = None,
+    ) -> None:
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
+        self._retrying = RetryingStore(
+            RedisStore(disable_client_retries(server)), _options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout)
+        )
+        super().__init__(self._retrying, key, parameters, cache_size=cache_size, flush=flush, key_of=key_of)
+
+    @property
+    def retry_timeout(self) -> float:
+        """Seconds to wait for a server that is away; with 0, UnavailableError is raised at once.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> bloom.retry_timeout = 5.0
+            >>> bloom.retry_timeout
+            5.0
+            >>> bloom.clear()
+        """
+        return self._retrying.timeout
+
+    @retry_timeout.setter
+    def retry_timeout(self, seconds: float) -> None:
+        self._retrying.timeout = seconds
+
+    def _give_back(self, keep: int) -> None:
+        timeout, self.retry_timeout = self.retry_timeout, 0.0
+        try:
+            super()._give_back(keep)
+        finally:
+            self.retry_timeout = timeout
+
+
+class MemoryBloomFilter(BaseBloomFilter):
+    """The same filter in this process's memory.
+
+    Args:
+        capacity: as for `BloomFilter`.
+        error_rate: as for `BloomFilter`.
+        expansion: as for `BloomFilter`.
+        ttl: as for `BloomFilter`.
+        fingerprint: as for `BloomFilter`.
+        cache_size: as for `BloomFilter`.
+        key_of: as for `BloomFilter`.
+
+    Raises:
+        ConfigError: an argument is not allowed.
+
+    Example:
+        >>> bloom = MemoryBloomFilter(capacity=1000)
+        >>> bloom.add("https://example.com/")
+        True
+        >>> "https://example.com/" in bloom
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int = _options.CAPACITY.default,
+        error_rate: float = _options.ERROR_RATE.default,
+        expansion: int = _options.EXPANSION.default,
+        ttl: float | None = None,
+        fingerprint: str = "bytes",
+        cache_size: int = _options.CACHE_SIZE.default,
+        key_of: BaseBloomFilter | None = None,
+    ) -> None:
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
+        super().__init__(MemoryStore(), "memory", parameters, cache_size=cache_size, key_of=key_of)

@@ -1,0 +1,43 @@
+"""Hashing: from an item's bytes to a shard and positions in it; pinned for ever by golden vectors.
+
+The scheme is enhanced *triple* hashing over two mmh3 x64 128-bit digests: `x + i y + C(i,2) z + C(i,3) mod m`. Source:
+Dillinger and Manolios, "Bloom Filters in Probabilistic Verification", 2004. Enhanced double hashing has too few
+different probe sequences for small filters. Measured at an error rate of 1e-6, it delivers 2.1 times the error promised
+at capacity 1,000, and 1.1 times at 10,000. This one is not distinguishable from independent positions.
+`python -m benchmarks hashing` measures smaller filters, where the effect is larger, and agrees.
+
+The digests are seeded with a key that each filter draws for itself. Without it anybody could compute a few URLs whose
+bits cover those of another page, offline and once for every filter. Source: Gerbet, Kumar and Lauradoux, "The Power of
+Evil Choices in Bloom Filters", 2015. Yet `mmh3` is no cryptographic hash. Where a stranger chooses the items, each
+should be a digest itself, such as Scrapy's SHA-1 fingerprints.
+"""
+
+from functools import cache
+
+from mmh3 import mmh3_x64_128_utupledigest
+
+SCHEME = "mmh3-x64-128 enhanced triple"
+KEY_BITS = 64
+
+_SEED_BITS = 32
+_SEED_MASK = (1 << _SEED_BITS) - 1
+
+
+@cache
+def _coefficients(hashes: int) -> tuple[tuple[int, int, int], ...]:
+    """Return i, C(i,2) and C(i,3) for each i below `hashes`."""
+    return tuple((i, i * (i - 1) // 2, i * (i - 1) * (i - 2) // 6) for i in range(hashes))
+
+
+def locate(
+    item: bytes, layer: int, *, hashes: int, shards: int, shard_bits: int, key: int = 0
+) -> tuple[int, list[int]]:
+    """Return the shard of an item in a layer (0 to `shards` - 1) and its `hashes` positions (0 to `shard_bits` - 1).
+
+    Each layer has its own seeds, counted on from the two halves of the filter's `key` of 64 bits. The shard comes from
+    a word of the digests that the positions do not use.
+    """
+    x, y = mmh3_x64_128_utupledigest(item, (2 * layer + key) & _SEED_MASK)
+    z, word = mmh3_x64_128_utupledigest(item, (2 * layer + 1 + (key >> _SEED_BITS)) & _SEED_MASK)
+    x, y, z = x % shard_bits, y % shard_bits, z % shard_bits
+    return word * shards >> 64, [(x + i * y + c * z + d) % shard_bits for i, c, d in _coefficients(hashes)]

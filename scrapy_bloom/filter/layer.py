@@ -1,0 +1,143 @@
+"""One layer of a filter, as it is stored."""
+
+import json
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.filter import hashing
+from scrapy_bloom.filter.sizing import (
+    MAX_LAYER_BYTES,
+    MAX_SHARD_BYTES,
+    LayerSize,
+    error_rate_at,
+    most_items,
+    offered_items,
+    spread_of_errors,
+)
+from scrapy_bloom.storage import keys
+
+# Below this as many items were new to a layer as were offered to it, but for less than that part of them.
+_NEGLIGIBLE_ERROR_RATE = 1e-3
+# What reading a damaged text may raise.
+DAMAGED = (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError)
+# More than any layer has, in what can be stored.
+_MOST_HASHES = 1 << 12
+_MOST_SHARDS = 1 << 12
+
+
+class Identity(NamedTuple):
+    """The epoch of a filter and the secret key of its hash, which tell it from others at the same key."""
+
+    epoch: int
+    hash_key: int
+
+    def __repr__(self) -> str:
+        return f"Identity(epoch={self.epoch})"
+
+
+# That of a filter which is not made yet.
+NO_IDENTITY = Identity(0, 0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a filter: `index` (also in the seeds of its hashes), what it holds, when it began (Unix seconds)."""
+
+    key: str
+    index: int
+    identity: Identity
+    capacity: int
+    error_rate: float
+    size: LayerSize
+    created: float
+
+    @property
+    def shard_keys(self) -> list[str]:
+        """The keys of its shards."""
+        return [keys.shard_key(self.key, self.index, shard) for shard in range(self.size.shards)]
+
+    @property
+    def field(self) -> str:
+        """The field of the filter's hash that describes it."""
+        return keys.layer_field(self.index)
+
+    @property
+    def credit_field(self) -> str:
+        """The field of the filter's hash that counts the room of it that was given away."""
+        return keys.credit_field(self.index, self.identity.epoch)
+
+    @property
+    def most_items(self) -> int:
+        """The most items with which it keeps its error rate: all room that there is to give away."""
+        return most_items(self.size, self.error_rate)
+
+    def error_rate_with(self, new: float) -> float:
+        """Return its error rate after so many items were new to it."""
+        error_rate = error_rate_at(self.size, new)
+        if error_rate < _NEGLIGIBLE_ERROR_RATE:
+            return error_rate
+        return error_rate_at(self.size, offered_items(self.size, new))
+
+    def error_bound(self, new: float) -> float:
+        """Return the most that its error rate can be with so many items, however its bits fell."""
+        return self.error_rate_with(new) * spread_of_errors(self.size)
+
+    def locate(self, item: bytes) -> tuple[str, list[int]]:
+        """Return the key of an item's shard and the item's positions there."""
+        size = self.size
+        shard, positions = hashing.locate(
+            item,
+            self.index,
+            hashes=size.hashes,
+            shards=size.shards,
+            shard_bits=size.shard_bits,
+            key=self.identity.hash_key,
+        )
+        return keys.shard_key(self.key, self.index, shard), positions
+
+    def to_json(self) -> str:
+        """Return the JSON that is stored."""
+        stored = {
+            "epoch": self.identity.epoch,
+            "capacity": self.capacity,
+            "error_rate": self.error_rate,
+            "hashes": self.size.hashes,
+            "bits": self.size.bits,
+            "shards": self.size.shards,
+            "created": self.created,
+        }
+        return json.dumps(stored)
+
+    @classmethod
+    def from_json(cls, key: str, index: int, text: str, hash_key: int) -> Self:
+        """Return the layer that `to_json` wrote.
+
+        Raises:
+            WrongTypeError: the text is anything else.
+        """
+        try:
+            stored = json.loads(text)
+            size = LayerSize(int(stored["hashes"]), int(stored["bits"]), int(stored["shards"]))
+            identity = Identity(int(stored["epoch"]), hash_key)
+            capacity, error_rate, created = int(stored["capacity"]), float(stored["error_rate"]), stored["created"]
+            layer = cls(key, index, identity, capacity, error_rate, size, float(created))
+        except DAMAGED:
+            layer = None
+        if layer is None or not layer._is_possible:
+            raise WrongTypeError(f"layer {index} of the filter at {key!r} cannot be read: use another key")
+        return layer
+
+    @property
+    def _is_possible(self) -> bool:
+        """True if its numbers can be those of a layer: damaged ones must not make a worker ask for terabytes."""
+        size = self.size
+        return (
+            min(size.hashes, size.shards, size.bits, self.capacity) > 0
+            and 0 < self.error_rate < 1
+            and size.hashes <= _MOST_HASHES
+            and size.shards <= _MOST_SHARDS
+            and size.bits % (8 * size.shards) == 0
+            and size.shard_bytes <= MAX_SHARD_BYTES
+            and size.bits // 8 <= 2 * MAX_LAYER_BYTES
+        )

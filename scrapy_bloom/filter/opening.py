@@ -1,0 +1,217 @@
+"""Steps that read the stored state of a filter: adopting it, restoring it, and refusing what is foreign."""
+
+from collections.abc import Callable, Sequence
+
+from scrapy_bloom.errors import MismatchError, WrongTypeError
+from scrapy_bloom.filter import sampling
+from scrapy_bloom.filter.events import Events
+from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer
+from scrapy_bloom.filter.layers import LayerStack, ShardState
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage import keys, layout, shards
+from scrapy_bloom.storage.base import Operation
+from scrapy_bloom.storage.counters import closed
+from scrapy_bloom.storage.fields import DeleteField, Load, RestoreFields, SetFieldIfAbsent, Snapshot
+from scrapy_bloom.storage.shards import DeleteShard, InspectShard
+
+
+class Opening:
+    """Steps that bring one worker's `stack` in line with what is stored of its filter.
+
+    `forget` is called when answers that the process remembers become invalid. A filter that is made here takes the
+    `hash_key`, if there is one, and a stored filter must have it.
+    """
+
+    def __init__(
+        self, stack: LayerStack, events: Events, forget: Callable[[], None], hash_key: int | None = None
+    ) -> None:
+        self.stack = stack
+        self.events = events
+        self._forget = forget
+        self._hash_key = hash_key
+
+    @property
+    def key(self) -> str:
+        """The key of the filter's hash."""
+        return self.stack.key
+
+    @property
+    def parameters(self) -> FilterParameters:
+        """The parameters that this worker wants the filter to have."""
+        return self.stack.parameters
+
+    def open(self, *first: Operation) -> Steps[float]:
+        """Adopt what is stored of the filter, if anything is, and return the server's time. Nothing is made.
+
+        Operations that come `first` are carried out in the same round trip.
+        """
+        snapshot = yield from self._load(first)
+        text = snapshot.fields.get(keys.FILTER_FIELD)
+        if text is None:
+            self._adopt(None, [], snapshot)
+        else:
+            yield from self._adopt_stored(text, snapshot)
+        return snapshot.now
+
+    def verify(self) -> Steps[None]:
+        """Adopt the stored filter, or store what this worker wants it to be; it takes no room for bits yet.
+
+        Workers that begin together agree, or are refused, at their start.
+        """
+        yield from self.open()
+        if self.stack.identity is None:
+            yield from self.store_parameters()
+        # Whoever may not do with bits what a filter does learns that now.
+        yield [InspectShard(keys.shard_key(self.key, 0, 0))]
+
+    def store_parameters(self) -> Steps[float]:
+        """Make the hash of a filter, unless another worker has done so, and return the server's time."""
+        yield from self._refuse_occupied()
+        text = self.parameters.to_json(self._hash_key)
+        return (yield from self.open(SetFieldIfAbsent(self.key, keys.FILTER_FIELD, text)))
+
+    def hash_key(self) -> Steps[int]:
+        """Return the secret key of the filter's hash; the filter is made where there is none."""
+        while self.stack.identity is None:
+            yield from self.verify()
+        return self.stack.identity.hash_key
+
+    def _load(self, first: Sequence[Operation]) -> Steps[Snapshot]:
+        """Return a look at the filter's key; a hash that alone is gone is put back before that."""
+        while True:
+            snapshot: Snapshot = (yield [*first, Load(self.key)])[-1]
+            first = ()
+            _reject_foreign_key(self.key, snapshot)
+            is_there = keys.FILTER_FIELD in snapshot.fields
+            if is_there or not self.stack.layers or not (yield from self._restore()):
+                return snapshot
+
+    def _adopt_stored(self, text: str, snapshot: Snapshot) -> Steps[None]:
+        """Go on with the layers of a stored filter that are alive, and delete the others."""
+        identity = self._verify_stored(text)
+        self.stack.text = text
+        stored = stored_layers(self.key, snapshot, identity.hash_key)
+        self.stack.next_index = stored[-1].index + 1 if stored else 0
+        alive = [
+            layer
+            for layer in stored
+            if layer.identity == identity and snapshot.now < layer.created + self.parameters.lifetime
+        ]
+        # Where all are over they are left until the next one has begun: no index is ever used twice.
+        if alive:
+            yield from self._delete_ended([layer for layer in stored if layer not in alive], alive, snapshot)
+        self._adopt(identity, alive, snapshot)
+        yield from self._count_bits()
+
+    def _verify_stored(self, text: str) -> Identity:
+        identity = self.parameters.verify_stored(self.key, text)
+        if self._hash_key not in (None, identity.hash_key):
+            raise MismatchError(
+                f"the filter at {self.key!r} has another hash key than the filter given as key_of: use another key, "
+                "or clear() it first"
+            )
+        return identity
+
+    def _adopt(self, identity: Identity | None, alive: Sequence[Layer], snapshot: Snapshot) -> None:
+        """Go on with these layers, and forget what others knew."""
+        stack = self.stack
+        if any(layer not in alive for layer in stack.layers):
+            self._forget()
+        if stack.identity is not None and identity != stack.identity:
+            self.events.on_replaced(self.key)
+        stack.adopt(identity, alive, snapshot)
+
+    def _restore(self) -> Steps[bool]:
+        """Put back the hash of a filter of which the hash alone is gone; return whether to look at it again.
+
+        Its shards prove that the filter was not cleared. What others were given credit for nobody knows any more: the
+        newest layer gives no more.
+        """
+        stack = self.stack
+        wanted = [key for layer in stack.layers for key in layer.shard_keys]
+        following = keys.shard_key(self.key, stack.newest.index + 1, 0)
+        *known, unknown = yield [InspectShard(key) for key in (*wanted, following)]
+        if self._is_ours(unknown.identity) or not all(self._is_ours(inspection.identity) for inspection in known):
+            return False
+        fields = yield from self._restored_fields()
+        if (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()))])[0]:
+            self.events.on_restored(self.key)
+        return True
+
+    def _restored_fields(self) -> Steps[dict[str, str]]:
+        """Return the hash of this worker's filter, as far as a worker can know it; all counters are closed."""
+        stack = self.stack
+        fields = {keys.FILTER_FIELD: stack.text}
+        for layer in stack.layers:
+            samples = sampling.samples(layer)
+            count = max(stack.granted(layer), sampling.count(layer, samples, (yield samples)))
+            fields[layer.field] = layer.to_json()
+            fields[layer.credit_field] = closed(count)
+        return fields
+
+    def _is_ours(self, identity: int) -> bool:
+        return self.stack.state_of_identity(identity) is not ShardState.FOREIGN
+
+    def _refuse_occupied(self) -> Steps[None]:
+        """Refuse to make a filter over somebody else's strings, and tell of a lost filter's."""
+        layer = self.parameters.first_layer(self.key, NO_IDENTITY, 0, 0.0)
+        inspections = yield [InspectShard(key) for key in layer.shard_keys]
+        for key, inspection in zip(layer.shard_keys, inspections, strict=True):
+            if inspection.kind == shards.FOREIGN:
+                raise foreign_string(key)
+        if any(layout.is_alive(inspection.identity) for inspection in inspections):
+            self.events.on_orphaned(self.key)
+
+    def _delete_ended(self, ended: Sequence[Layer], alive: Sequence[Layer], snapshot: Snapshot) -> Steps[None]:
+        """Delete layers, and counters of layers that are not alive."""
+        if ended:
+            # The shards go first: a worker that dies in between leaves the field, and so the work, to the next one.
+            yield [DeleteShard(key, layer.identity.epoch) for layer in ended for key in layer.shard_keys]
+        fields = _ended_fields(ended, alive, snapshot)
+        if fields:
+            yield [DeleteField(self.key, name) for name in fields]
+
+    def _count_bits(self) -> Steps[None]:
+        """Count what is in the layers that have no counter, by their bits."""
+        uncounted = self.stack.uncounted()
+        if not uncounted:
+            return
+        samples = [sampling.samples(layer) for layer in uncounted]
+        ones = iter((yield [sample for of_layer in samples for sample in of_layer]))
+        for layer, of_layer in zip(uncounted, samples, strict=True):
+            self.stack.note_counted(layer, sampling.count(layer, of_layer, [next(ones) for _ in of_layer]))
+
+
+def stored_layers(key: str, snapshot: Snapshot, hash_key: int) -> list[Layer]:
+    """Return the layers that a snapshot of the filter's hash shows, oldest first."""
+    texts = {keys.layer_of_field(name): text for name, text in snapshot.fields.items()}
+    indexes = sorted(index for index in texts if index is not None)
+    return [Layer.from_json(key, index, texts[index], hash_key) for index in indexes]
+
+
+def foreign_string(key: str) -> WrongTypeError:
+    """Return the error of a string that is not a filter's, where one keeps its bits."""
+    return WrongTypeError(
+        f"the key {key!r}, where the filter keeps its bits, holds something that is not a filter's: use another key "
+        "for the filter (SCHEDULER_DUPEFILTER_KEY), or delete that"
+    )
+
+
+def _ended_fields(ended: Sequence[Layer], alive: Sequence[Layer], snapshot: Snapshot) -> list[str]:
+    """Return the fields of layers that ended, and the counters that belong to no layer that is alive."""
+    counters = {layer.credit_field for layer in alive}
+    strange = [name for name in snapshot.fields if keys.is_credit_field(name) and name not in counters]
+    return strange + [layer.field for layer in ended]
+
+
+def _reject_foreign_key(key: str, snapshot: Snapshot) -> None:
+    if snapshot.kind == "set":
+        raise WrongTypeError(
+            f"the key {key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: move it in as "
+            "docs/migrate.md shows, use another SCHEDULER_DUPEFILTER_KEY, or delete it and begin anew with "
+            "SCHEDULER_FLUSH_ON_START = True"
+        )
+    strangers = snapshot.fields and not any(keys.is_field(name) for name in snapshot.fields)
+    if snapshot.kind not in ("none", "hash") or strangers:
+        raise WrongTypeError(f"the key {key!r} holds a {snapshot.kind} that is not a filter: use another key")

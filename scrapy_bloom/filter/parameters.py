@@ -1,0 +1,173 @@
+"""The parameters that every worker of a filter must agree on, stored as JSON, and the layers that follow from them."""
+
+import json
+import math
+import secrets
+from dataclasses import InitVar, asdict, dataclass, field
+from typing import Any
+
+from scrapy_bloom import _options
+from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.filter import hashing
+from scrapy_bloom.filter.layer import DAMAGED, NO_IDENTITY, Identity, Layer
+from scrapy_bloom.filter.sizing import MAX_LAYER_BYTES, bits_needed, choose_hashes, roomy_size, size_for
+from scrapy_bloom.storage import layout
+
+# Format 2 has the key of the hash, and a counter for each layer; format 1 has neither.
+FORMAT = 2
+# With a time to live a new generation begins after each fifth of it, and a layer is deleted 1.25 times the TTL after
+# its creation: what was added last is then still remembered for 1.05 times the TTL, which leaves a twentieth for a
+# worker that was stopped between its look at the clock and its addition.
+GENERATIONS = 5
+LIFETIME = 1.25
+# A layer has room for so much more than its capacity, for what idle or killed workers asked for and did not use: a
+# filter that was sized right does not grow.
+MARGIN = 1 / 64
+# A filter of format 1 may hold more than it should; this part of its error rate counts as left all the same.
+_LEAST_LEFT = 2.0**-20
+
+
+def has_counters(text: str) -> bool:
+    """Return whether a stored filter has a counter for each layer."""
+    return bool(json.loads(text)["format"] > 1)
+
+
+@dataclass(frozen=True)
+class FilterParameters:
+    """The parameters that every worker of a filter must agree on; values that are not allowed are refused by name.
+
+    Attributes:
+        capacity: items of the whole crawl, or of one `ttl`.
+        error_rate: share of new items that may be taken for seen over the whole filter, from 0 to 1, both excluded.
+        expansion: how many times as much as the one before each layer holds; 0: the filter never grows.
+        ttl: seconds for which an item is remembered at least; None: for ever.
+        fingerprint: name of the scheme that the items come from.
+        hash: name of the scheme of the hashes.
+        prefix: stands before the names in a refusal, which are in capitals then: those of settings. It is not stored.
+    """
+
+    capacity: int = _options.CAPACITY.default
+    error_rate: float = _options.ERROR_RATE.default
+    expansion: int = _options.EXPANSION.default
+    ttl: float | None = None
+    fingerprint: str = "bytes"
+    hash: str = field(default=hashing.SCHEME, init=False)
+    prefix: InitVar[str] = ""
+
+    def __post_init__(self, prefix: str) -> None:
+        names = {
+            name: prefix + name.upper() if prefix else name for name in ("capacity", "error_rate", "expansion", "ttl")
+        }
+        for field_name, name in names.items():
+            object.__setattr__(self, field_name, _options.BY_NAME[field_name].read(name, getattr(self, field_name)))
+        capacity, share = self._first_capacity, self._share(self.error_rate)
+        needed = bits_needed(capacity, share, choose_hashes(capacity, share)) // 8
+        if needed > MAX_LAYER_BYTES:
+            raise ConfigError(
+                f"{names['capacity']} = {self.capacity!r}: with {names['error_rate']} = {self.error_rate:g} a filter "
+                f"for so many would take {needed / 1e9:,.0f} GB, and at most {MAX_LAYER_BYTES / 1e9:.0f} GB are "
+                "allowed; set how many different requests the crawl is expected to meet, or a larger error rate"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that a new filter takes."""
+        return self.first_layer("", NO_IDENTITY, 0, 0.0).size.memory_bytes
+
+    @property
+    def generation(self) -> float | None:
+        """Seconds after which the newest layer has to make way for another; None: never."""
+        return self.ttl and self.ttl / GENERATIONS
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds after its creation at which a layer is deleted."""
+        return self.ttl * LIFETIME if self.ttl else float("inf")
+
+    def to_json(self, hash_key: int | None = None) -> str:
+        """Return the JSON of a new filter, with an epoch of its own and, without `hash_key`, a hash key of its own."""
+        epoch = secrets.randbelow((1 << layout.EPOCH_BITS) - 1) + 1
+        key = secrets.randbits(hashing.KEY_BITS) if hash_key is None else hash_key
+        return json.dumps({"format": FORMAT, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
+
+    def verify_stored(self, key: str, text: str) -> Identity:
+        """Return the identity of a stored filter.
+
+        Raises:
+            MismatchError: it has other parameters, or a newer format.
+            WrongTypeError: the text is not that of a filter.
+        """
+        try:
+            stored: dict[str, Any] = json.loads(text)
+            written_as, epoch = int(stored["format"]), int(stored["epoch"])
+            # Format 1 had no key: 0 gives its positions.
+            hash_key = int(stored.get("key", "0"), 16)
+        except DAMAGED:
+            raise WrongTypeError(f"the key {key!r} holds a hash that is not a filter: use another key") from None
+        if written_as > FORMAT:
+            raise MismatchError(
+                f"the filter at {key!r} has format {written_as}, and this scrapy-bloom knows formats up to "
+                f"{FORMAT}: upgrade scrapy-bloom here, or use another key"
+            )
+        differences = [
+            f"{name} = {mine!r} here, {stored.get(name)!r} in the stored filter"
+            for name, mine in asdict(self).items()
+            if stored.get(name) != mine
+        ]
+        if differences:
+            raise MismatchError(
+                f"the filter at {key!r} was made with other parameters: {'; '.join(differences)}. Use the stored "
+                "values, use another key, or start anew: in a crawl with SCHEDULER_FLUSH_ON_START = True, elsewhere "
+                "with flush=True"
+            )
+        return Identity(epoch, hash_key)
+
+    def first_layer(self, key: str, identity: Identity, index: int, now: float) -> Layer:
+        """Return the layer that begins a filter in which nothing is alive."""
+        return self._layer(key, identity, index, self._first_capacity, self._share(self.error_rate), now)
+
+    def next_layer(self, newest: Layer, error_rate: float, now: float) -> Layer:
+        """Return the layer that follows those alive, whose error rates together stay at `error_rate` at most."""
+        is_generation = not self.expansion or self.has_expired_generation(newest, now)
+        capacity = self._first_capacity if is_generation else newest.capacity * self.expansion
+        left = max(self.error_rate - error_rate, self.error_rate * _LEAST_LEFT)
+        share = self._share(left)
+        return self._layer(newest.key, newest.identity, newest.index + 1, capacity, share, now)
+
+    def _layer(  # noqa: PLR0917  # what a layer is stored with
+        self, key: str, identity: Identity, index: int, capacity: int, error_rate: float, now: float
+    ) -> Layer:
+        """Return a layer with room for the margin where another may follow, or for less where it would be too large."""
+        too_large = bits_needed(capacity, error_rate, choose_hashes(capacity, error_rate)) / 8 / MAX_LAYER_BYTES
+        capacity = math.floor(capacity / max(1.0, too_large))
+        roomy = math.ceil(capacity * (1 + MARGIN))
+        size = roomy_size(roomy, error_rate) if self.expansion else size_for(capacity, error_rate)
+        return Layer(key, index, identity, capacity, error_rate, size, now)
+
+    def _share(self, left: float) -> float:
+        """Return the error rate of a layer, of what the layers alive leave; all of it, where no other will follow.
+
+        The first takes three quarters of the filter's, and the one behind i full ones 3 / (i + 4) of what is left. So
+        layer i of a filter that only grows takes `18 / ((i + 1) (i + 2) (i + 3) (i + 4))` of the whole. That sums up to
+        1 over all i: the filter's error rate is kept however many there are. It is after Almeida et al., "Scalable
+        Bloom Filters", 2007, who halve it each time. That costs more bits in the first layer, and far more in the
+        twentieth. Where layers hold little, as generations do, more is left. A layer then takes as much as an earlier
+        one would.
+        """
+        if not self.expansion and not self.ttl:
+            return left
+        # That is 6 / (y^3 - y) of the whole, with y = i + 2: solved for y by a guess and Newton's method.
+        whole = 6 * self.error_rate / left
+        y: float = whole ** (1 / 3) + whole ** (-1 / 3) / 3
+        for _ in range(2):
+            y -= (y**3 - y - whole) / (3 * y**2 - 1)
+        return left * 3 / (y + 2)
+
+    @property
+    def _first_capacity(self) -> int:
+        """Items of a generation's first layer: its share of the capacity where it can grow, and else all of it."""
+        return -(-self.capacity // GENERATIONS) if self.ttl and self.expansion else self.capacity
+
+    def has_expired_generation(self, layer: Layer, now: float) -> bool:
+        """Return whether a layer's generation has ended."""
+        return self.generation is not None and now >= layer.created + self.generation

@@ -1,0 +1,216 @@
+"""Formulas: the size that a filter needs for its promise, and what its bits say about it. No input or output.
+
+Notation of the field: n items, m bits, k hashes, p the error rate, f the fill ratio (share of bits that are 1).
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+
+from scrapy_bloom.storage.layout import HEADER_BYTES
+
+MAX_SHARD_BYTES = 32 * 1024 * 1024
+# A layer is never larger: 1,024 of the largest shards, 34 GB.
+MAX_LAYER_BYTES = 1024 * MAX_SHARD_BYTES
+
+# The k with the fewest bits is about log2(1/p); a smaller one costs up to 5 % more bits and a third fewer operations.
+_BITS_ALLOWANCE = 1.05
+# What a server keeps beside a string's bytes in the same allocation; 64 also covers what Valkey embeds.
+_STRING_OVERHEAD = 64
+_SHARD_OVERHEAD = HEADER_BYTES + _STRING_OVERHEAD
+_SMALLEST_CLASS = 128
+# Below this a filter is not divided: rounding costs less than its keys would.
+_SMALLEST_SHARD_BYTES = 64 * 1024
+_MOST_SHARDS_BY_CHOICE = 48
+_ROUNDING_ALLOWANCE = 1.02
+# How exactly the number of items is told that were offered to a layer; a layer that is all ones does not tell it.
+_OFFERED_WITHIN = 0.5
+_MOST_ROUNDS = 50
+# Up to half full the series of the false positives is summed up: so many terms give it within 1e-9.
+_HALF_FULL = 0.5
+_TERMS = 30
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """The size of one layer: `bits` (m, all shards together), `hashes` (k) and `shards` (equal bitmaps)."""
+
+    hashes: int
+    bits: int
+    shards: int
+
+    @property
+    def shard_bits(self) -> int:
+        """Bits of one shard."""
+        return self.bits // self.shards
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of the string that holds one shard, its header included."""
+        return HEADER_BYTES + self.shard_bits // 8
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the server's allocator takes for all shards."""
+        return self.shards * size_class(self.shard_bytes + _STRING_OVERHEAD)
+
+
+def size_class(size: int) -> int:
+    """Return the bytes that jemalloc takes for `size` bytes. Its classes are four to a doubling: 128, 160, 192, 224, …
+
+    Source: jemalloc(3), "Size classes". On Redis 7.0 a string of exactly 32 MiB was seen to take 41.9 MB, and one of
+    33,554,000 bytes 33.6 MB.
+    """
+    if size <= _SMALLEST_CLASS:
+        return _SMALLEST_CLASS
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step
+
+
+def bits_needed(capacity: int, error_rate: float, hashes: int) -> int:
+    """Return the fewest bits that keep `error_rate` with `capacity` items and k `hashes`: ceil(-k n / ln(1 - p^(1/k))).
+
+    Source: Bloom (1970), solved for m with k fixed first, so that the promise is kept with a whole k.
+    """
+    return math.ceil(min(-hashes * float(capacity) / _log_of_zeros(error_rate, hashes), sys.float_info.max))
+
+
+def _log_of_zeros(error_rate: float, hashes: int) -> float:
+    """Return the logarithm of the share of bits that are 0 at an error rate: ln(1 - p^(1/k)).
+
+    Source of the two ways, exact for p close to 1 and close to 0: Maechler, "Computing log(1 - exp(-|a|))", 2012.
+    """
+    log_of_fill = math.log(error_rate) / hashes
+    if log_of_fill > -math.log(2):
+        return math.log(-math.expm1(log_of_fill))
+    return math.log1p(-math.exp(log_of_fill))
+
+
+def capacity_at(size: LayerSize, error_rate: float) -> float:
+    """Return the number of items that a layer holds before its error rate is this one: -m / k ln(1 - p^(1/k))."""
+    return -size.bits / size.hashes * _log_of_zeros(error_rate, size.hashes)
+
+
+def most_items(size: LayerSize, error_rate: float) -> int:
+    """Return the most items that may be new to a layer which keeps its error rate, however its bits happen to fall."""
+    offered = capacity_at(size, error_rate / spread_of_errors(size))
+    return math.floor(offered - false_positives_while_filling(size, offered))
+
+
+def false_positives_while_filling(size: LayerSize, offered: float) -> float:
+    """Return how many of the different items offered to an empty layer are expected to be called seen, setting no bits.
+
+    It is the integral of the error rate over the items. With f the fill at the end, it is m / k times the sum over
+    j > k of f^j / j. That is the tail of the logarithm's series, -ln(1 - f).
+    """
+    fill, hashes = min(fill_at(size, offered), 1 - 1 / size.bits), size.hashes
+    if fill > _HALF_FULL:
+        tail = -math.log1p(-fill) - sum(fill**j / j for j in range(1, hashes + 1))
+    else:
+        tail = sum(fill**j / j for j in range(hashes + 1, hashes + _TERMS))
+    return size.bits / hashes * tail
+
+
+def offered_items(size: LayerSize, new: float) -> float:
+    """Return how many items were offered to a layer, on which its fill depends, if so many were new to it."""
+    offered = new
+    for _ in range(_MOST_ROUNDS):
+        more = new + false_positives_while_filling(size, offered)
+        if more - offered < _OFFERED_WITHIN:
+            break
+        offered = more
+    return offered
+
+
+def spread_of_errors(size: LayerSize) -> float:
+    """Return the factor by which a layer's error rate f^k may be too large, by three standard deviations of f.
+
+    The fill of a bitmap varies from one to the next, noticeably so where the bitmap is small. The relative variance of
+    f is at most 1 / (2 m), so that the factor is `e^(3 k / sqrt(2 m))`. The mean of f^k is above the k-th power of the
+    mean of f by less than that. Source: Bose et al., "On the false-positive rate of Bloom filters", 2008.
+    """
+    return math.exp(3 * size.hashes / math.sqrt(2 * size.bits))
+
+
+def roomy_size(capacity: int, error_rate: float) -> LayerSize:
+    """Return the size of a layer that may hold `capacity` items by `most_items`, which leaves room for the spread."""
+    size, wanted = size_for(capacity, error_rate), capacity
+    while most_items(size, error_rate) < capacity:
+        size = size_for(wanted, error_rate / spread_of_errors(size))
+        wanted += math.ceil(wanted / 100)
+    return size
+
+
+def error_rate_at(size: LayerSize, count: float) -> float:
+    """Return the error rate with `count` items: (1 - e^(-k n / m))^k (Bloom 1970)."""
+    return float(fill_at(size, count) ** size.hashes)
+
+
+def fill_at(size: LayerSize, count: float) -> float:
+    """Return the expected share of bits that are 1 with `count` items: 1 - e^(-k n / m)."""
+    return -math.expm1(-size.hashes * count / size.bits)
+
+
+def error_rate_of_fill(fill: float, hashes: int) -> float:
+    """Return the error rate that a fill ratio means: f^k, whatever filled the filter."""
+    return float(fill**hashes)
+
+
+def count_of_fill(fill: float, size: LayerSize) -> int:
+    """Return the number of items that a fill ratio means: -m / k ln(1 - f) (Swamidass and Baldi 2007)."""
+    fullest = 1 - 1 / size.bits
+    return round(-size.bits / size.hashes * math.log1p(-min(fill, fullest)))
+
+
+def choose_hashes(capacity: int, error_rate: float) -> int:
+    """Return the smallest k whose bits are within 5 % of the best k's."""
+    most = max(1, math.ceil(-math.log2(error_rate))) + 1
+    bits = [bits_needed(capacity, error_rate, hashes) for hashes in range(1, most + 1)]
+    allowed = min(bits) * _BITS_ALLOWANCE
+    return next(k for k, needed in enumerate(bits, start=1) if needed <= allowed)
+
+
+def size_for(capacity: int, error_rate: float, max_shard_bytes: int = MAX_SHARD_BYTES) -> LayerSize:
+    """Return the size of a layer that holds `capacity` items at `error_rate`.
+
+    Shards end just under a size class of the allocator, none above `max_shard_bytes`; what the rounding leaves over
+    becomes bits. Of the numbers of shards the smallest is taken that wastes under 2 %, or else the one that wastes
+    least.
+    """
+    hashes = choose_hashes(capacity, error_rate)
+    data_bytes = -(-bits_needed(capacity, error_rate, hashes) // 8)
+    fewest = -(-data_bytes // (max_shard_bytes - HEADER_BYTES - _STRING_OVERHEAD))
+    while _rounded(hashes, data_bytes, fewest).shard_bytes > max_shard_bytes:
+        fewest += 1
+    most = max(fewest, min(_MOST_SHARDS_BY_CHOICE, data_bytes // _SMALLEST_SHARD_BYTES), 1)
+    best = _rounded(hashes, data_bytes, fewest)
+    for shards in range(fewest + 1, max(most, fewest + fewest // 2) + 1):
+        if best.bits <= data_bytes * 8 * _ROUNDING_ALLOWANCE:
+            break
+        best = min(best, _rounded(hashes, data_bytes, shards), key=lambda size: size.bits)
+    fewest_bytes = math.ceil(_fewest_shard_bits(capacity, error_rate, best.shards) / 8)
+    if best.shard_bits >= 8 * fewest_bytes:
+        return best
+    largest = LayerSize(hashes, 8 * best.shards * (_largest_class(max_shard_bytes) - _SHARD_OVERHEAD), best.shards)
+    return min(largest, _rounded(hashes, fewest_bytes * best.shards, best.shards), key=lambda size: size.bits)
+
+
+def _fewest_shard_bits(capacity: int, error_rate: float, shards: int) -> float:
+    """Return the bits of a shard with which items that share all positions are a tenth of the error rate at most.
+
+    Three words of a hash decide on the positions, so that n items meet a stranger's with a probability of n / m^3.
+    """
+    return float((10 * capacity / (shards * error_rate)) ** (1 / 3))
+
+
+def _rounded(hashes: int, data_bytes: int, shards: int) -> LayerSize:
+    """Return the size of `data_bytes` in equal `shards`, each rounded up to the end of its size class."""
+    bytes_a_shard = size_class(-(-data_bytes // shards) + _SHARD_OVERHEAD) - _SHARD_OVERHEAD
+    return LayerSize(hashes, bytes_a_shard * shards * 8, shards)
+
+
+def _largest_class(shard_bytes: int) -> int:
+    """Return the largest size class for a shard of at most so many bytes."""
+    longest = shard_bytes + _STRING_OVERHEAD
+    step = 1 << ((longest - 1).bit_length() - 3)
+    return longest // step * step

@@ -1,0 +1,1 @@
+"""Reports to a crawl on its filter: stats, log lines, warnings."""

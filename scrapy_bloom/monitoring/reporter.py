@@ -1,0 +1,138 @@
+"""The report to a crawl on its filter: a line at the start, stats while it runs, a line at the end."""
+
+import logging
+import time
+from typing import Any
+
+import redis
+from scrapy.statscollectors import StatsCollector
+
+from scrapy_bloom._text import as_expected_pages, as_size
+from scrapy_bloom.errors import BloomError, UnavailableError
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.info import FilterInfo
+from scrapy_bloom.monitoring import stats
+
+_SHOWN_EVERY_SECONDS = 0.1
+
+logger = logging.getLogger(__name__)
+
+
+class CrawlReporter:
+    """Tells a stats collector, if there is one, and the log about one filter."""
+
+    def __init__(self, bloom: BaseBloomFilter, collector: StatsCollector | None) -> None:
+        self._filter = bloom
+        self._collector = collector
+        self._dropped = 0
+        self._unpublished = 0
+        self._next = 0.0
+        self._info = bloom.info()
+        self._is_current = True
+
+    def start(self) -> None:
+        """Say what was opened."""
+        self._publish(self._info)
+        if self._filter.is_open:
+            logger.info("Opened the Bloom filter at %r: it holds %s", self._filter.key, _in_words(self._info))
+        else:
+            logger.info(
+                "Opened the Bloom filter at %r: it is new, and takes %s from the first request on, for a capacity of "
+                "%s at an error rate of %.2g",
+                self._filter.key,
+                as_size(self._info.memory_bytes),
+                f"{self._info.capacity:,}",
+                self._info.error_rate,
+            )
+        if self._info.estimated_count:
+            logger.info(
+                "What the filter at %r holds is not fetched again: this crawl goes on with it. To begin anew instead, "
+                "stop all of its workers, and start the first one with SCHEDULER_FLUSH_ON_START = True",
+                self._filter.key,
+            )
+
+    def count_filtered(self) -> None:
+        """Count a request that is dropped."""
+        self._dropped += 1
+        self._unpublished += 1
+        self.update()
+
+    def update(self) -> None:
+        """Show what the process does, a few times a second: a stats collector takes longer than a repeat does."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SHOWN_EVERY_SECONDS
+            self._show()
+
+    def _show(self) -> None:
+        self._publish(self._filter.counters)
+        if self._collector is not None and self._unpublished:
+            self._collector.inc_value(stats.FILTERED, self._unpublished)
+            self._unpublished = 0
+
+    def refresh(self) -> None:
+        """Show how full the filter is, unless it is cleared or its server is away: then what is known stays."""
+        if not self._filter.is_open:
+            return
+        try:
+            self._info = self._filter.info()
+            self._is_current = True
+        except (BloomError, redis.RedisError) as error:
+            self._is_current = False
+            # The time that was waited at the end of a crawl is nobody's setting.
+            cause = error.cause if isinstance(error, UnavailableError) else error
+            logger.warning("How full the filter at %r is cannot be told: %s", self._filter.key, cause)
+        self._publish(self._info)
+
+    def finish(self) -> None:
+        """Say what the filter did in this crawl."""
+        self.refresh()
+        self._show()
+        counters = self._filter.counters
+        missed = as_expected_pages(counters.expected_false_positives)
+        # A program that asks the dupefilter itself need not say what it drops.
+        repeats = max(self._dropped, counters.cache_hits)
+        logger.info(
+            "The Bloom filter at %r took %s new requests of this process and dropped %s repeats, %s of them "
+            "without asking Redis; that took %s round trips, and %s may have been missed. %s",
+            self._filter.key,
+            f"{counters.added:,}",
+            f"{repeats:,}",
+            f"{counters.cache_hits:,}",
+            f"{counters.round_trips:,}",
+            missed,
+            f"It holds {_in_words(self._info)}" if self._is_current else "How full it is cannot be told",
+        )
+        if self._info.estimated_error_rate > self._info.error_rate:
+            logger.warning(
+                "The filter at %r is too full: its error rate is %.2g now, and %.2g is allowed; this process has "
+                "probably missed %s. Begin a new one with a larger BLOOMFILTER_CAPACITY than %s, or one that may grow "
+                "(BLOOMFILTER_EXPANSION)",
+                self._filter.key,
+                self._info.estimated_error_rate,
+                self._info.error_rate,
+                missed,
+                self._info.capacity,
+            )
+
+    def _publish(self, shown: Any) -> None:
+        if self._collector is not None:
+            stats.publish(self._collector, shown)
+
+
+def warn_of_deleted_requests(waiting: int, queue: str) -> None:
+    """Warn that requests still wait in a queue that is deleted, with the filter: the crawl was stopped."""
+    logger.warning(
+        "%s requests that still waited in the queue %r are deleted, and the filter with them: set SCHEDULER_PERSIST = "
+        "True to keep both for a crawl that goes on",
+        f"{waiting:,}",
+        queue,
+    )
+
+
+def _in_words(info: FilterInfo) -> str:
+    return (
+        f"about {info.estimated_count:,} requests for a capacity of {info.capacity:,} "
+        f"({info.estimated_count / info.capacity:.0%}), error rate {info.estimated_error_rate:.2g} of "
+        f"{info.error_rate:.2g} allowed, {as_size(info.memory_bytes)} in {info.layers} layer(s)"
+    )

@@ -1,0 +1,21 @@
+"""The stats that a crawl shows: their names, and where each comes from."""
+
+from scrapy.statscollectors import StatsCollector
+
+from scrapy_bloom.filter.info import Counters, FilterInfo
+
+FILTERED = "dupefilter/filtered"
+RECOVERED = "bloomfilter/recovered"
+
+_PREFIX = "bloomfilter/"
+_FIELDS: dict[type, tuple[str, ...]] = {
+    Counters: ("added", "ambiguous", "cache_hits", "round_trips", "expected_false_positives"),
+    FilterInfo: ("fill_ratio", "estimated_count", "estimated_error_rate", "memory_bytes", "layers"),
+}
+NAMES = (FILTERED, RECOVERED, *(_PREFIX + field for fields in _FIELDS.values() for field in fields))
+
+
+def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:
+    """Set the stats that `source` has the values of."""
+    for field in _FIELDS[type(source)]:
+        stats.set_value(_PREFIX + field, getattr(source, field))

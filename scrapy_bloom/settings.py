@@ -1,0 +1,116 @@
+"""The BLOOMFILTER_* settings of a crawl, read once into a frozen dataclass; nothing reads them after that."""
+
+import difflib
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from scrapy.settings import BaseSettings
+
+from scrapy_bloom import _options
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.filter.parameters import FilterParameters
+
+PREFIX = "BLOOMFILTER_"
+SETTINGS = tuple(PREFIX + option.name.upper() for option in _options.OPTIONS)
+
+# What the forks of scrapy-redis ask for instead: mechanism, from which nobody can tell what it promises.
+_LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
+
+
+@dataclass(frozen=True)
+class BloomSettings:
+    """The BLOOMFILTER_* settings: each field is the setting of its name in capitals, without the prefix.
+
+    Attributes:
+        capacity: requests that the crawl is expected to meet.
+        error_rate: share of new requests that may be taken for seen, from 1e-15 to 1, which is excluded.
+        expansion: how many times larger each further layer is; 0: the filter never grows.
+        ttl: seconds for which a request is remembered at least; None: for ever.
+        cache_size: repeats that a worker remembers itself; 0: none.
+        retry_timeout: seconds for which a worker waits for a Redis that is away; 0: it does not wait.
+        batch_size: requests that `BloomScheduler` checks and queues at once.
+        lease: seconds of silence after which `BloomScheduler` puts back what a worker had leased.
+
+    Example:
+        >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
+        (5000, 100)
+    """
+
+    capacity: int = _options.CAPACITY.default
+    error_rate: float = _options.ERROR_RATE.default
+    expansion: int = _options.EXPANSION.default
+    ttl: float | None = _options.TTL.default
+    cache_size: int = _options.CACHE_SIZE.default
+    retry_timeout: float = _options.RETRY_TIMEOUT.default
+    batch_size: int = _options.BATCH_SIZE.default
+    lease: float = _options.LEASE.default
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> Self:
+        """Read and check the settings.
+
+        Args:
+            settings: those of a crawl; what is not set has its default.
+
+        Returns:
+            The values, checked one by one and together.
+
+        Raises:
+            ConfigError: one is not allowed, or is unknown; the text names it, its value and what is allowed.
+
+        Example:
+            >>> BloomSettings.from_settings(Settings({"BLOOMFILTER_CAPACITY": "1e8"})).capacity
+            100000000
+        """
+        _refuse_unknown(settings)
+        values: dict[str, Any] = {
+            option.name: option.read(name, settings[name])
+            for name, option in zip(SETTINGS, _options.OPTIONS, strict=True)
+            if name in settings
+        }
+        read = cls(**values)
+        # What the filter makes of them together is checked at once, too.
+        read.parameters()
+        return read
+
+    def parameters(self) -> FilterParameters:
+        """Choose from the settings what the workers of a filter must agree on.
+
+        Returns:
+            The parameters of the filter.
+
+        Example:
+            >>> BloomSettings(capacity=5000).parameters().memory_bytes
+            20480
+        """
+        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl, prefix=PREFIX)
+
+    def filter_options(self) -> dict[str, Any]:
+        """Choose the settings that are arguments of `BloomFilter`; the others are the scheduler's.
+
+        Returns:
+            The values by the names of the arguments.
+
+        Example:
+            >>> sorted(BloomSettings().filter_options())
+            ['cache_size', 'capacity', 'error_rate', 'expansion', 'retry_timeout', 'ttl']
+        """
+        return {name: value for name, value in asdict(self).items() if name not in ("batch_size", "lease")}
+
+
+def _refuse_unknown(settings: BaseSettings) -> None:
+    for name in settings:
+        if not isinstance(name, str) or not name.startswith(PREFIX) or name in SETTINGS:
+            continue
+        if name in _LEGACY_SETTINGS:
+            raise ConfigError(
+                f"{name} = {settings[name]!r}: scrapy-bloom sizes the filter by its purpose. Remove "
+                f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, how many different requests the "
+                f"crawl is expected to meet (default {_options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the "
+                f"share of new ones that may be taken for seen (default {_options.ERROR_RATE.default:g})"
+            )
+        nearest = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0)[0]
+        raise ConfigError(
+            f"{name} = {settings[name]!r}: there is no such setting; did you mean {nearest}? "
+            f"Known are {', '.join(SETTINGS)}"
+        )

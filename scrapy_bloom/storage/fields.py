@@ -1,0 +1,142 @@
+"""Operations on a filter's hash, each once: as a command, from a reply, and in memory."""
+
+from typing import Any, NamedTuple
+
+from scrapy_bloom._text import as_text
+from scrapy_bloom.storage import keys
+from scrapy_bloom.storage.base import Memory
+from scrapy_bloom.storage.scripts import load_script
+from scrapy_bloom.transport.commands import Command
+
+# They run when a filter is opened, grows or rotates.
+_LOAD, _RESTORE_FIELDS, _SET_FIELD_BESIDE_FILTER = (
+    load_script(__package__, name) for name in ("load", "restore_fields", "set_field_beside_filter")
+)
+
+
+class Snapshot(NamedTuple):
+    """A look at the filter's key: its type (`none`: nothing is there), size of a set, the server's time, the fields."""
+
+    kind: str
+    members: int
+    now: float
+    fields: dict[str, str]
+
+
+class Load(NamedTuple):
+    """Read the filter's key. Returns a `Snapshot`."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _LOAD, 1, self.key)
+
+    def parse_reply(self, raw: Any) -> Snapshot:
+        kind, (seconds, microseconds), content = raw
+        kind, now = as_text(kind), int(seconds) + int(microseconds) / 1e6
+        if kind == "set":
+            return Snapshot(kind, int(content[0]), now, {})
+        texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in content]
+        return Snapshot(kind, 0, now, dict(zip(texts[::2], texts[1::2], strict=True)))
+
+    def apply(self, memory: Memory) -> Snapshot:
+        fields = memory.hashes.get(self.key, {})
+        return Snapshot("hash" if fields else "none", 0, memory.now(), dict(fields))
+
+
+class SetFieldIfAbsent(NamedTuple):
+    """Set a field of the filter's hash unless it is there. Returns whether it was set."""
+
+    key: str
+    field: str
+    value: str
+
+    def command(self) -> Command:
+        return Command("HSETNX", self.key, self.field, self.value)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.setdefault(self.key, {})
+        is_new = self.field not in fields
+        fields.setdefault(self.field, self.value)
+        return is_new
+
+
+class DeleteField(NamedTuple):
+    """Delete a field of the filter's hash. Returns whether it was there."""
+
+    key: str
+    field: str
+
+    def command(self) -> Command:
+        return Command("HDEL", self.key, self.field)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        return memory.hashes.get(self.key, {}).pop(self.field, None) is not None
+
+
+class Unlink(NamedTuple):
+    """Delete a key without blocking the server. Returns whether it was there."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("UNLINK", self.key)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields, string = memory.hashes.pop(self.key, None), memory.strings.pop(self.key, None)
+        return bool(fields) or string is not None
+
+
+class SetFieldBesideFilter(NamedTuple):
+    """Set a field unless it is there, and only if the hash is still that of `filter`. Returns whether it was set."""
+
+    key: str
+    field: str
+    value: str
+    filter: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _SET_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        is_put = fields.get(keys.FILTER_FIELD) == self.filter and self.field not in fields
+        if is_put:
+            fields[self.field] = self.value
+        return is_put
+
+
+class RestoreFields(NamedTuple):
+    """Set those fields that a hash lacks, if it lacks `field`. Returns whether it lacked it."""
+
+    key: str
+    field: str
+    fields: tuple[tuple[str, str], ...]
+
+    def command(self) -> Command:
+        return Command(
+            "EVAL", _RESTORE_FIELDS, 1, self.key, self.field, *(part for field in self.fields for part in field)
+        )
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.setdefault(self.key, {})
+        if self.field in fields:
+            return False
+        for name, value in self.fields:
+            fields.setdefault(name, value)
+        return True

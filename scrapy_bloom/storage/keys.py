@@ -1,0 +1,46 @@
+"""The names of a filter's keys and hash fields; they are made here and nowhere else."""
+
+import re
+
+FILTER_FIELD = "filter"
+_LAYER_PREFIX = "layer:"
+_CREDIT_PREFIX = "credit:"
+
+
+def layer_field(layer: int) -> str:
+    """Return the field of the filter's hash that describes a layer."""
+    return f"{_LAYER_PREFIX}{layer}"
+
+
+def layer_of_field(field: str) -> int | None:
+    """Return the layer that a field describes, or None for a field that describes none."""
+    number = field.removeprefix(_LAYER_PREFIX)
+    return int(number) if number != field and number.isdecimal() else None
+
+
+def credit_field(layer: int, epoch: int) -> str:
+    """Return the field of the filter's hash that counts the room of a layer that was given away.
+
+    The epoch is a part of the name: what is asked of a filter that was replaced finds no counter.
+    """
+    return f"{_CREDIT_PREFIX}{layer}:{epoch}"
+
+
+def is_field(field: str) -> bool:
+    """Return whether a field of a hash is one of a filter's."""
+    return field == FILTER_FIELD or layer_of_field(field) is not None or is_credit_field(field)
+
+
+def is_credit_field(field: str) -> bool:
+    """Return whether a field counts the room of a layer."""
+    return field.startswith(_CREDIT_PREFIX)
+
+
+def shard_key(key: str, layer: int, shard: int) -> str:
+    """Return the key of the string that holds one shard."""
+    return f"{key}:{layer}:{shard}"
+
+
+def is_key_of(filter_key: str, key: str) -> bool:
+    """Return whether a key is that of a filter's hash, or of one of its shards."""
+    return key == filter_key or re.fullmatch(rf"{re.escape(filter_key)}:\d+:\d+", key) is not None

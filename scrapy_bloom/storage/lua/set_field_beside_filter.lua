@@ -1,0 +1,3 @@
+-- Sets the field ARGV[1] to ARGV[2] unless it is there, if the hash KEYS[1] is still that of the filter ARGV[3].
+if redis.call('HGET', KEYS[1], 'filter') ~= ARGV[3] then return 0 end
+return redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])

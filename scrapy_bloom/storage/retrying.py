@@ -1,0 +1,32 @@
+"""The store that waits for a server that is away."""
+
+from collections.abc import Sequence
+
+from scrapy_bloom.storage.base import Operation, Results, Store
+from scrapy_bloom.transport.failures import FAULTS, NOT_EXECUTED_ERRORS
+from scrapy_bloom.transport.retry import retry_until
+
+
+class RetryingStore:
+    """Retries on another store for up to `timeout` seconds, which may be set anew."""
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self.timeout = timeout
+        self._store = store
+
+    def execute(self, operations: Sequence[Operation]) -> Results:
+        """Carry out operations, again if need be; their results are then `retried`."""
+        retried = False
+
+        def attempt() -> Results:
+            nonlocal retried
+            try:
+                results = self._store.execute(operations)
+            except FAULTS as error:
+                # A server that says so has not executed the operation; of several, others may have been.
+                retried = retried or len(operations) > 1 or not isinstance(error, NOT_EXECUTED_ERRORS)
+                raise
+            results.retried = retried
+            return results
+
+        return retry_until(attempt, self.timeout)

@@ -1,0 +1,137 @@
+"""Operations on a whole shard, each once: as a command, from a reply, and in memory.
+
+A shard is told from a stranger's string by its first 8 bytes and its length. Those of a shard say that it is alive, and
+no shard is shorter than the shortest. Those that a late write left behind are zeros, but for the bit that seals. A
+shard may be longer than it was made: a late write of another filter's worker goes where its own shard was longer.
+"""
+
+from typing import Any, NamedTuple
+
+from scrapy_bloom._text import as_text
+from scrapy_bloom.storage import layout
+from scrapy_bloom.storage.base import Memory
+from scrapy_bloom.storage.bits import header_of, set_bit
+from scrapy_bloom.storage.layout import HEADER_BYTES, SHORTEST_SHARD_BYTES
+from scrapy_bloom.storage.scripts import load_script
+from scrapy_bloom.transport.commands import Command
+
+_ALIVE_AND_SEALED = layout.live(0) >> layout.EPOCH_BITS
+
+# The kinds of what is at a key: nothing, a shard (of any filter, or what a late write left), or something foreign.
+ABSENT, SHARD, FOREIGN = "absent", "shard", "foreign"
+# The outcomes of making a shard: it was made, was there already, or does not fit; or what is there is FOREIGN.
+MADE, PRESENT, FULL = "made", "present", "full"
+
+_INSPECT_SHARD, _CREATE_SHARD, _DELETE_SHARD = (
+    load_script(__package__, "shard", name) for name in ("inspect_shard", "create_shard", "delete_shard")
+)
+
+
+class Inspection(NamedTuple):
+    """The kind of what is at a shard's key, and the `identity` of its header, or 0."""
+
+    kind: str
+    identity: int
+
+
+class InspectShard(NamedTuple):
+    """Look what is at a shard's key, as one who may use bits. Returns an `Inspection`."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _INSPECT_SHARD, 1, self.key)
+
+    def parse_reply(self, raw: Any) -> Inspection:
+        return Inspection(as_text(raw[0]), int(raw[1]))
+
+    def apply(self, memory: Memory) -> Inspection:
+        kind = _kind(memory, self.key)
+        return Inspection(kind, layout.identity(header_of(memory, self.key)) if kind == SHARD else 0)
+
+
+class Creation(NamedTuple):
+    """The outcome of making a shard; where it does not fit, also the bytes that the server uses and its limit."""
+
+    outcome: str
+    used: int
+    limit: int
+
+
+class CreateShard(NamedTuple):
+    """Make a shard of `size` bytes, all bits 0, unless it is alive and of this epoch. Returns a `Creation`."""
+
+    key: str
+    size: int
+    epoch: int
+    sealed: bool
+
+    def command(self) -> Command:
+        flags = _ALIVE_AND_SEALED | self.sealed
+        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags)
+
+    def parse_reply(self, raw: Any) -> Creation:
+        return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))
+
+    def apply(self, memory: Memory) -> Creation:
+        if _kind(memory, self.key) == FOREIGN:
+            return Creation(FOREIGN, 0, 0)
+        identity = layout.identity(header_of(memory, self.key))
+        if identity in (layout.live(self.epoch), layout.sealed(self.epoch)):
+            return Creation(PRESENT, 0, 0)
+        made = (layout.sealed if self.sealed else layout.live)(self.epoch)
+        start = (made << layout.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
+        memory.strings[self.key] = bytearray(start.ljust(self.size, b"\0"))
+        return Creation(MADE, 0, 0)
+
+
+class DeleteShard(NamedTuple):
+    """Delete a shard without blocking the server, or what a late write left there, but nothing foreign.
+
+    With an `epoch`, only a shard of that one is deleted; what a late write left is of epoch 0. Returns whether
+    something was deleted.
+    """
+
+    key: str
+    epoch: int | None = None
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_SHARD, 1, self.key, "" if self.epoch is None else self.epoch)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        if _kind(memory, self.key) != SHARD:
+            return False
+        epoch = layout.identity(header_of(memory, self.key)) & ((1 << layout.EPOCH_BITS) - 1)
+        if self.epoch not in (None, epoch):
+            return False
+        del memory.strings[self.key]
+        return True
+
+
+class SealShard(NamedTuple):
+    """Seal a shard: it takes no additions any more. Returns the header that it had."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("BITFIELD", self.key, "GET", "i64", 0, "SET", "u1", layout.SEALED_BIT, 1)
+
+    def parse_reply(self, raw: Any) -> int:
+        return int(raw[0])
+
+    def apply(self, memory: Memory) -> int:
+        before = header_of(memory, self.key)
+        set_bit(memory, self.key, layout.SEALED_BIT)
+        return before
+
+
+def _kind(memory: Memory, key: str) -> str:
+    if key in memory.strings:
+        start, length = bytes(memory.strings[key][:HEADER_BYTES]), len(memory.strings[key])
+        is_late = start[:1] in (b"\0", b"\1") and not any(start[1:])
+        is_shard = start[:1] in (b"\2", b"\3") and start[6:] == bytes(2)
+        return SHARD if is_late or (is_shard and length >= SHORTEST_SHARD_BYTES) else FOREIGN
+    return FOREIGN if key in memory.hashes else ABSENT

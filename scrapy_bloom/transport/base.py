@@ -1,0 +1,73 @@
+"""The needed part of a Redis client, and the transport that suits each kind."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis import Redis
+
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.pooled import PooledTransport
+from scrapy_bloom.transport.sequential import SequentialTransport
+
+# The characters of our own replies.
+_ASCII = bytes(range(32, 127))
+
+
+class Client(Protocol):
+    """A Redis client: `redis.Redis`, `redis.RedisCluster` and what behaves like them."""
+
+    def execute_command(self, *args: Any) -> Any:
+        """Send one command and return its reply."""
+
+
+class Transport(Protocol):
+    """Carries commands to a server and replies back. It never sends anything twice."""
+
+    def execute(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
+        """Send commands in their order and return their replies; raise the first error among them.
+
+        A `transaction` is all or nothing on one server. In a cluster it only keeps the order: the commands before a
+        failed one are executed, those after it are not.
+        """
+
+
+def transport_for(client: Any) -> Transport:
+    """Return the transport for a client: one round trip for all commands, where one pooled connection takes them all.
+
+    Raises:
+        ConfigError: the client cannot work.
+    """
+    require_usable(client)
+    is_plain = type(client).execute_command is Redis.execute_command and client.connection is None
+    return PooledTransport(client) if is_plain else SequentialTransport(client)
+
+
+def require_usable(client: Any) -> Any:
+    """Return the client, before anything is sent; an error shows no more of it than its type.
+
+    Raises:
+        ConfigError: the client is asynchronous or no client, or decodes replies by an encoding without ASCII.
+    """
+    execute = getattr(client, "execute_command", None)
+    if execute is None or inspect.iscoroutinefunction(execute):
+        raise ConfigError(
+            f"server = {type(client).__module__}.{type(client).__qualname__}: must be a client that answers when it is "
+            "called; pass a redis.Redis or redis.RedisCluster, in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}"
+        )
+    encoder = client.get_encoder() if hasattr(client, "get_encoder") else None
+    if encoder is not None and encoder.decode_responses and not _keeps_ascii(encoder.encoding):
+        raise ConfigError(
+            f"encoding = {encoder.encoding!r}: must be one in which ASCII is ASCII, where replies are decoded; pass "
+            "encoding='utf-8', or decode_responses=False (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in "
+            "settings)"
+        )
+    return client
+
+
+def _keeps_ascii(encoding: str) -> bool:
+    try:
+        return _ASCII.decode(encoding) == _ASCII.decode("ascii")
+    except (LookupError, ValueError):
+        return False

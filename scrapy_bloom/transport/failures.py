@@ -1,0 +1,77 @@
+"""Which errors of a server are transient, which are refusals, and what to do about those."""
+
+from collections.abc import Callable
+
+from redis import exceptions
+
+# Everything that redis-py raises of a server; RedisClusterException is no RedisError.
+FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
+# LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
+TRANSIENT_ERRORS = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.TryAgainError,
+    exceptions.ClusterError,
+    exceptions.RedisClusterException,
+)
+# Those of them by which a server says that it did not execute a command.
+NOT_EXECUTED_ERRORS = (
+    exceptions.BusyLoadingError,
+    exceptions.ReadOnlyError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+)
+
+_LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
+_PERMISSION = (
+    "allow BITFIELD, BITCOUNT, EVAL, HSETNX, HDEL and UNLINK on the filter's keys, and with BloomScheduler ZADD, ZREM, "
+    "ZRANGE, ZCARD, SADD, SREM, SET, EXISTS, EXPIRE, EVAL, UNLINK, MULTI and EXEC on the queue's"
+)
+_MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
+_OLD_SERVER = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
+_WRONG_TYPE = (
+    "a key that is needed holds something else: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
+)
+_UNKNOWN = "see what it says"
+
+Matches = Callable[[Exception, str], bool]
+
+
+def _is(*kinds: type[Exception]) -> Matches:
+    return lambda error, _: isinstance(error, kinds)
+
+
+def _says(*parts: str) -> Matches:
+    return lambda _, text: all(part in text for part in parts)
+
+
+# What to do about an error, by the first row that matches; None: it is transient, and worth waiting for. Authentication
+# errors are ConnectionErrors, so that they stand first. A command that a script may not run is an error like any other
+# for Valkey and Redis, and told by its text alone.
+_CASES: tuple[tuple[Matches, str | None], ...] = (
+    (_is(exceptions.AuthenticationError, exceptions.AuthorizationError), _LOGIN),
+    (_is(exceptions.NoPermissionError), _PERMISSION),
+    (_is(exceptions.OutOfMemoryError), _MEMORY),
+    (_is(*TRANSIENT_ERRORS), None),
+    (_says("NOREPLICAS"), None),
+    (_says("unknown command", "HELLO"), _OLD_SERVER),
+    (_says("ACL failure"), _PERMISSION),
+    (_says("can't run this command"), _PERMISSION),
+    (_says("WRONGTYPE"), _WRONG_TYPE),
+)
+
+
+def advice_for(error: Exception) -> str | None:
+    """Return what to do about an error that waiting does not change, or None for a transient one."""
+    text = describe(error)
+    return next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)
+
+
+def describe(error: Exception) -> str:
+    """Return the kind of an error and its text without the command, in which there may be a password.
+
+    redis-py puts the command before the text of a pipeline's error. A server puts one that it does not know behind.
+    """
+    text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0]
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,116 @@
+"""Retries with backoff, and a circuit breaker: what is done while a server is away.
+
+redis-py sends a command again when its reply was lost, in silence, and the second reply then says "seen". So its own
+retries are turned off, and what is retried here is marked as such: only the filter knows what that means.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from redis import BlockingConnectionPool
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
+
+logger = logging.getLogger(__name__)
+
+# Seconds.
+_INITIAL_BACKOFF = 0.05
+_MAX_BACKOFF = 2.0
+_PROBE_INTERVAL = 0.4
+
+T = TypeVar("T")
+
+
+class RedisAwayError(Exception):
+    """Raised by a `CircuitBreaker` that is open; nothing was sent, or nobody knows whether it arrived."""
+
+
+def disable_client_retries(client: Any) -> Any:
+    """Return the client, with redis-py's own retries turned off; a client of another kind is left as it is."""
+    pool, never = getattr(client, "connection_pool", None), Retry(NoBackoff(), 0)
+    if isinstance(pool, BlockingConnectionPool):
+        # It inherits a set_retry that looks for its connections where it has none (redis-py 6 to 8).
+        pool.connection_kwargs["retry"] = never
+        for connection in pool._connections:
+            connection.retry = never
+    elif hasattr(client, "set_retry"):
+        client.set_retry(never)
+    return client
+
+
+def retry_until(attempt: Callable[[], T], timeout: float) -> T:
+    """Call `attempt` until it succeeds, with exponential backoff, for at most `timeout` seconds. Blocks.
+
+    Returns:
+        The result of `attempt`.
+
+    Raises:
+        UnavailableError: Redis was away for the whole `timeout`.
+        RefusedError: Redis answered with an error that retrying cannot mend.
+    """
+    begin, backoff = time.monotonic(), _INITIAL_BACKOFF
+    while True:
+        try:
+            result = attempt()
+        except FAULTS as error:
+            advice = advice_for(error)
+            if advice is not None:
+                raise RefusedError(f"Redis refused a command ({describe(error)}): {advice}") from None
+            waited = time.monotonic() - begin
+            if waited >= timeout:
+                raise UnavailableError(timeout, describe(error)) from None
+            if backoff == _INITIAL_BACKOFF:
+                logger.warning("Redis is away (%s): waiting for up to %g s", describe(error), timeout)
+            time.sleep(min(_jittered(backoff), timeout - waited))
+            backoff = min(2 * backoff, _MAX_BACKOFF)
+        else:
+            if backoff != _INITIAL_BACKOFF:
+                logger.warning("Redis is back after %.1f s", time.monotonic() - begin)
+            return result
+
+
+class CircuitBreaker:
+    """Keeps calls from an absent server. After a failure it is open: calls fail at once, without the network.
+
+    About twice a second one call is let through as a probe (half-open). When it succeeds, the breaker closes.
+    """
+
+    def __init__(self) -> None:
+        self._open_since: float | None = None
+        self._next_probe = 0.0
+
+    def call(self, work: Callable[[], T], on_recovery: Callable[[], object]) -> T:
+        """Return the result of `work`; a probe calls `on_recovery` before it.
+
+        Raises:
+            RedisAwayError: the breaker is open, or opens now.
+            RefusedError: Redis answered with an error that retrying cannot mend.
+        """
+        now = time.monotonic()
+        if now < self._next_probe:
+            raise RedisAwayError
+        try:
+            if self._open_since is not None:
+                retry_until(on_recovery, 0)
+            result = retry_until(work, 0)
+        except UnavailableError as error:
+            if self._open_since is None:
+                self._open_since = now
+                logger.warning("Redis is away (%s): the crawl pauses until it is back", error.cause)
+            self._next_probe = time.monotonic() + _jittered(_PROBE_INTERVAL)
+            raise RedisAwayError from None
+        if self._open_since is not None:
+            logger.warning("Redis is back after %.1f s: the crawl goes on", now - self._open_since)
+            self._open_since = None
+        return result
+
+
+def _jittered(seconds: float) -> float:
+    """Return these seconds and up to half as many: workers that noticed an outage together do not retry together."""
+    return seconds * random.uniform(1, 1.5)  # noqa: S311  # no secret

@@ -1,0 +1,25 @@
+"""The transport for clusters and for wrapped clients: one command at a time."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from scrapy_bloom.transport.commands import Command
+
+
+class _Executes(Protocol):
+    def execute_command(self, *args: Any) -> Any: ...
+
+
+class SequentialTransport:
+    """Sends each command by the client's own `execute_command`, and waits for its reply.
+
+    redis-py's pipeline for a cluster keeps no order between nodes. It also sends commands again when a reply was lost,
+    in silence, which cannot be turned off.
+    """
+
+    def __init__(self, client: _Executes) -> None:
+        self._client = client
+
+    def execute(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:  # noqa: ARG002  # see below
+        """Send commands one by one; none follows a failed one, which is all that a transaction has here."""
+        return [self._client.execute_command(*command.arguments) for command in commands]

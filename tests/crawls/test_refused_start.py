@@ -1,0 +1,215 @@
+"""A crawl that is refused at its start ends with one line that says why, and with an exit code that is not 0."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from devtools.crawl_process import LIMIT, ROOT
+from devtools.servers import free_port
+from scrapy_bloom import BloomFilter
+from tests.support import crawling
+from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
+from tests.support.servers import Server
+
+BLOOM_SCHEDULER = "scrapy_bloom.BloomScheduler"
+pytestmark = pytest.mark.crawl
+
+SPIDER = """
+import scrapy
+
+class RefusedSpider(scrapy.Spider):
+    name = "refused"
+    start_urls = ["http://127.0.0.1:1/"]
+"""
+SCRIPT = """
+import json
+import sys
+from scrapy.crawler import CrawlerProcess
+from spider import RefusedSpider
+
+taken = []
+process = CrawlerProcess(json.loads(sys.argv[1]))
+process.crawl(RefusedSpider).addErrback(taken.append)
+process.start()
+error = taken[0].value
+while error is not None:
+    print(type(error).__name__, error)
+    error = error.__context__
+"""
+
+Settings = dict[str, object]
+
+
+def run(directory: Path, *command: str, project: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python with the spider at hand, and outside every project but this one."""
+    (directory / "spider.py").write_text(SPIDER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(directory))), "SCRAPY_PROJECT": project}
+    environment["SCRAPY_SETTINGS_MODULE"] = project
+    return subprocess.run(
+        [sys.executable, *command],
+        check=False,
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+
+
+def with_runspider(directory: Path, settings: Settings) -> subprocess.CompletedProcess[str]:
+    """`scrapy runspider`."""
+    options = chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items())
+    return run(directory, "-m", "scrapy", "runspider", "spider.py", *options)
+
+
+def in_a_project(directory: Path, settings: Settings) -> subprocess.CompletedProcess[str]:
+    """`scrapy crawl`."""
+    (directory / "project.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    return run(directory, "-m", "scrapy", "crawl", "refused", project="project")
+
+
+WAYS = {"runspider": with_runspider, "project": in_a_project}
+
+
+def stored_settings(server: Server, key: str, scheduler: str) -> Settings:
+    """The settings that all these crawls have."""
+    return {
+        "SCHEDULER": scheduler,
+        "DUPEFILTER_CLASS": BLOOM,
+        "REDIS_URL": server.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "SPIDER_MODULES": "spider",
+        "TELNETCONSOLE_ENABLED": False,
+    }
+
+
+def refusal(kind: str, server: Server, key: str) -> tuple[Settings, str]:
+    """The settings with which a crawl is refused so, and a part of what is said of it; the reason is stored."""
+    with server.client() as client:
+        if kind == "setting":
+            return {"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = "
+        if kind == "wrong type":
+            client.sadd(key, "a member")
+            return {}, f"the key {key!r} holds a SET of 1 members"
+        if kind == "mismatch":
+            BloomFilter(client, key, capacity=77)
+            return {}, "capacity = 1000000 here, 77 in the stored filter"
+        if kind == "refused":
+            client.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-eval", "-hsetnx"])
+            url = f"redis://{key.replace(':', '%3A')}:x@127.0.0.1:{server.port}"
+            return {"REDIS_URL": url}, "Redis refused a command"
+    url = f"redis://127.0.0.1:{free_port()}"
+    return {"REDIS_URL": url, "BLOOMFILTER_RETRY_TIMEOUT": 0.2}, "BLOOMFILTER_RETRY_TIMEOUT = 0.2"
+
+
+def assert_refused(ended: subprocess.CompletedProcess[str], part: str) -> None:
+    """The last line is ours, and no other."""
+    assert ended.returncode == crawling.REFUSED_EXIT_CODE
+    lines = ended.stderr.splitlines()
+    ours = [line for line in lines if line.startswith("scrapy_bloom: ")]
+    assert ours == lines[-1:], ended.stderr[-3000:]
+    assert part in ours[0]
+
+
+EVERYWHERE = [
+    (scheduler, way, kind)
+    for scheduler in (REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER)
+    for way in WAYS
+    for kind in ("setting", "wrong type")
+]
+# scrapy-redis's Scheduler itself does not start without a Redis.
+FURTHER = [
+    (BLOOM_SCHEDULER, "runspider", "mismatch"),
+    (BLOOM_SCHEDULER, "runspider", "refused"),
+    (BLOOM_SCHEDULER, "project", "away"),
+    (OWN_SCHEDULER, "runspider", "away"),
+    (REDIS_SCHEDULER, "runspider", "mismatch"),
+    (REDIS_SCHEDULER, "project", "refused"),
+]
+
+
+@pytest.mark.parametrize("case", [*EVERYWHERE, *FURTHER], ids="-".join)
+def test_last_line(case: tuple[str, str, str], valkey: Server, key: str, tmp_path: Path) -> None:
+    """The last line names what was refused, under each scheduler, in a project and without one."""
+    scheduler, way, kind = case
+    settings, part = refusal(kind, valkey, key)
+    ended = WAYS[way](tmp_path, {**stored_settings(valkey, key, scheduler), **settings})
+    assert_refused(ended, part)
+    if scheduler != REDIS_SCHEDULER:  # which is closed by the engine before it has a dupefilter, and does not expect it
+        assert "AttributeError" not in ended.stderr
+
+
+CIRCUMSTANCES: dict[str, Settings] = {
+    "a log file": {"LOG_FILE": "crawl.log"},
+    "no log": {"LOG_ENABLED": False},
+    "another reactor": {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
+}
+
+
+@pytest.mark.parametrize("scheduler", [REDIS_SCHEDULER, BLOOM_SCHEDULER])
+@pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
+def test_circumstances(circumstance: str, scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Wherever the log goes, and whatever runs the crawl, the line is on the screen."""
+    settings, part = refusal("setting", valkey, key)
+    settings |= stored_settings(valkey, key, scheduler) | CIRCUMSTANCES[circumstance]
+    ended = with_runspider(tmp_path, settings)
+    assert_refused(ended, part)
+    if "LOG_FILE" in settings:
+        assert ended.stderr.count("\n") == 1
+        assert part in (tmp_path / "crawl.log").read_text()
+
+
+@pytest.mark.parametrize("scheduler", [REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER])
+def test_script(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A script that runs crawls by itself gets the error, says what it wants of it, and ends as it wants."""
+    settings, part = refusal("setting", valkey, key)
+    settings |= stored_settings(valkey, key, scheduler)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ended = run(tmp_path, "script.py", json.dumps(settings))
+    assert ended.returncode == 0, ended.stderr
+    assert [line for line in ended.stdout.splitlines() if line.startswith("ConfigError") and part in line]
+    assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
+
+
+def test_scrapys_command_line_as_a_script(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The line is there also where `scrapy.cmdline` is run as `__main__`, as by a development environment."""
+    settings, part = refusal("setting", valkey, key)
+    settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
+    options = chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items())
+    assert_refused(run(tmp_path, "-m", "scrapy.cmdline", "runspider", "spider.py", *options), part)
+
+
+RECOVERING = """
+from scrapy_bloom import BloomError, BloomScheduler
+
+class Recovering(BloomScheduler):
+    def open(self, spider):
+        try:
+            super().open(spider)
+        except BloomError:
+            self.server.delete(spider.settings["SCHEDULER_DUPEFILTER_KEY"])
+            super().open(spider)
+"""
+
+
+def test_refusal_that_was_caught(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that starts all the same, since the error was caught, has nothing told of it at its end."""
+    settings, _ = refusal("wrong type", valkey, key)
+    (tmp_path / "recovering.py").write_text(RECOVERING)
+    settings |= stored_settings(valkey, key, "recovering.Recovering") | {"RETRY_ENABLED": False}
+    ended = with_runspider(tmp_path, settings)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
+
+
+def test_crawl_that_is_not_refused(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that can start says nothing of the kind, and ends well."""
+    ended = with_runspider(tmp_path, {**stored_settings(valkey, key, BLOOM_SCHEDULER), "RETRY_ENABLED": False})
+    assert ended.returncode == 0
+    assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []

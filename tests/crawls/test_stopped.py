@@ -1,0 +1,89 @@
+"""A crawl that is stopped by Ctrl-C and may not be gone on with: what is deleted is told, once."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from scrapy_redis.queue import PriorityQueue
+
+from tests.support.pages import tree
+from tests.support.scenario import (
+    FILTER_ALONE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    Kind,
+    assert_ended_well,
+    complaints_in,
+    keys_of,
+    scene,
+)
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.crawl
+
+KINDS = {"BloomScheduler": OURS, "the filter alone": FILTER_ALONE}
+
+
+class Uncounted(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
+    """A queue of a user's that can be counted at the start alone."""
+
+    counted = 0
+
+    def __len__(self) -> int:
+        self.counted += 1
+        if self.counted > 2:
+            raise RuntimeError("nobody knows")
+        return int(super().__len__())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_waits_is_deleted(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """One warning says how many requests go, and which setting keeps them; nothing of the crawl is left."""
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        worker = played.start("worker", KINDS[kind])
+        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
+        ended = worker.wait()
+    (warning,) = complaints_in(ended.log)
+    told = warning.partition("WARNING: ")[2]
+    assert 0 < int(told.split()[0]) < PAGES
+    assert f"still waited in the queue '{key}:queue' are deleted" in told
+    assert "SCHEDULER_PERSIST = True" in told
+    with valkey.client() as client:
+        assert keys_of(client, key) == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stays(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """With SCHEDULER_PERSIST there is nothing to warn of."""
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        worker = played.start("worker", KINDS[kind], SCHEDULER_PERSIST=True)
+        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
+        ended = worker.wait()
+    assert complaints_in(ended.log) == []
+    with valkey.client() as client:
+        assert client.zcard(f"{key}:queue") > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("further", [{}, {"SCHEDULER_FLUSH_ON_START": True}], ids=["as it is", "begun anew"])
+def test_finished_crawl_is_silent(kind: str, further: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that ends by itself has nothing left, and deletes an earlier one's requests only where it was told to."""
+    with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
+        if further:
+            client.zadd(f"{key}:queue", {"of an earlier crawl": 1})
+        ended = played.crawl({**KINDS[kind], **further})
+        assert played.missed == set()
+    assert_ended_well(ended)
+    assert complaints_in(ended.log) == []
+
+
+def test_what_cannot_be_counted_is_deleted_all_the_same(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A queue that cannot say how many wait is deleted, and the filter with it."""
+    kind: Kind = {**FILTER_ALONE, "SCHEDULER_QUEUE_CLASS": f"{Uncounted.__module__}.{Uncounted.__qualname__}"}
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        worker = played.start("worker", kind)
+        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
+        worker.wait()
+    with valkey.client() as client:
+        assert keys_of(client, key) == set()

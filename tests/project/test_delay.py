@@ -1,0 +1,108 @@
+"""The proxy of `python -m benchmarks distance` delays, and does nothing else."""
+
+import os
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from benchmarks.harness.delay import delaying, ping
+from devtools.waiting import until
+from tests.support.servers import Server
+
+SECONDS = 0.02
+TURNS = 20
+
+
+def took(client: redis.Redis, commands: int) -> float:
+    """Seconds that a pipeline of so many commands takes, the least of several."""
+    found = []
+    for _ in range(TURNS):
+        pipeline = client.pipeline(transaction=False)
+        for number in range(commands):
+            pipeline.echo(str(number))
+        started = time.perf_counter()
+        assert pipeline.execute() == [str(number).encode() for number in range(commands)]
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def test_each_way_takes_longer_by_the_delay(valkey: Server) -> None:
+    """A round trip takes twice the delay, and one of a thousand commands not a thousand times that."""
+    with delaying(valkey.port, SECONDS) as proxy, redis.Redis(port=proxy.port) as client:
+        assert 2 * SECONDS <= took(client, 1) < 3 * SECONDS
+        assert 2 * SECONDS <= took(client, 1000) < 5 * SECONDS
+
+
+def lateness(client: redis.Redis) -> float:
+    """The most seconds after which one of ten commands is answered, sent apart and before any answer can be there."""
+    connection: Any = client.connection_pool.get_connection()
+    sent, began = [], time.perf_counter()
+    for number in range(10):
+        while time.perf_counter() - began < number * SECONDS / 10:
+            pass
+        sent.append(time.perf_counter())
+        connection.send_command("ECHO", number)
+    late = []
+    for number in range(10):
+        assert connection.read_response() == str(number).encode()
+        late.append(time.perf_counter() - sent[number])
+    client.connection_pool.release(connection)
+    assert min(late) >= 2 * SECONDS
+    return max(late)
+
+
+def test_what_is_sent_while_something_is_on_the_way_is_not_held_up(valkey: Server) -> None:
+    """Commands of one connection that are sent apart arrive as far apart, though none has an answer yet."""
+    with delaying(valkey.port, SECONDS) as proxy, redis.Redis(port=proxy.port) as client:
+        assert min(lateness(client) for _ in range(5)) < 5 * SECONDS
+
+
+def test_everything_passes_unchanged(valkey: Server, key: str) -> None:
+    """Values of all sizes, both ways at once."""
+    values = [os.urandom(size) for size in (0, 1, 1 << 16, (1 << 16) + 1, 3_000_000)]
+    with delaying(valkey.port, 0.001) as proxy, redis.Redis(port=proxy.port) as client:
+        pipeline = client.pipeline(transaction=False)
+        for number, value in enumerate(values):
+            pipeline.set(f"{key}:{number}", value)
+            pipeline.get(f"{key}:{number}")
+        assert pipeline.execute()[1::2] == values
+
+
+def test_what_nobody_takes_yet_is_kept(valkey: Server, key: str) -> None:
+    """A client that reads late is given everything that was sent to it, more than a connection holds."""
+    value, times = os.urandom(3_000_000), 20
+    with valkey.client() as direct, delaying(valkey.port, 0.001) as proxy:
+        direct.set(key, value)
+        with redis.Redis(port=proxy.port, socket_timeout=20) as client:
+            connection: Any = client.connection_pool.get_connection()
+            before = direct.info("stats")["total_net_output_bytes"]
+            for _ in range(times):
+                connection.send_command("GET", key)
+            until(lambda: direct.info("stats")["total_net_output_bytes"] > before + times * len(value))
+            assert all(connection.read_response() == value for _ in range(times))
+            client.connection_pool.release(connection)
+
+
+def test_an_end_passes_too(valkey: Server) -> None:
+    """A connection that one side closes is closed for the other."""
+    with valkey.client() as direct, delaying(valkey.port, 0.001) as proxy:
+        with redis.Redis(port=proxy.port, client_name="through-the-delay") as client:
+            client.ping()
+            connection = client.connection_pool.get_connection()
+            (address,) = (each["addr"] for each in direct.client_list() if each["name"] == "through-the-delay")
+            direct.client_kill(address)
+            with pytest.raises(redis.ConnectionError):
+                connection.read_response()
+            client.connection_pool.release(connection)
+            client.ping()
+        until(lambda: all(each["name"] != "through-the-delay" for each in direct.client_list()))
+
+
+def test_a_calibrated_ping_takes_what_it_should(valkey: Server) -> None:
+    """A calibrated proxy adds the delay, and not what passing on takes."""
+    with delaying(valkey.port, 0.0) as proxy:
+        direct = ping(valkey.port)
+        # On a busy machine not at the first time.
+        until(lambda: proxy.calibrate(valkey.port, 0.002) == pytest.approx(0.004 + direct, rel=0.1))

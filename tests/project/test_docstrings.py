@@ -1,0 +1,180 @@
+"""The docstrings: their examples run, the public ones say all that there is to say, and all of them are plain prose."""
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import inspect
+import pkgutil
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+import redis
+from scrapy.settings import Settings
+
+import scrapy_bloom
+from devtools import prose
+from scrapy_bloom.settings import BloomSettings
+from tests.support.servers import Server
+
+ROOT = Path(__file__).parents[2]
+# The files and folders in which no docstring opens badly, and those in which sentences are short; Markdown may be one.
+PLAIN_OPENINGS = ("scrapy_bloom", "tests", "benchmarks", "devtools", "example_project")
+SHORT_SENTENCES = ("scrapy_bloom", "devtools/prose.py")
+
+# Modules of which every import says something, or starts something.
+MODULES = sorted(module.name for module in pkgutil.walk_packages(scrapy_bloom.__path__, "scrapy_bloom."))
+CLASSES = [*(getattr(scrapy_bloom, name) for name in sorted(scrapy_bloom.__all__)), BloomSettings]
+# Scrapy builds these and calls their methods: the example is the settings that ask for it, and stands at the class.
+CALLED_BY_SCRAPY = {"BloomRFPDupeFilter", "BloomScheduler"}
+
+
+def of_this_package(thing: object) -> bool:
+    """Return whether something is defined in this package."""
+    return str(getattr(thing, "__module__", "")).startswith("scrapy_bloom")
+
+
+def members(cls: type) -> Iterator[tuple[str, FunctionType, bool]]:
+    """The public methods and properties of a class that are defined in this package, and whether it is a property."""
+    for base in cls.__mro__:
+        for name, member in vars(base).items():
+            is_property = isinstance(member, property)
+            function = member.fget if is_property else inspect.unwrap(getattr(member, "__func__", member))
+            if not name.startswith("_") and inspect.isfunction(function) and of_this_package(base):
+                yield f"{base.__qualname__}.{name}", function, is_property
+
+
+MEMBERS = {name: (function, is_property) for cls in CLASSES for name, function, is_property in members(cls)}
+METHODS = {name: function for name, (function, is_property) in MEMBERS.items() if not is_property}
+
+
+def arguments(function: FunctionType) -> set[str]:
+    """The names of what a function takes, but for the object itself and what is handed on as it is."""
+    handed_on = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return {parameter.name for parameter in parameters if parameter.kind not in handed_on}
+
+
+def raised(function: FunctionType) -> set[str]:
+    """The classes that a function's own body raises, or the names of what it raises otherwise."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    raises = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc is not None]
+    return {ast.unparse(exc.func if isinstance(exc, ast.Call) else exc) for exc in raises}
+
+
+def entries(section: str) -> set[str]:
+    """The names of the entries of a section."""
+    return {line.partition(":")[0] for line in section.splitlines() if line and not line.startswith(" ")}
+
+
+def sections_of(thing: object) -> dict[str, str]:
+    """The sections of the docstring of something."""
+    return prose.sections(inspect.getdoc(thing) or "")
+
+
+@pytest.fixture
+def client(valkey: Server) -> Iterator[redis.Redis]:
+    """A client of a database that only examples use."""
+    with valkey.client(db=11) as client:
+        yield client
+        assert client.dbsize() == 0, "an example leaves keys behind"
+
+
+@pytest.mark.parametrize("name", ["scrapy_bloom", *MODULES])
+def test_examples(name: str, client: redis.Redis) -> None:
+    """Each example prints what stands there. It has its module's names, the filters, `client` and `Settings`."""
+    module = importlib.import_module(name)
+    public = {cls.__name__: cls for cls in CLASSES}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder().find(module, extraglobs={**public, "client": client, "Settings": Settings}):
+        report: list[str] = []
+        assert not runner.run(test, out=report.append).failed, "".join(report)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_public_classes(cls: type) -> None:
+    """A public class has an example, `Args:` for what it is made of, or `Attributes:` where it holds plain values."""
+    sections = prose.sections(vars(cls)["__doc__"] or "")
+    assert ">>>" in sections.get("Example", ""), "no example"
+    if dataclasses.is_dataclass(cls):
+        assert entries(sections.get("Attributes", "")) == {field.name for field in dataclasses.fields(cls)}
+    elif "__init__" in vars(cls):
+        assert entries(sections.get("Args", "")) == arguments(vars(cls)["__init__"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_public_methods(name: str) -> None:
+    """A public method has `Args:` for what it takes, `Returns:` for what it gives, `Raises:` for what it raises.
+
+    Dunder methods are known by their names. The body alone says what must stand in `Raises:`; more may.
+    """
+    function, sections = METHODS[name], sections_of(METHODS[name])
+    assert entries(sections.get("Args", "")) == arguments(function)
+    returns = inspect.signature(function).return_annotation
+    assert ("Returns" in sections) == (returns not in (None, "None"))
+    missing = raised(function) - entries(sections.get("Raises", ""))
+    assert not {error for error in missing if error[0].isupper()}
+    assert not raised(function) or "Raises" in sections
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_public_members_have_examples(name: str) -> None:
+    """A public method or property has an example, unless Scrapy calls it: then its class has one for all of them."""
+    if name.partition(".")[0] not in CALLED_BY_SCRAPY:
+        assert ">>>" in sections_of(MEMBERS[name][0]).get("Example", "")
+
+
+def test_openings() -> None:
+    """A docstring says what something does or is, and does not open with What, Who, Where, Whether or How."""
+    texts = [text for path in PLAIN_OPENINGS for text in prose.docstrings(ROOT / path)]
+    assert len(texts) > 100
+    assert [str(docstring) for docstring in texts if prose.opens_badly(docstring.text)] == []
+
+
+def test_sentences_are_short() -> None:
+    """No sentence of a docstring has more than 25 words."""
+    texts = [text for path in SHORT_SENTENCES for text in prose.docstrings(ROOT / path)]
+    assert {str(docstring): long for docstring in texts if (long := prose.too_long(docstring.text))} == {}
+
+
+SPLIT = """Return one thing. It has `code. With a stop`, e.g. this (Bloom, 1970). And 1.5 more.
+
+    A second paragraph
+    over two lines: it goes on; and on
+
+    | a table | is. no prose |
+
+    - an item
+    - another one. With two sentences
+
+    Args:
+        first: its meaning. And more
+            on another line.
+        second: no stop
+
+    Example:
+        >>> f("No. Prose.")
+        'Nor. This.'
+"""
+
+
+def test_sentences_are_found() -> None:
+    """Code is one word, entries and items stand alone, and tables and examples are no prose."""
+    assert list(prose.sentences(SPLIT)) == [
+        "Return one thing.",
+        "It has CODE, e.g. this (Bloom, 1970).",
+        "And 1.5 more.",
+        "A second paragraph over two lines: it goes on; and on",
+        "an item",
+        "another one.",
+        "With two sentences",
+        "its meaning.",
+        "And more on another line.",
+        "no stop",
+    ]
+    assert prose.words("With 1 / (1 - p) items, `code` and 2.5 more") == 9
+    assert prose.too_long("Word " * 25) == []
+    assert len(prose.too_long("Word " * 26)) == 1

@@ -1,0 +1,254 @@
+"""The documentation's snippets for users to type: they do what it says, on a server and a site of the test's own."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy_redis.dupefilter import RFPDupeFilter
+
+from devtools.site import Site, serving
+from devtools.waiting import until
+from scrapy_bloom import BloomRFPDupeFilter, MismatchError
+from tests.support.pages import linked
+from tests.support.servers import Server, running
+
+DOCS = Path(__file__).parents[2] / "docs"
+PLACEHOLDER = "redis://localhost:6379"
+SITE = "https://quotes.toscrape.com/"
+PAGES = 30
+LIMIT = 120.0
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def own() -> Iterator[Server]:
+    """A server with the keys of the documentation alone."""
+    with running("valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def stored(own: Server) -> Iterator[redis.Redis]:
+    """Yield a client that shows what is in that server."""
+    with own.client(decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def run(own: Server) -> Callable[[str, dict[str, Any]], None]:
+    """Runs the statements of a block with this server; where one has its value behind it, it must have that."""
+
+    def run(block: str, names: dict[str, Any]) -> None:
+        assert PLACEHOLDER in block or names
+        block = block.replace(PLACEHOLDER, own.url)
+        lines = block.splitlines()
+        for statement in ast.parse(block).body:
+            code = ast.unparse(statement)
+            promised = re.search(r"  # (True|False|\[.*?\])", lines[(statement.end_lineno or 0) - 1])
+            if promised is None:
+                exec(code, names)  # noqa: S102  # our own documentation
+            else:
+                assert eval(code, names) == ast.literal_eval(promised[1]), code  # noqa: S307  # as above
+
+    return run
+
+
+# The tutorial
+
+
+class Project:
+    """The tutorial's project: its commands are run as they stand, on a site and a server of the test's own."""
+
+    def __init__(self, directory: Path, site: Site, server: Server) -> None:
+        self._site = site
+        self.directory = directory
+        self.commands = [line for block in blocks("tutorial.md", "bash") for line in block.splitlines()]
+        (creation,) = (line for line in self.commands if line.startswith("scrapy startproject"))
+        with self._started(creation, directory) as process:
+            assert process.wait(LIMIT) == 0
+        self.directory /= creation.split()[-1]
+        assert f"cd {self.directory.name}" in self.commands
+        page = (DOCS / "tutorial.md").read_text()
+        files = re.findall(r"`(tutorial/\S+\.py)`:\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        assert len(files) == len(blocks("tutorial.md", "python"))
+        for file, code in files:
+            with (self.directory / file).open("a") as opened:
+                opened.write(code.replace(PLACEHOLDER, server.url))
+        # The site is on this machine: nothing to be polite to.
+        with (self.directory / "tutorial" / "settings.py").open("a") as opened:
+            opened.write("DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n")
+
+    def crawl(self, output: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        """The process of the tutorial's one command that writes this output."""
+        (command,) = (line for line in self.commands if line.startswith("scrapy crawl") and f"-O {output}" in line)
+        assert SITE in command
+        return self._started(command.replace(SITE, f"{self._site.url}/"), self.directory)
+
+    def pages(self, output: str) -> list[str]:
+        """The paths of the pages in an output."""
+        items = json.loads("[" + ",".join((self.directory / output).read_text().splitlines()) + "]")
+        return [item["url"].removeprefix(self._site.url) for item in items]
+
+    @contextmanager
+    def _started(self, command: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, "PATH": path}
+        environment.pop("SCRAPY_PROJECT", None)
+        with (directory / "log").open("ab") as log:
+            process = subprocess.Popen(command.split(), cwd=directory, env=environment, stdout=log, stderr=log)
+        try:
+            yield process
+        except BaseException as error:
+            error.add_note((directory / "log").read_text()[-5000:])
+            raise
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """The site that is crawled instead of the tutorial's."""
+    with serving(linked(PAGES)) as site:
+        yield site
+
+
+def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
+    """Two workers fetch every page once between them, and leave nothing behind."""
+
+    def wait_for_both(_: str) -> None:
+        """Answer the first page when both workers are there: on a site this small one would be done before."""
+        until(lambda: stored.zcard("pages:requests:workers") == 2)
+
+    site.on["/"] = wait_for_both
+    project = Project(tmp_path, site, own)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(project.crawl(output)) for output in ("one.jsonl", "two.jsonl")]
+        assert [worker.wait(LIMIT) for worker in workers] == [0, 0]
+    assert sorted(project.pages("one.jsonl") + project.pages("two.jsonl")) == sorted(site.links)
+    assert stored.keys() == []
+
+
+def test_tutorial_stops_and_goes_on_and_begins_anew(
+    tmp_path: Path, own: Server, stored: redis.Redis, site: Site
+) -> None:
+    """A crawl that is stopped goes on where it was, and another one begins anew."""
+    project = Project(tmp_path, site, own)
+    with project.crawl("three.jsonl") as worker:
+        site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)
+        assert worker.wait(LIMIT) == 0
+    site.on.clear()
+    before = project.pages("three.jsonl")
+    assert 0 < len(before) < PAGES
+    assert stored.exists("pages:requests", "pages:dupefilter") == 2
+    with project.crawl("four.jsonl") as worker:
+        assert worker.wait(LIMIT) == 0
+    assert sorted(before + project.pages("four.jsonl")) == sorted(site.links)
+    assert stored.exists("pages:dupefilter") == 1
+    with project.crawl("five.jsonl") as worker:
+        assert worker.wait(LIMIT) == 0
+    assert sorted(project.pages("five.jsonl")) == sorted(site.links)
+    assert stored.keys() == []
+
+
+def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
+    """A worker that is stopped without SCHEDULER_PERSIST leaves nothing, as the tutorial and the README warn."""
+    project = Project(tmp_path, site, own)
+    with project.crawl("one.jsonl") as worker:
+        site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)
+        assert worker.wait(LIMIT) == 0
+    assert 0 < len(project.pages("one.jsonl")) < PAGES
+    assert stored.keys() == []
+
+
+# Moving from scrapy-redis
+
+
+def test_a_set_moves_in(
+    own: Server, stored: redis.Redis, run: Callable[[str, dict[str, Any]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A crawl with the settings of the page knows what scrapy-redis's SET knew, and nothing else."""
+    settings, moving, looking, deleting = blocks("migrate.md", "python")
+    fetched = [Request(f"https://example.com/{number or ''}") for number in range(3000)]
+    with own.client() as client:
+        stock = RFPDupeFilter(client, "news:dupefilter")
+        assert not any(stock.request_seen(request) for request in fetched)
+    names: dict[str, Any] = {}
+    run(moving, names)
+    run(moving, names)  # as the page says that one may
+    run(looking, names)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3
+    assert said[0].endswith("of 3,000 requests are in the filter")
+    assert said[2] == "True"
+    assert stored.type("news:dupefilter:set") == "set"
+    run(deleting, names)
+    assert not stored.exists("news:dupefilter:set")
+
+    of_the_page: dict[str, Any] = {}
+    exec(settings, of_the_page)  # noqa: S102  # our own documentation
+    of_the_page = {name: value for name, value in of_the_page.items() if name.isupper()}
+    of_the_page |= {"REDIS_URL": own.url, "SCHEDULER_DUPEFILTER_KEY": "news:dupefilter", "SCHEDULER_PERSIST": True}
+    ours = BloomRFPDupeFilter.from_settings(Settings(of_the_page))
+    assert all(ours.request_seen(request) for request in fetched)
+    assert not ours.request_seen(Request("https://example.com/new"))
+    with pytest.raises(MismatchError, match="capacity = 5 here, 1000000 in the stored filter"):
+        BloomRFPDupeFilter.from_settings(Settings({**of_the_page, "BLOOMFILTER_CAPACITY": 5}))
+
+
+# The other pages
+
+
+def test_api(run: Callable[[str, dict[str, Any]], None]) -> None:
+    """The filter answers as the page of the Python API says."""
+    (block,) = blocks("api.md", "python")
+    names: dict[str, Any] = {}
+    run(block, names)
+    assert names["seen"].info().capacity == 10_000_000
+
+
+def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
+    """The filter answers as the README says; its client is that of a server on this machine."""
+    text = (DOCS.parent / "README.md").read_text()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in block)
+    assert "Redis()" in block
+    run(block.replace("Redis()", f'Redis.from_url("{PLACEHOLDER}")'), {})
+
+
+def test_emptying_by_hand(own: Server, stored: redis.Redis, run: Callable[[str, dict[str, Any]], None]) -> None:
+    """The filter goes by Python, whatever made it, and the patterns match what a crawl may have left and no more."""
+    (emptying,) = (block for block in blocks("operations.md", "python") if "flush=True" in block)
+    with own.client() as client:
+        other = {"REDIS_URL": own.url, "SCHEDULER_DUPEFILTER_KEY": "news:dupefilter", "BLOOMFILTER_CAPACITY": 5}
+        assert not BloomRFPDupeFilter.from_settings(Settings(other)).request_seen(Request("https://example.com/"))
+        assert stored.exists("news:dupefilter", "news:dupefilter:0:0") == 2
+        run(emptying, {})
+        assert client.keys() == []
+    patterns = re.findall(r"--pattern '(\S+)'", (DOCS / "operations.md").read_text())
+    left = ["news:dupefilter", "news:dupefilter:0:0", "news:requests", "news:requests:leases:x"]
+    for key in (*left, "news:start_urls", "news:items"):
+        stored.set(key, "")
+    assert sorted(key for pattern in patterns for key in stored.keys(pattern)) == left
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_python_can_be_read(page: str) -> None:
+    """Every block of Python is Python."""
+    for block in blocks(page, "python"):
+        ast.parse(block)

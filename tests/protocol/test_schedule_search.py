@@ -1,0 +1,72 @@
+"""The search over all orders takes nothing for the same that differs, and looks at nothing twice that does not."""
+
+import itertools
+import secrets
+
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage.fields import Load, SetFieldIfAbsent
+from tests.support.schedule_search import Search, Work
+
+PLAN = FilterParameters(capacity=10, error_rate=1e-4)
+
+
+def drawing(admission: Admission) -> Steps[tuple[int, ...]]:
+    """A worker draws an epoch before and after it looks at the filter, and a key at the end."""
+    first = secrets.randbelow(1 << 40)
+    yield [Load(admission.key)]
+    second = secrets.randbelow(1 << 40)
+    yield [Load(admission.key)]
+    return first, second, secrets.randbits(64)
+
+
+def changing(text: str) -> Work:
+    """A worker looks how often the filter was changed, changes it, and looks again."""
+
+    def work(admission: Admission) -> Steps[tuple[int, int]]:
+        (before,) = yield [Load(admission.key)]
+        yield [SetFieldIfAbsent(admission.key, text, text)]
+        (after,) = yield [Load(admission.key)]
+        return tuple(sum(name in "abc" for name in each.fields) for each in (before, after))  # type: ignore[return-value]  # of two
+
+    return work
+
+
+def test_what_is_drawn_depends_on_the_worker_alone() -> None:
+    """In every order, replayed or not, a worker draws the same, and nothing that it or another has drawn."""
+    ((first, second),) = {
+        (first, second) for first, second, _ in Search(PLAN, [drawing, drawing, changing("a")]).results()
+    }
+    assert len({*first, *second}) == 6
+
+
+def test_every_order_is_tried() -> None:
+    """Two workers may see of each other what they can see in any of the orders of their steps, and no more."""
+    expected = set()
+    for order in set(itertools.permutations("aaabbb")):
+        changed: set[str] = set()
+        seen: dict[str, list[int]] = {"a": [], "b": []}
+        for worker in order:
+            if len(seen[worker]) == 1 and worker not in changed:
+                changed.add(worker)
+            else:
+                seen[worker].append(len(changed))
+        expected.add((tuple(seen["a"]), tuple(seen["b"])))
+    assert Search(PLAN, [changing("a"), changing("b")]).results() == expected
+
+
+def test_what_may_be_lost_is_lost_at_every_moment() -> None:
+    """A worker that may crash ends before or after each of its steps; one whose reply is lost repeats that step."""
+    crashed = Search(PLAN, [changing("a"), changing("b")], crashes=1).results()
+    assert {(None, (0, 1)), (None, (1, 2)), ((0, 1), None), ((1, 2), None)} <= crashed
+    assert (None, None) not in crashed
+    repeated = Search(PLAN, [repeating], replies=2).results()
+    assert repeated == {((False, False),), ((True, False),), ((False, True),), ((True, True),)}
+
+
+def repeating(admission: Admission) -> Steps[tuple[bool, ...]]:
+    """A worker notes which of its two steps it had to repeat."""
+    first = yield [Load(admission.key)]
+    second = yield [Load(admission.key)]
+    return first.retried, second.retried

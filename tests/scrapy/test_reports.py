@@ -1,0 +1,158 @@
+"""A crawl's log on its filter: at the start, at the end, and where something is not as the user thinks."""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
+from tests.support.in_process import start
+from tests.support.servers import Server
+
+Start = Callable[..., Crawler]
+
+
+@pytest.fixture
+def crawler(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> Start:
+    """Makes crawlers whose log is kept."""
+    caplog.set_level(logging.INFO)
+    common = {"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key}
+    return lambda **settings: start({**common, **settings})
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    """Return what this package has logged at a level."""
+    records = [record for record in caplog.records if record.name.startswith("scrapy_bloom")]
+    return [record.getMessage() for record in records if record.levelno == level]
+
+
+def opened(crawler: Crawler) -> BloomRFPDupeFilter:
+    """The dupefilter as a scheduler opens it."""
+    assert crawler.spider is not None
+    return BloomRFPDupeFilter.from_spider(crawler.spider)
+
+
+def meet(dupefilter: BloomRFPDupeFilter, crawler: Crawler, *numbers: int) -> None:
+    """Do with requests what a scheduler does."""
+    assert crawler.spider is not None
+    for number in numbers:
+        request = Request(f"https://example.com/{number}")
+        if dupefilter.request_seen(request):
+            dupefilter.log(request, crawler.spider)
+
+
+def end(crawler: Crawler, caplog: pytest.LogCaptureFixture) -> None:
+    """End a crawl; its log is that of the end alone."""
+    caplog.clear()
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+
+
+def held(line: str) -> int:
+    """Return how many requests a filter holds by a line of the log: an estimate, by its bits."""
+    found = re.search(r"t holds about ([\d,]+) requests", line)
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
+def test_new_filter(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that holds nothing is said to be new, with what it will take, and no word of what it holds."""
+    opened(crawler(BLOOMFILTER_CAPACITY=1000))
+    (line,) = logged(caplog, logging.INFO)
+    assert f"{key!r}: it is new" in line
+    assert all(part in line for part in (" KB from the first request on", "1,000", "1e-06"))
+
+
+def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl that finds requests in its filter is told that these are not fetched again, and how to begin anew."""
+    first = crawler(BLOOMFILTER_CAPACITY=1000)
+    meet(opened(first), first, *range(100))
+    caplog.clear()
+    opened(crawler(BLOOMFILTER_CAPACITY=1000))
+    holds, hint = logged(caplog, logging.INFO)
+    assert f"{key!r}: it holds about " in holds
+    assert abs(held(holds) - 100) <= 10
+    assert f"{key!r} holds is not fetched again" in hint
+    assert "SCHEDULER_FLUSH_ON_START = True" in hint
+
+
+def test_begun_anew(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl that begins anew as it was told to is told that its filter is new."""
+    first = crawler(BLOOMFILTER_CAPACITY=1000)
+    meet(opened(first), first, *range(100))
+    caplog.clear()
+    opened(crawler(BLOOMFILTER_CAPACITY=1000, SCHEDULER_FLUSH_ON_START=True))
+    (line,) = logged(caplog, logging.INFO)
+    assert "it is new" in line
+
+
+def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """At the end stands how many requests were new and how many repeats, and how many of these cost a round trip."""
+    earlier = crawler(BLOOMFILTER_CAPACITY=1000)
+    meet(opened(earlier), earlier, *range(30))
+    ended = crawler(BLOOMFILTER_CAPACITY=1000)
+    # Thirty that only Redis knows, ten that are new, and fifteen that this process has met.
+    meet(opened(ended), ended, *range(40), *range(25, 40))
+    end(ended, caplog)
+    (line,) = logged(caplog, logging.INFO)
+    assert "took 10 new requests of this process and dropped 45 repeats, 15 of them without asking Redis" in line
+    assert "fewer than 0.01 pages may have been missed" in line
+    assert abs(held(line) - 40) <= 5
+    assert "0.0 MB" not in line
+    assert logged(caplog, logging.WARNING) == []
+    assert ended.stats is not None
+    assert ended.stats.get_value("dupefilter/filtered") == 45
+
+
+def test_too_full(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that holds more than it can ends with a warning: how wrong it is, and how many pages that cost."""
+    ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, BLOOMFILTER_EXPANSION=0)
+    meet(opened(ended), ended, *range(400))
+    end(ended, caplog)
+    (warning,) = logged(caplog, logging.WARNING)
+    assert f"{key!r} is too full" in warning
+    assert "0.01 is allowed" in warning
+    assert "probably missed about " in warning
+    assert "BLOOMFILTER_CAPACITY than 100" in warning
+
+
+def test_not_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that has grown keeps its error rate, and warns of nothing."""
+    ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01)
+    meet(opened(ended), ended, *range(400))
+    end(ended, caplog)
+    assert logged(caplog, logging.WARNING) == []
+
+
+def test_nothing_is_shared(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Under Scrapy's own Scheduler without a key or a JOBDIR one warning says so, with what can be set."""
+    alone = crawler(SCHEDULER_DUPEFILTER_KEY=None)
+    dupefilter = BloomRFPDupeFilter.from_crawler(alone)
+    dupefilter.close()
+    (warning,) = logged(caplog, logging.WARNING)
+    assert warning.startswith("Nothing is shared")
+    for setting in (
+        "SCHEDULER = 'scrapy_bloom.BloomScheduler'",
+        "SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'",
+        "JOBDIR",
+    ):
+        assert setting in warning
+
+
+def test_something_is_shared(
+    crawler: Start, key: str, valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a key, with a JOBDIR, and under a scheduler that shares its queue there is nothing to warn of."""
+    BloomRFPDupeFilter.from_crawler(crawler())
+    resumed = BloomRFPDupeFilter.from_crawler(crawler(SCHEDULER_DUPEFILTER_KEY=None, JOBDIR=str(tmp_path)))
+    assert crawler().spider is not None
+    alone = start({"REDIS_URL": valkey.url}, spider_name=key)
+    assert alone.spider is not None
+    shared = BloomRFPDupeFilter.from_spider(alone.spider)
+    with valkey.client() as client:
+        for used in (resumed, shared):
+            BloomFilter(client, used.key, flush=True).clear()
+    assert logged(caplog, logging.WARNING) == []

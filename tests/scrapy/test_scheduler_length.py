@@ -1,0 +1,103 @@
+"""`len(BloomScheduler)`: every request that waits, wherever it is."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom import BloomScheduler
+from tests.support import crawling
+from tests.support.in_process import start
+from tests.support.servers import Server, running
+
+Made = Callable[..., BloomScheduler]
+
+# So many that a worker takes several at once.
+MANY = 40
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of the test's own."""
+    with running("valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def made(server: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """Makes schedulers of one crawl."""
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": server.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    schedulers = []
+
+    def make(is_open: bool = True) -> BloomScheduler:
+        crawler = start(settings)
+        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
+        if is_open:
+            assert crawler.spider is not None
+            schedulers.append(scheduler)
+            scheduler.open(crawler.spider)
+        return scheduler
+
+    yield make
+    for scheduler in schedulers:
+        scheduler.close("finished")
+
+
+def enqueue(scheduler: BloomScheduler, *numbers: int) -> None:
+    for number in numbers:
+        assert scheduler.enqueue_request(Request(f"https://example.com/{number}"))
+
+
+def test_before_open(made: Made) -> None:
+    """A scheduler that is not open knows of no request, and may be asked."""
+    scheduler = made(is_open=False)
+    assert len(scheduler) == 0
+    scheduler.server.close()
+
+
+def test_in_the_outbox(made: Made) -> None:
+    """A request that was not delivered yet waits."""
+    scheduler = made()
+    enqueue(scheduler, 1, 2, 3)
+    assert len(scheduler) == 3
+
+
+def test_in_the_queue(made: Made) -> None:
+    """Requests that one worker has queued wait for all workers, but for the one that it has taken with its delivery."""
+    one, other = made(), made()
+    enqueue(one, 1, 2, 3)
+    one.deliver()
+    assert (len(one), len(other)) == (3, 2)
+    enqueue(other, 4, 5)
+    assert (len(one), len(other)) == (3, 4)
+
+
+def test_taken_ahead(made: Made) -> None:
+    """Requests that a worker has taken and not handed out wait too; those that it has handed out do not."""
+    scheduler = made()
+    enqueue(scheduler, *range(MANY))
+    for left in reversed(range(MANY)):
+        assert scheduler.next_request() is not None
+        assert len(scheduler) == left
+    assert scheduler.next_request() is None
+    assert len(scheduler) == 0
+
+
+def test_redis_away(made: Made, server: Server) -> None:
+    """While Redis is away a scheduler counts what it has itself."""
+    scheduler = made()
+    enqueue(scheduler, *range(MANY))
+    assert scheduler.next_request() is not None
+    taken_ahead = len(scheduler) - int(server.client().zcard(scheduler.queue.key))
+    assert taken_ahead > 0
+    enqueue(scheduler, MANY, MANY + 1)
+    server.kill()
+    assert len(scheduler) == taken_ahead + 2

@@ -1,0 +1,110 @@
+"""A worker's knowledge of the items of one call: each change to it alone, without a store."""
+
+from scrapy_bloom.filter.batch import NO_LAYER, Group, PendingBatch
+from scrapy_bloom.filter.layer import Identity
+from scrapy_bloom.filter.outcomes import Outcome
+
+IDENTITY = Identity(epoch=7, hash_key=8)
+ITEMS = [b"a", b"b", b"c", b"d"]
+
+
+def begun(items: list[bytes] = ITEMS, ambiguous: set[bytes] = frozenset()) -> PendingBatch:  # type: ignore[assignment]
+    """A batch of which all items are pending."""
+    batch = PendingBatch(items, ambiguous, IDENTITY)
+    batch.pending = batch.next_group(len(items)).items
+    return batch
+
+
+def test_groups_are_cut_to_what_a_round_trip_carries() -> None:
+    """A group that is too large is given in parts, in the order of its items, and the rest of it stays put off."""
+    batch = PendingBatch(ITEMS, set(), IDENTITY)
+    assert (batch.size, batch.following) == (4, 4)
+    assert batch.next_group(3) == Group([b"a", b"b", b"c"], NO_LAYER, IDENTITY)
+    assert batch.following == 1
+    assert batch.next_group(3) == Group([b"d"], NO_LAYER, IDENTITY)
+    assert (batch.following, batch.groups) == (0, [])
+
+
+def test_items_without_credit_are_put_off() -> None:
+    """They wait as a group of their own, marked as far as they were; where there is room for all, none does."""
+    batch = begun()
+    batch.put_off(4, marked=2, identity=IDENTITY)
+    assert (batch.pending, batch.groups) == (ITEMS, [])
+    batch.put_off(1, marked=2, identity=IDENTITY)
+    assert (batch.pending, batch.groups) == ([b"a"], [Group([b"b", b"c", b"d"], 2, IDENTITY)])
+
+
+def test_outcomes_are_recorded() -> None:
+    """New and ambiguous items are new, what was seen is done with, and what is unresolved stays pending, in order."""
+    items = [b"new", b"seen", b"ambiguous", b"marked", b"lost", b"lost and marked"]
+    batch = begun(items)
+    batch.record(list(Outcome))
+    assert batch.new == {b"new", b"ambiguous"}
+    assert batch.taken_for_new == 1
+    assert batch.pending == [b"marked", b"lost", b"lost and marked"]
+    assert batch.strays == 1
+
+
+def test_bits_where_a_shard_was_lost_are_our_own() -> None:
+    """An item that was marked where its shard was gone is ambiguous; one whose bits were there is not."""
+    batch = begun([b"lost", b"lost and marked"])
+    batch.record([Outcome.LOST, Outcome.LOST_AND_MARKED])
+    assert [batch.is_ambiguous(item) for item in batch.pending] == [False, True]
+
+
+def test_strays_are_those_of_the_last_marking() -> None:
+    """Bits that were set earlier where no shard was are not charged again."""
+    batch = begun([b"a"])
+    batch.record([Outcome.LOST_AND_MARKED])
+    batch.record([Outcome.LOST])
+    assert batch.strays == 0
+
+
+def test_marks_are_ambiguous_once_the_filter_changed() -> None:
+    """Marks of this call in a sealed layer are its own, until the filter changes under it."""
+    batch = begun([b"marked", b"lost"])
+    batch.record([Outcome.MARKED, Outcome.LOST])
+    assert not batch.is_ambiguous(b"marked")
+    batch.mark_ambiguous()
+    assert [batch.is_ambiguous(item) for item in batch.pending] == [True, False]
+
+
+def test_everything_pending_is_ambiguous_after_a_lost_reply() -> None:
+    """Items that are put off were not sent, and are not."""
+    batch = begun()
+    batch.put_off(2, NO_LAYER, IDENTITY)
+    batch.mark_pending_ambiguous()
+    assert [batch.is_ambiguous(item) for item in ITEMS] == [True, True, False, False]
+
+
+def test_marks_are_forgotten_with_the_filter() -> None:
+    """In a filter of another key nothing is this call's own but what an earlier call may have added."""
+    batch = begun([b"before", b"marked", b"pending"], ambiguous={b"before", b"of another call"})
+    batch.record([Outcome.LOST, Outcome.MARKED, Outcome.LOST_AND_MARKED])
+    batch.mark_ambiguous()
+    batch.forget_marks()
+    assert [batch.is_ambiguous(item) for item in (b"before", b"marked", b"pending", b"of another call")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    batch.mark_ambiguous()
+    assert not batch.is_ambiguous(b"marked")
+
+
+def test_what_older_layers_hold_is_resolved() -> None:
+    """An item that was read is seen, or new if it is ambiguous; the others stay pending."""
+    batch = begun(ambiguous={b"b"})
+    batch.remove_present({b"a", b"b"})
+    assert (batch.new, batch.taken_for_new, batch.pending) == ({b"b"}, 1, [b"c", b"d"])
+
+
+def test_giving_up_drops_nothing() -> None:
+    """All that is unresolved is new, what was put off too; what was seen stays seen."""
+    batch = begun()
+    batch.record([Outcome.SEEN, Outcome.LOST, Outcome.LOST, Outcome.MARKED])
+    batch.put_off(1, NO_LAYER, IDENTITY)
+    batch.give_up()
+    assert batch.new == {b"b", b"c", b"d"}
+    assert (batch.pending, batch.groups) == ([], [])

@@ -1,0 +1,37 @@
+"""Commands as they go over a connection."""
+
+import hiredis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.layout import HEADER_BYTES
+from scrapy_bloom.transport.commands import Command
+
+# As far as the largest shard goes, and a little further: with one to ten digits.
+positions = st.lists(st.integers(0, 9) | st.integers(0, 2**32 - 1), max_size=8)
+
+
+@given(key=st.text(max_size=12), positions=positions, mark=st.booleans())
+def test_a_check_is_packed_as_hiredis_packs_it(key: str, positions: list[int], mark: bool) -> None:
+    """The bytes that are written out by hand are those of the arguments."""
+    command = CheckBits(key, positions, mark).command()
+    assert command.pack() == hiredis.pack_command(tuple(command.arguments))  # type: ignore[arg-type]
+
+
+@given(positions=st.lists(st.integers(0, 2**28), min_size=1, max_size=4), mark=st.booleans())
+def test_a_check_goes_to_the_bits_behind_the_header(positions: list[int], mark: bool) -> None:
+    """It reads the header, then reads each bit behind it, or sets it to 1."""
+    name, key, *parts = CheckBits("k", positions, mark).command().arguments
+    assert [name, key, *parts[:3]] == ["BITFIELD", "k", "GET", "i64", 0]
+    offsets = [8 * HEADER_BYTES + position for position in positions]
+    expected = [["SET", "u1", offset, 1] if mark else ["GET", "u1", offset] for offset in offsets]
+    assert parts[3:] == [part for arguments in expected for part in arguments]
+
+
+def test_a_command_is_its_arguments() -> None:
+    """Its name is the first of them."""
+    command = Command("EVAL", "return 1", 0, b"\xff", 1.5)
+    assert list(command.arguments) == ["EVAL", "return 1", 0, b"\xff", 1.5]
+    assert command.pack() == (b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n$1\r\n\xff\r\n$3\r\n1.5\r\n")
+    assert repr(command) == "Command('EVAL', 'return 1', 0, b'\\xff', 1.5)"

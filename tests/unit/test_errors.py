@@ -1,0 +1,12 @@
+"""The errors of this package can be sent to another process."""
+
+import pickle
+
+from scrapy_bloom import UnavailableError
+
+
+def test_unavailable_error_is_pickled() -> None:
+    """An error comes back with its text and its cause."""
+    error = UnavailableError(3.0, "ConnectionError: refused")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    assert (str(again), again.cause, again.timeout) == (str(error), error.cause, 3.0)

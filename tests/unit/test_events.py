@@ -1,0 +1,154 @@
+"""The events of a filter: each one, once, when it happens, and none when nothing does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.events import Events, LoggedEvents
+from scrapy_bloom.filter.layer import NO_IDENTITY
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.memory import MemoryStore
+
+KEY = "f"
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Recorder:
+    """Events with their arguments, in their order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        assert hasattr(LoggedEvents, name)
+        return lambda *args: self.events.append((name, args))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+class Scene:
+    """A store, its clock, and workers over it; the first one's events are looked at."""
+
+    def __init__(self, store: MemoryStore | None = None, **parameters: Any) -> None:
+        self.clock = Clock()
+        self.store = store or MemoryStore(self.clock)
+        self._parameters = FilterParameters(**{"capacity": 10, "error_rate": 1e-3, **parameters})
+        self.recorder = Recorder()
+        self.bloom = self.worker(self.recorder)
+
+    def worker(self, events: object) -> BaseBloomFilter:
+        return BaseBloomFilter(
+            self.store, KEY, self._parameters, cache_size=0, events=cast(Events, events), monotonic=self.clock
+        )
+
+    def add(self, number: int, name: str = "item") -> list[bool]:
+        return [self.bloom.add(f"{name} {index}") for index in range(number)]
+
+
+def test_nothing_happens() -> None:
+    """Opening a filter, adding to it and looking at it are no events."""
+    scene = Scene()
+    scene.add(3)
+    scene.bloom.info()
+    scene.bloom.clear()
+    scene.add(3)
+    assert scene.recorder.names == []
+
+
+def test_growth() -> None:
+    """The layer that is full, the one that follows, and the room that the first has given away."""
+    scene = Scene()
+    scene.add(scene.bloom.parameters.first_layer(KEY, NO_IDENTITY, 0, 0.0).most_items + 10)
+    ((name, (full, following, granted)),) = scene.recorder.events
+    assert (name, full.index, following.index) == ("on_growth", 0, 1)
+    assert granted == full.most_items
+
+
+def test_rotation() -> None:
+    """A generation that ends is not called growth."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    scene.clock.now += 2.5
+    scene.add(1)
+    ((name, (ended, following)),) = scene.recorder.events
+    assert (name, ended.index, following.index) == ("on_rotation", 0, 1)
+
+
+def test_nearly_full() -> None:
+    """A filter that may not grow tells once that it is at 80 %, and once that it is full."""
+    scene = Scene(expansion=0)
+    scene.add(7)
+    assert scene.recorder.names == []
+    scene.add(8, "other")
+    assert [(name, share) for name, (_, share, _) in scene.recorder.events] == [
+        ("on_nearly_full", 0.8),
+        ("on_nearly_full", 1.0),
+    ]
+
+
+def test_shards_lost() -> None:
+    """The number of shards that were gone, and of all."""
+    scene = Scene()
+    scene.add(1)
+    scene.store.strings.clear()
+    scene.add(1, "other")
+    assert scene.recorder.events == [("on_shards_lost", (KEY, 1, 1))]
+
+
+def test_replaced() -> None:
+    """Another worker cleared the filter and began a new one."""
+    scene = Scene()
+    scene.add(1)
+    other = scene.worker(Recorder())
+    other.clear()
+    other.add("other")
+    scene.add(1)
+    assert scene.recorder.events == [("on_replaced", (KEY,))]
+
+
+def test_restored() -> None:
+    """The hash alone is gone, and a worker that knows it puts it back when it looks at it."""
+    scene = Scene()
+    scene.add(1)
+    del scene.store.hashes[KEY]
+    scene.clock.now += 6
+    assert scene.add(1) == [False]
+    assert scene.recorder.events == [("on_restored", (KEY,))]
+
+
+def test_orphaned() -> None:
+    """The hash is gone, and nobody knows it any more."""
+    scene = Scene()
+    scene.add(1)
+    del scene.store.hashes[KEY]
+    newcomer = Recorder()
+    scene.worker(newcomer)
+    assert newcomer.events == [("on_orphaned", (KEY,))]
+
+
+class EvictingStore(MemoryStore):
+    """Loses every string as soon as it is made."""
+
+    def execute(self, operations: Sequence[Operation]) -> Results:
+        results = super().execute(operations)
+        self.strings.clear()
+        return results
+
+
+def test_given_up() -> None:
+    """A filter that is lost as fast as it is made calls all new, and says so once a call."""
+    scene = Scene(EvictingStore())
+    assert scene.add(1) == [True]
+    assert scene.recorder.names.count("on_given_up") == 1

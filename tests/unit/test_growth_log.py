@@ -1,0 +1,42 @@
+"""A filter's log: growth is told once, and a generation of a TTL is no growth."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.memory import MemoryStore
+
+
+@pytest.fixture
+def messages(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
+    """Return a function that lists what was logged at a level."""
+    caplog.set_level(logging.DEBUG)
+    return lambda level: [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+def test_generations_are_told_to_those_who_debug(messages: Callable[[int], list[str]]) -> None:
+    """A filter with a TTL that lives for long says nothing of its generations but by DEBUG, one line for each."""
+    now = [1000.0]
+    parameters = FilterParameters(capacity=1000, error_rate=1e-6, ttl=100)
+    bloom = BaseBloomFilter(MemoryStore(lambda: now[0]), "k", parameters, monotonic=lambda: now[0])
+    for number in range(30):
+        bloom.add(f"item {number}")
+        now[0] += 20
+    assert messages(logging.INFO) == messages(logging.WARNING) == []
+    told = messages(logging.DEBUG)
+    assert len(told) == 29
+    assert all("'k' began another generation" in line for line in told)
+
+
+def test_growth_within_a_generation_is_growth(messages: Callable[[int], list[str]]) -> None:
+    """A generation that holds more than its share grows, and says with what size the next layer begins."""
+    parameters = FilterParameters(capacity=1000, error_rate=1e-6, ttl=100)
+    bloom = BaseBloomFilter(MemoryStore(lambda: 1000.0), "k", parameters, monotonic=lambda: 1000.0)
+    bloom.add_many([f"item {number}" for number in range(300)])
+    (line,) = messages(logging.INFO)
+    assert "'k' grew" in line
+    assert line.endswith(" KB")
+    assert messages(logging.DEBUG) == []

@@ -1,0 +1,110 @@
+"""The table of options: each reads every number that it allows, and refuses all others by name and value."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from scrapy_bloom._options import BY_NAME, OPTIONS, Option
+from scrapy_bloom.errors import ConfigError
+
+# What the documentation promises, said once more and in other words. The least and the largest values are among them.
+ALLOWED: dict[str, Callable[[float], bool]] = {
+    "capacity": lambda number: number >= 1 and float(number).is_integer(),
+    "error_rate": lambda number: 1e-15 <= number < 1,
+    "expansion": lambda number: number >= 0 and float(number).is_integer(),
+    "ttl": lambda number: number == 0 or number >= 0.1,
+    "cache_size": lambda number: number >= 0 and float(number).is_integer(),
+    "retry_timeout": lambda number: number >= 0,
+    "batch_size": lambda number: number >= 1 and float(number).is_integer(),
+    "lease": lambda number: number > 0,
+}
+INTEGERS = {"capacity", "expansion", "cache_size", "batch_size"}
+# Where limits lie, and beside them.
+EDGES = [
+    edge
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0)
+    for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, 3), -limit)
+]
+
+names = st.sampled_from(sorted(ALLOWED))
+numbers = (
+    st.sampled_from(EDGES)
+    | st.integers(-10, 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-5, 10**9).map(float)
+)
+
+
+def spelled(number: float) -> list[Any]:
+    """A number in every way in which it may come."""
+    texts = [repr(number), f" {number!r} ", f"{number:_}" if isinstance(number, int) else f"{number:.17g}"]
+    return [number, *texts, *([float(number)] if isinstance(number, int) else [])]
+
+
+def test_every_option_is_looked_at() -> None:
+    """No option is missing here, and each is found by its name."""
+    assert set(ALLOWED) == {option.name for option in OPTIONS} == set(BY_NAME)
+    assert {option.name for option in OPTIONS if option.is_integer} == INTEGERS
+
+
+@given(name=names, number=numbers)
+@example("capacity", 1).via("least")
+@example("error_rate", 1e-15).via("least")
+@example("error_rate", 1).via("limit")
+@example("ttl", 0.1).via("least")
+@example("ttl", 0).via("for ever")
+@example("lease", 5e-324).via("least")
+def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
+    """A number and its texts are read as the same number; one that is not allowed is refused, however it is spelled."""
+    option = BY_NAME[name]
+    for value in spelled(number):
+        if not ALLOWED[name](number):
+            refuses(option, value)
+            continue
+        read = option.read(name, value)
+        assert read == (None if name == "ttl" and number == 0 else number)
+        assert isinstance(read, int if name in INTEGERS else float | None)
+
+
+@given(name=names, value=st.text() | st.binary() | st.booleans() | st.lists(st.integers()) | st.none())
+@example("capacity", True).via("no number, though Python calls it an int")
+@example("retry_timeout", "nan").via("not finite")
+@example("retry_timeout", math.inf).via("not finite")
+@example("lease", 10**400).via("no float")
+def test_what_is_no_number_is_refused(name: str, value: object) -> None:
+    """Whatever else comes is refused, None too except where it stands for ever."""
+    assume(not isinstance(value, str) or not is_finite(value))
+    assume(not (name == "ttl" and value is None))
+    refuses(BY_NAME[name], value)
+
+
+def test_none_is_for_ever() -> None:
+    """A time to live may be left out."""
+    assert BY_NAME["ttl"].read("ttl", None) is None
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_defaults_are_allowed(option: Option[Any]) -> None:
+    """A default reads as itself, and so does the text of it that the documentation shows."""
+    assert option.read(option.name, option.default) == option.default
+    assert option.read(option.name, option.default_text.replace(",", "_")) == option.default
+
+
+def refuses(option: Option[Any], value: object) -> None:
+    """The refusal says the name that the user wrote, the value as it came, what is allowed and what to do."""
+    for name in (option.name, f"BLOOMFILTER_{option.name.upper()}"):
+        with pytest.raises(ConfigError) as refusal:
+            option.read(name, value)
+        assert str(refusal.value) == f"{name} = {value!r}: must {option.allowed}; {option.purpose}"
+
+
+def is_finite(text: str) -> bool:
+    """Return whether a text is that of a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,244 @@
+"""Waiting for a server that is away, on a clock that the tests set: nothing here sleeps."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import exceptions
+
+from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.transport import retry
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
+
+
+class Clock:
+    """A clock in the place of the module `time`: it goes on only while somebody sleeps, or when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which the module waits."""
+    clock = Clock()
+    monkeypatch.setattr(retry, "time", clock)
+    return clock
+
+
+def away() -> None:
+    """An attempt that finds nobody."""
+    raise exceptions.ConnectionError("Connection refused")
+
+
+def failing(times: int) -> Callable[[], str]:
+    """An attempt that finds nobody so many times, and then succeeds."""
+    left = iter(range(times))
+
+    def attempt() -> str:
+        if next(left, None) is not None:
+            away()
+        return "done"
+
+    return attempt
+
+
+def delays(clock: Clock, attempts: int) -> list[float]:
+    """Return the seconds that a worker sleeps before each attempt after the first."""
+    clock.slept = []
+    assert retry_until(failing(attempts), 1e9) == "done"
+    return clock.slept
+
+
+@given(seconds=st.floats(0, 1e6), seed=st.integers())
+def test_a_delay_is_at_most_half_as_long_again(seconds: float, seed: int) -> None:
+    """A jittered delay is never shorter than the one that it is made from, nor longer than it and a half."""
+    random.seed(seed)
+    assert seconds <= retry._jittered(seconds) <= 1.5 * seconds
+
+
+def test_delays_double_up_to_two_seconds(clock: Clock) -> None:
+    """Each is once to one and a half times a backoff that doubles from 50 ms, and is 2 s at most."""
+    backoffs = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+    for delay, backoff in zip(delays(clock, len(backoffs)), backoffs, strict=True):
+        assert backoff <= delay <= 1.5 * backoff
+
+
+def test_two_workers_do_not_step_together(clock: Clock) -> None:
+    """Workers that notice an outage in the same moment have no attempt in common after that."""
+    one, other = delays(clock, 8), delays(clock, 8)
+    assert all(sum(one[:step]) != sum(other[:step]) for step in range(1, 9))
+
+
+def test_delays_spread_over_the_range(clock: Clock) -> None:
+    """Many workers' first delays fill all of their range."""
+    first = sorted(delays(clock, 1)[0] for _ in range(200))
+    assert first[0] < 0.055
+    assert first[-1] > 0.07
+    assert len(set(first)) == 200
+
+
+def test_a_worker_gives_up_after_the_timeout_and_no_later(clock: Clock) -> None:
+    """The last delay is cut to what is left of the timeout."""
+    with pytest.raises(UnavailableError, match="RETRY_TIMEOUT = 5") as error:
+        retry_until(away, 5.0)
+    assert error.value.cause == "ConnectionError: Connection refused"
+    assert sum(clock.slept) == pytest.approx(5.0)
+
+
+def test_no_wait_at_all(clock: Clock) -> None:
+    """With a timeout of 0 the first failure is the last."""
+    with pytest.raises(UnavailableError):
+        retry_until(away, 0)
+    assert clock.slept == []
+
+
+def test_a_refusal_is_not_waited_for(clock: Clock) -> None:
+    """An error that waiting does not change is raised at once, with advice."""
+    with pytest.raises(RefusedError, match="REDIS_URL"):
+        retry_until(refused, 60)
+    assert clock.slept == []
+
+
+def refused() -> None:
+    """An attempt by somebody who may not."""
+    raise exceptions.AuthenticationError("invalid username-password pair")
+
+
+class Worker:
+    """A breaker and what is called through it, in order; the server is away while `is_away`."""
+
+    def __init__(self) -> None:
+        self.breaker = CircuitBreaker()
+        self.calls: list[str] = []
+        self.is_away = False
+        self.heartbeat_fails = False
+
+    def work(self) -> str:
+        self.calls.append("work")
+        if self.is_away:
+            away()
+        return "result"
+
+    def heartbeat(self) -> None:
+        self.calls.append("heartbeat")
+        if self.is_away or self.heartbeat_fails:
+            away()
+
+    def call(self) -> str | None:
+        """Return the result of a call, or None while the server is away."""
+        try:
+            return self.breaker.call(self.work, on_recovery=self.heartbeat)
+        except RedisAwayError:
+            return None
+
+    def calls_of(self) -> list[str]:
+        """Return the calls since this was asked last."""
+        calls, self.calls = self.calls, []
+        return calls
+
+
+@pytest.fixture
+def opened(clock: Clock) -> Worker:
+    """A worker whose breaker has just opened."""
+    worker = Worker()
+    worker.is_away = True
+    assert worker.call() is None
+    assert worker.calls_of() == ["work"]
+    assert clock.slept == []
+    return worker
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_closed_breaker_is_not_in_the_way() -> None:
+    """Calls go through, and nothing is called before them."""
+    worker = Worker()
+    assert [worker.call(), worker.call()] == ["result", "result"]
+    assert worker.calls_of() == ["work", "work"]
+
+
+def test_an_open_breaker_calls_nobody(opened: Worker, clock: Clock) -> None:
+    """For at least a quarter of a second calls fail without the network, though the server may be back."""
+    opened.is_away = False
+    for _ in range(5):
+        assert opened.call() is None
+        clock.now += 0.399 / 5
+    assert opened.calls_of() == []
+
+
+def test_a_probe_lets_others_know_first(opened: Worker, clock: Clock) -> None:
+    """After six tenths of a second a call is let through: the recovery comes first, then the work."""
+    opened.is_away = False
+    clock.now += 0.6
+    assert opened.call() == "result"
+    assert opened.calls_of() == ["heartbeat", "work"]
+
+
+def test_a_probe_that_succeeds_closes_the_breaker(opened: Worker, clock: Clock) -> None:
+    """The calls that follow go through at once, and nothing is called before them."""
+    opened.is_away = False
+    clock.now += 0.6
+    opened.call()
+    opened.calls_of()
+    assert [opened.call(), opened.call()] == ["result", "result"]
+    assert opened.calls_of() == ["work", "work"]
+
+
+def test_a_probe_that_fails_keeps_it_open(opened: Worker, clock: Clock) -> None:
+    """Each interval has one probe, of which only the recovery is tried."""
+    for _ in range(3):
+        clock.now += 0.6
+        assert [opened.call(), opened.call(), opened.call()] == [None, None, None]
+        assert opened.calls_of() == ["heartbeat"]
+
+
+def test_work_waits_for_a_recovery_that_fails(opened: Worker, clock: Clock) -> None:
+    """A server that is back for the work but not for the recovery is not back."""
+    opened.is_away, opened.heartbeat_fails = False, True
+    clock.now += 0.6
+    assert opened.call() is None
+    assert opened.calls_of() == ["heartbeat"]
+
+
+def test_probes_of_two_workers_are_apart(clock: Clock) -> None:
+    """They are let through 0.4 to 0.6 s after the failure, each at its own time."""
+    times = set()
+    for _ in range(50):
+        worker = Worker()
+        worker.is_away = True
+        worker.call()
+        times.add(worker.breaker._next_probe - clock.now)
+    assert len(times) == 50
+    assert all(0.4 <= seconds <= 0.6 for seconds in times)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_refusal_does_not_open_it() -> None:
+    """The server is there: it is the caller that must change something."""
+    worker = Worker()
+    with pytest.raises(RefusedError):
+        worker.breaker.call(refused, on_recovery=worker.heartbeat)
+    assert worker.call() == "result"
+    assert worker.calls_of() == ["work"]
+
+
+def test_the_log_tells_of_both_ends_once(opened: Worker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """An outage is one line when it is over, with its length, however many probes it took."""
+    for _ in range(4):
+        clock.now += 0.6
+        opened.call()
+    opened.is_away = False
+    clock.now += 0.6
+    opened.call()
+    assert [record.getMessage() for record in caplog.records][-1] == "Redis is back after 3.0 s: the crawl goes on"
+    assert sum("is back" in record.getMessage() for record in caplog.records) == 1

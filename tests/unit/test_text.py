@@ -1,0 +1,44 @@
+"""Numbers as a reader wants them."""
+
+import pytest
+
+from scrapy_bloom._text import as_expected_pages, as_size
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 bytes"),
+        (64, "64 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 KB"),
+        (3_594, "3.6 KB"),
+        (999_940, "999.9 KB"),
+        (999_960, "1.0 MB"),
+        (3_900_000, "3.9 MB"),
+        (999_960_000, "1.0 GB"),
+        (34_000_000_000, "34.0 GB"),
+        (2_000_000_000_000, "2,000.0 GB"),
+    ],
+)
+def test_size(number: int, text: str) -> None:
+    """A size has the unit that fits it, never "0.0 MB" and never 1,000 of a unit that has a larger one."""
+    assert as_size(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "fewer than 0.01 pages"),
+        (6.2e-48, "fewer than 0.01 pages"),
+        (0.0049, "fewer than 0.01 pages"),
+        (0.0051, "about 0.01 pages"),
+        (1.276, "about 1.28 pages"),
+        (9.994, "about 9.99 pages"),
+        (9.996, "about 10 pages"),
+        (12_345.6, "about 12,346 pages"),
+    ],
+)
+def test_expected_pages(number: float, text: str) -> None:
+    """Pages that may have been missed are told as exactly as anybody can use."""
+    assert as_expected_pages(number) == text
