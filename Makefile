@@ -13,7 +13,7 @@ test: $(VENV)/.test
 
 # What needs no server: in seconds, while one edits.
 test-unit: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not crawl" tests/unit tests/project $(ARGS)
+	$(BIN)/python -m pytest tests/unit $(addprefix tests/project/test_,benchmarks.py docs.py imports.py) $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
