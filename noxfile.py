@@ -7,7 +7,6 @@ the tests named here. A Python that is not on this machine is skipped.
 import os
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import nox
@@ -69,8 +68,7 @@ def wheel(session: nox.Session) -> None:
     """The wheel, built from the sdist; its tests are the sdist's, with the package taken away from beside them."""
     archive, built = _build(session)
     session.install(f"{built}[test]")
-    with tarfile.open(archive) as sdist:
-        sdist.extractall(_tmp(session), filter="data")
+    shutil.unpack_archive(archive, _tmp(session))
     tree = _tmp(session) / archive.name.removesuffix(".tar.gz")
     shutil.rmtree(tree / "scrapy_bloom")
     session.chdir(tree)
