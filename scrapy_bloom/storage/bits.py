@@ -8,6 +8,9 @@ from scrapy_bloom.storage.base import Memory
 from scrapy_bloom.storage.layout import HEADER_BYTES
 from scrapy_bloom.transport.commands import Argument, Command
 
+# The bits of a shard begin behind its header.
+_FIRST_BIT = layout.BITS
+
 # The start of a part of a BITFIELD, by the number of digits of its offset.
 _GET, _SET = (
     tuple(f"\r\n$3\r\n{verb}\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(len(str(2**32)) + 1))
@@ -16,33 +19,34 @@ _GET, _SET = (
 
 
 class _BitfieldCommand(Command):
-    """A BITFIELD that reads the header of a shard and reads, or sets, a bit at each of some offsets.
+    """A BITFIELD that reads the header of a shard and reads, or sets, the bit at each of some positions behind it.
 
     It is what a new request sends, with some sixty arguments: written out here it takes a third of hiredis's time.
     """
 
-    __slots__ = ("_key", "_mark", "_offsets")
+    __slots__ = ("_key", "_mark", "_positions")
 
-    def __init__(self, key: str, offsets: Sequence[int], mark: bool) -> None:
+    def __init__(self, key: str, positions: Sequence[int], mark: bool) -> None:
         self._key = key
-        self._offsets = offsets
+        self._positions = positions
         self._mark = mark
 
     @property
     def arguments(self) -> Sequence[Argument]:
         """The name of the command and what follows it."""
         if self._mark:
-            parts = [part for offset in self._offsets for part in ("SET", "u1", offset, 1)]
+            parts = [part for position in self._positions for part in ("SET", "u1", position + _FIRST_BIT, 1)]
         else:
-            parts = [part for offset in self._offsets for part in ("GET", "u1", offset)]
+            parts = [part for position in self._positions for part in ("GET", "u1", position + _FIRST_BIT)]
         return ["BITFIELD", self._key, "GET", "i64", 0, *parts]
 
     def pack(self) -> bytes:
         """Return the command as it goes over a connection."""
         starts, end, arguments = (_SET, "\r\n$1\r\n1", 4) if self._mark else (_GET, "", 3)
-        number, length = 5 + arguments * len(self._offsets), len(self._key.encode())
+        number, length = 5 + arguments * len(self._positions), len(self._key.encode())
         parts = [f"*{number}\r\n$8\r\nBITFIELD\r\n${length}\r\n{self._key}\r\n$3\r\nGET\r\n$3\r\ni64\r\n$1\r\n0"]
-        for offset in map(str, self._offsets):
+        for position in self._positions:
+            offset = str(position + _FIRST_BIT)
             parts.append(f"{starts[len(offset)]}{offset}{end}")
         return ("".join(parts) + "\r\n").encode()
 
@@ -55,22 +59,18 @@ class CheckBits(NamedTuple):
     mark: bool
 
     def command(self) -> Command:
-        return _BitfieldCommand(self.key, self._offsets, self.mark)
+        return _BitfieldCommand(self.key, self.positions, self.mark)
 
     def parse_reply(self, raw: Any) -> tuple[int, bool]:
         return raw[0], 0 not in raw[1:]
 
     def apply(self, memory: Memory) -> tuple[int, bool]:
-        offsets = self._offsets
+        offsets = [position + _FIRST_BIT for position in self.positions]
         before = header_of(memory, self.key), all(get_bit(memory, self.key, offset) for offset in offsets)
         if self.mark:
             for offset in offsets:
                 set_bit(memory, self.key, offset)
         return before
-
-    @property
-    def _offsets(self) -> list[int]:
-        return [position + layout.BITS for position in self.positions]
 
 
 class CountBits(NamedTuple):
