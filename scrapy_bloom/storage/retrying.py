@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from scrapy_bloom.storage.base import Operation, Results, Store
-from scrapy_bloom.transport.failures import FAULTS, NOT_EXECUTED_ERRORS
+from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.retry import retry_until
 
 
@@ -24,7 +24,7 @@ class RetryingStore:
                 results = self._store.execute(operations)
             except FAULTS as error:
                 # A server that says so has not executed the operation; of several, others may have been.
-                retried = retried or len(operations) > 1 or not isinstance(error, NOT_EXECUTED_ERRORS)
+                retried = retried or len(operations) > 1 or not was_not_executed(error)
                 raise
             results.retried = retried
             return results

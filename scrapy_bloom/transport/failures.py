@@ -1,5 +1,6 @@
 """Which errors of a server are transient, which are refusals, and what to do about those."""
 
+import re
 from collections.abc import Callable
 
 from redis import exceptions
@@ -16,12 +17,17 @@ TRANSIENT_ERRORS = (
     exceptions.RedisClusterException,
 )
 # Those of them by which a server says that it did not execute a command.
-NOT_EXECUTED_ERRORS = (
+_NOT_EXECUTED_ERRORS = (
     exceptions.BusyLoadingError,
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
     exceptions.ClusterDownError,
 )
+# The codes by which a server refuses a command before it does anything, and that pass by themselves: in a script, too,
+# where a server looks for them before the first write. An EXEC and the scripts of Redis up to 6 say them in their text.
+_NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN")
+# A client that is one too many is hung up on before it can send anything.
+_TOO_MANY_CLIENTS = "max number of clients"
 
 _LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
 _PERMISSION = (
@@ -46,6 +52,12 @@ def _says(*parts: str) -> Matches:
     return lambda _, text: all(part in text for part in parts)
 
 
+def _carries(*codes: str) -> Matches:
+    """Match an error that is one of a server's codes or cites one, behind a colon and perhaps a hyphen."""
+    code = re.compile(f": -?(?:{'|'.join(codes)}) ")
+    return lambda _, text: code.search(text) is not None
+
+
 # What to do about an error, by the first row that matches; None: it is transient, and worth waiting for. Authentication
 # errors are ConnectionErrors, so that they stand first. A command that a script may not run is an error like any other
 # for Valkey and Redis, and told by its text alone.
@@ -53,8 +65,11 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_is(exceptions.AuthenticationError, exceptions.AuthorizationError), _LOGIN),
     (_is(exceptions.NoPermissionError), _PERMISSION),
     (_is(exceptions.OutOfMemoryError), _MEMORY),
+    (_carries("OOM"), _MEMORY),
     (_is(*TRANSIENT_ERRORS), None),
-    (_says("NOREPLICAS"), None),
+    # "UNBLOCKED" is said of a command that was waiting, of which some have been carried out by then.
+    (_carries(*_NOT_NOW, "UNBLOCKED"), None),
+    (_says(_TOO_MANY_CLIENTS), None),
     (_says("unknown command", "HELLO"), _OLD_SERVER),
     (_says("ACL failure"), _PERMISSION),
     (_says("can't run this command"), _PERMISSION),
@@ -62,10 +77,32 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
 )
 
 
+_REFUSED_BEFOREHAND = (_is(*_NOT_EXECUTED_ERRORS), _carries(*_NOT_NOW), _says(_TOO_MANY_CLIENTS))
+_FROM_REPLICA = (
+    _is(exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.BusyLoadingError),
+    _carries("READONLY", "MASTERDOWN", "LOADING"),
+)
+
+
 def advice_for(error: Exception) -> str | None:
     """Return what to do about an error that waiting does not change, or None for a transient one."""
     text = describe(error)
     return next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)
+
+
+def was_not_executed(error: Exception) -> bool:
+    """Return whether a server says by this error that it has done nothing of a command."""
+    return _matches_any(error, _REFUSED_BEFOREHAND)
+
+
+def is_from_replica(error: Exception) -> bool:
+    """Return whether a server says by this error that it is a replica, or may become one once it has loaded."""
+    return _matches_any(error, _FROM_REPLICA)
+
+
+def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
+    text = describe(error)
+    return any(matches(error, text) for matches in cases)
 
 
 def describe(error: Exception) -> str:

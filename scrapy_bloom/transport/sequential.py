@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.failures import FAULTS, is_from_replica
+from scrapy_bloom.transport.reconnecting import drop_connections
 
 
 class _Executes(Protocol):
@@ -22,4 +24,12 @@ class SequentialTransport:
 
     def execute(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:  # noqa: ARG002  # see below
         """Send commands one by one; none follows a failed one, which is all that a transaction has here."""
-        return [self._client.execute_command(*command.arguments) for command in commands]
+        return [self._send(command) for command in commands]
+
+    def _send(self, command: Command) -> Any:
+        try:
+            return self._client.execute_command(*command.arguments)
+        except FAULTS as error:
+            if is_from_replica(error):
+                drop_connections(self._client)
+            raise

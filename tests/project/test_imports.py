@@ -34,6 +34,7 @@ OUTSIDE = {
     "transport.commands": {"hiredis"},
     "transport.failures": {"redis"},
     "transport.pooled": {"redis"},
+    "transport.reconnecting": {"redis"},
     "transport.retry": {"redis"},
 }
 

@@ -4,7 +4,7 @@ import pytest
 from redis import exceptions
 
 from scrapy_bloom.transport import failures
-from scrapy_bloom.transport.failures import advice_for, describe
+from scrapy_bloom.transport.failures import advice_for, describe, is_from_replica, was_not_executed
 
 LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
 PERMISSION = (
@@ -16,16 +16,47 @@ PROTOCOL = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
 WRONG_TYPE = "a key that is needed holds something else: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 WAIT = None
 
+# What servers say, as redis-py passes it on. That is less the code, where redis-py has a class for it. Redis up to 6
+# puts what a script was told behind words of its own.
+BUSY = "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+MISCONF = (
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that "
+    "may modify the data set are disabled, because this instance is configured to report errors during writes if RDB "
+    "snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB "
+    "error."
+)
+READONLY = "READONLY You can't write against a read only replica."
+IN_SCRIPT = "script: 9282fe9cd1ad17b421df71a1d74837df7d50241a, on @user_script:1."
+OLD_SCRIPT = (
+    "Error running script (call to f_9282fe9cd1ad17b421df71a1d74837df7d50241a): @user_script:1: @user_script: 1:"
+)
+DISCARDED = "Transaction discarded because of:"
+
 # The rows in their order, each with the errors of which it is the first that matches.
 ROWS: list[tuple[str | None, list[Exception]]] = [
     # Both are ConnectionErrors, which are waited for further down.
     (LOGIN, [exceptions.AuthenticationError("NOAUTH"), exceptions.AuthorizationError("x")]),
     (PERMISSION, [exceptions.NoPermissionError("NOPERM this user has no permissions to run the 'eval' command")]),
-    (MEMORY, [exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")]),
+    (
+        MEMORY,
+        [
+            exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+            exceptions.OutOfMemoryError(f"command not allowed when used memory > 'maxmemory'. {IN_SCRIPT}"),
+        ],
+    ),
+    (
+        MEMORY,
+        [
+            exceptions.ExecAbortError(f"{DISCARDED} OOM command not allowed when used memory > 'maxmemory'."),
+            exceptions.ResponseError(f"{OLD_SCRIPT} -OOM command not allowed when used memory > 'maxmemory'."),
+        ],
+    ),
     (
         WAIT,
         [
             exceptions.ConnectionError("Connection refused"),
+            # A server that has too many clients says so to a new one, and hangs up.
+            exceptions.ConnectionError("max number of clients reached"),
             # Whatever the text of one says, it is waited for.
             exceptions.ConnectionError("unknown command 'HELLO'"),
             exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
@@ -37,7 +68,28 @@ ROWS: list[tuple[str | None, list[Exception]]] = [
             exceptions.RedisClusterException("Redis Cluster cannot be connected"),
         ],
     ),
-    (WAIT, [exceptions.ResponseError("NOREPLICAS Not enough good replicas to write.")]),
+    (
+        WAIT,
+        [
+            exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
+            exceptions.ResponseError(f"NOREPLICAS Not enough good replicas to write. {IN_SCRIPT}"),
+            exceptions.ResponseError(BUSY),
+            exceptions.ResponseError("BUSY Redis is busy running a module command."),
+            exceptions.ResponseError(MISCONF),
+            exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}"),
+            exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+            exceptions.ResponseError(f"{OLD_SCRIPT} -MISCONF Errors writing to the AOF file: No space left on device"),
+            exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"),
+            exceptions.ExecAbortError(f"{DISCARDED} {BUSY}"),
+            exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"),
+            exceptions.ExecAbortError(f"{DISCARDED} LOADING Redis is loading the dataset in memory"),
+            exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down"),
+            exceptions.ExecAbortError(f"{DISCARDED} CLUSTERDOWN The cluster is down"),
+            exceptions.ExecAbortError(f"{DISCARDED} TRYAGAIN Multiple keys request during rehashing of slot"),
+            exceptions.ResponseError("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        ],
+    ),
+    (WAIT, [exceptions.ResponseError("max number of clients + cluster connections reached")]),
     (PROTOCOL, [exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3'")]),
     (
         PERMISSION,
@@ -51,6 +103,10 @@ UNKNOWN: list[Exception] = [
     # Only HELLO tells of the protocol, and only what is unknown.
     exceptions.ResponseError("unknown command 'EVAL'"),
     exceptions.ResponseError("HELLO"),
+    # Codes that others begin with.
+    exceptions.ResponseError("BUSYKEY Target key name already exists."),
+    exceptions.ResponseError("BUSYGROUP Consumer Group name already exists"),
+    exceptions.ResponseError("the word BUSY in a text"),
     exceptions.DataError("x"),
 ]
 
@@ -88,9 +144,62 @@ def test_order_matters() -> None:
     assert advice_for(error) is not None
 
 
-def test_errors_that_were_not_executed_are_waited_for() -> None:
-    """Each error by which a server says that it did not execute a command is transient."""
-    assert all(advice_for(kind("x")) is None for kind in failures.NOT_EXECUTED_ERRORS)
+NOT_EXECUTED: list[Exception] = [
+    exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
+    exceptions.ReadOnlyError("You can't write against a read only replica."),
+    exceptions.TryAgainError("Multiple keys request during rehashing of slot"),
+    exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"),
+    exceptions.MasterDownError("Link with MASTER is down"),
+    exceptions.ConnectionError("max number of clients reached"),
+    exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
+    exceptions.ResponseError(BUSY),
+    exceptions.ResponseError(MISCONF),
+    exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}"),
+    exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"),
+    exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"),
+]
+PERHAPS_EXECUTED: list[Exception] = [
+    exceptions.ConnectionError("Connection closed by server."),
+    exceptions.TimeoutError("Timeout reading from socket"),
+    exceptions.RedisClusterException("Redis Cluster cannot be connected"),
+    exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"),
+]
+
+
+@pytest.mark.parametrize("error", NOT_EXECUTED, ids=describe)
+def test_not_executed(error: Exception) -> None:
+    """An error by which a server says that it did nothing is waited for, and leaves nobody in doubt."""
+    assert was_not_executed(error)
+    assert advice_for(error) is None
+
+
+@pytest.mark.parametrize("error", PERHAPS_EXECUTED, ids=describe)
+def test_perhaps_executed(error: Exception) -> None:
+    """An error that only says that there is no reply is waited for, and what was sent may have been done."""
+    assert not was_not_executed(error)
+    assert advice_for(error) is None
+
+
+FROM_REPLICA: list[Exception] = [
+    exceptions.ReadOnlyError("You can't write against a read only replica."),
+    exceptions.MasterDownError("Link with MASTER is down"),
+    exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
+    exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"),
+    exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"),
+    exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down"),
+]
+
+
+@pytest.mark.parametrize("error", FROM_REPLICA, ids=describe)
+def test_from_a_replica(error: Exception) -> None:
+    """An error that a replica has is known, however it is wrapped."""
+    assert is_from_replica(error)
+
+
+@pytest.mark.parametrize("error", [exceptions.ResponseError(BUSY), exceptions.ClusterDownError("x")], ids=describe)
+def test_not_from_a_replica(error: Exception) -> None:
+    """A master has other reasons to be waited for."""
+    assert not is_from_replica(error)
 
 
 def test_a_password_in_a_command_is_not_told() -> None:

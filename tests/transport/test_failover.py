@@ -1,0 +1,162 @@
+"""A master that becomes a replica behind the same address: the next attempt finds the new one.
+
+Behind a load balancer or a name, the old connections stay with the old server, which answers READONLY on them for ever.
+"""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.waiting import until
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.commands import Command
+from tests.support.fault_proxy import Proxy, proxying
+from tests.support.retries import assert_waited_once, filter_at
+from tests.support.servers import KINDS, Server, running
+
+SCRIPT = "return redis.call('SET', KEYS[1], ARGV[1])"
+
+
+@dataclass
+class Address:
+    """An address behind which there is one server, and later another."""
+
+    proxy: Proxy
+    old: Server
+    new: Server
+
+    @property
+    def port(self) -> int:
+        return self.proxy.port
+
+    def replicate(self) -> None:
+        """Have the new server take over all that the old one has."""
+        with self.new.client() as replica:
+            replica.replicaof("127.0.0.1", self.old.port)
+            until(lambda: replica.info("replication")["master_link_status"] == "up")
+
+    def fail_over(self) -> None:
+        """Make the old server a replica, and send those who connect from now on to the new one."""
+        with self.old.client() as old, self.new.client() as new:
+            new.replicaof("NO", "ONE")
+            # Its master does not answer, so that it keeps what it has.
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                old.replicaof("127.0.0.1", silent.getsockname()[1])
+        self.proxy.upstream = self.new.port
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    """Two servers, each of which is the master again and again."""
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with running(request.param, *at_once) as old, running(request.param, *at_once) as new:
+        yield old, new
+
+
+@pytest.fixture
+def address(two_servers: tuple[Server, Server]) -> Iterator[Address]:
+    """An address whose server is a master again."""
+    old, new = two_servers
+    with old.client() as master:
+        master.replicaof("NO", "ONE")
+    with proxying(old.port) as proxy:
+        yield Address(proxy, old, new)
+
+
+class Wrapped(redis.Redis):
+    """A client whose commands go through code of the user's."""
+
+    def execute_command(self, *args: object, **kwargs: object) -> object:
+        return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def over(pool_class: Any, client_class: type[redis.Redis]) -> Callable[[int], Any]:
+    """Make clients over a pool of this class."""
+    return lambda port: client_class(connection_pool=pool_class(host="127.0.0.1", port=port, max_connections=3))
+
+
+CLIENTS: dict[str, Callable[[int], Any]] = {
+    "pool": over(redis.ConnectionPool, redis.Redis),
+    "blocking pool": over(redis.BlockingConnectionPool, redis.Redis),
+    "wrapped": over(redis.ConnectionPool, Wrapped),
+    "wrapped, blocking pool": over(redis.BlockingConnectionPool, Wrapped),
+    "a single connection": lambda port: redis.Redis("127.0.0.1", port, single_connection_client=True),
+}
+# What is sent, and whether together.
+WRITES: dict[str, tuple[Callable[[str], list[Command]], bool]] = {
+    "command": (lambda key: [Command("SET", key, "new")], False),
+    "commands": (lambda key: [Command("GET", key), Command("SET", key, "new"), Command("GET", key)], False),
+    "script": (lambda key: [Command("EVAL", SCRIPT, 1, key, "new")], False),
+    "transaction": (lambda key: [Command("SET", key, "new")], True),
+    "script in a transaction": (lambda key: [Command("EVAL", SCRIPT, 1, key, "new")], True),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_the_next_attempt_connects_anew(address: Address, key: str, kind: str, write: str) -> None:
+    """A connection on which a replica answered is not used again: the second attempt reaches the new master."""
+    commands, transaction = WRITES[write][0](key), WRITES[write][1]
+    with contextlib.closing(CLIENTS[kind](address.port)) as client:
+        ours = transport_for(client)
+        ours.execute([Command("SET", key, "old")])
+        address.fail_over()
+        with pytest.raises(redis.RedisError):
+            ours.execute(commands, transaction=transaction)
+        ours.execute(commands, transaction=transaction)
+    with address.new.client() as new:
+        assert new.get(key) == b"new"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLIENTS if kind != "a single connection"])
+def test_idle_connections_are_dropped_too(address: Address, key: str, kind: str) -> None:
+    """The other connections of the pool lead to the old master as well: one answer is enough for all."""
+    with contextlib.closing(CLIENTS[kind](address.port)) as client:
+        pool = client.connection_pool
+        for connection in [pool.get_connection() for _ in range(3)]:
+            pool.release(connection)
+        address.fail_over()
+        with pytest.raises(redis.RedisError):
+            transport_for(client).execute([Command("SET", key, "new")])
+        taken = [pool.get_connection() for _ in range(3)]
+        for connection in taken:
+            connection.send_command("SET", key, "new")
+            assert connection.read_response() == b"OK"
+            pool.release(connection)
+
+
+def test_connections_in_use_are_kept(address: Address, key: str) -> None:
+    """What another thread is doing goes on: only what is idle is dropped."""
+    with contextlib.closing(CLIENTS["blocking pool"](address.port)) as client:
+        pool = client.connection_pool
+        used, idle = pool.get_connection(), pool.get_connection()
+        pool.release(idle)
+        address.fail_over()
+        with pytest.raises(redis.RedisError):
+            transport_for(client).execute([Command("SET", key, "new")])
+        used.send_command("PING")
+        assert used.read_response() == b"PONG"
+        pool.release(used)
+        # Nothing has got lost of the pool: it has as many connections as before.
+        for connection in [pool.get_connection() for _ in range(3)]:
+            pool.release(connection)
+
+
+@pytest.mark.parametrize("use", [lambda bloom: bloom.add("b"), lambda bloom: bloom.add_many(["b", "c"])[0]])
+def test_a_filter_goes_on(
+    address: Address, key: str, use: Callable[[BloomFilter], bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A filter behind the address waits for a moment, and knows what it knew."""
+    with filter_at(address.port, key) as bloom:
+        assert bloom.add("a")
+        address.replicate()
+        address.fail_over()
+        assert use(bloom)
+        assert_waited_once(caplog, "ReadOnlyError")
+        assert bloom.add_many(["a", "b"]) == [False, False]

@@ -1,0 +1,148 @@
+"""A server that is there, and cannot do what it is asked for now: it is waited for, as one that is away."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools.waiting import until
+from scrapy_bloom import UnavailableError
+from tests.support.retries import assert_waited_once, filter_at, when_away
+from tests.support.servers import KINDS, Server, running
+
+State = Callable[[Server], contextlib.AbstractContextManager[Callable[[], object]]]
+"""Brings a server into a state for as long as the block lasts, and gives what ends it before."""
+
+
+@contextlib.contextmanager
+def busy(server: Server) -> Iterator[Callable[[], object]]:
+    """Somebody's script never ends."""
+    with server.client() as admin, server.client() as slow:
+        # Milliseconds, after which it answers others that it is busy. Valkey has this name for it too.
+        admin.config_set("lua-time-limit", 1)
+
+        def run() -> None:
+            with contextlib.suppress(redis.RedisError):
+                slow.eval("while true do end", 0)
+
+        def kill() -> None:
+            with contextlib.suppress(redis.ResponseError):  # it is dead already
+                admin.script_kill()
+
+        script = threading.Thread(target=run)
+        script.start()
+        try:
+            until(lambda: is_busy(server))
+            yield kill
+        finally:
+            kill()
+            script.join()
+
+
+def is_busy(server: Server) -> bool:
+    """Return whether a server refuses everybody."""
+    with server.client() as client:
+        try:
+            return not client.ping()
+        except redis.ResponseError as error:
+            return str(error).startswith("BUSY")
+
+
+@contextlib.contextmanager
+def failing_to_save(server: Server) -> Iterator[Callable[[], object]]:
+    """A directory has the name of the file that it saves to, and it takes no writes until it has saved."""
+    with server.client() as admin:
+        admin.config_set("save", "3600 1")
+        path = Path(admin.config_get("dir")["dir"], admin.config_get("dbfilename")["dbfilename"])
+        path.mkdir()
+
+        def save() -> None:
+            if path.is_dir():
+                path.rmdir()
+                admin.save()
+
+        admin.bgsave()
+        until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
+        try:
+            yield save
+        finally:
+            save()
+
+
+@contextlib.contextmanager
+def without_replicas(server: Server) -> Iterator[Callable[[], object]]:
+    """It is told to have a replica, and has none."""
+    with server.client() as admin:
+        admin.config_set("min-replicas-to-write", 1)
+
+        def give_up() -> None:
+            admin.config_set("min-replicas-to-write", 0)
+
+        try:
+            yield give_up
+        finally:
+            give_up()
+
+
+STATES: dict[str, tuple[State, str]] = {
+    "busy": (busy, "BUSY"),
+    "failing to save": (failing_to_save, "MISCONF"),
+    "without replicas": (without_replicas, "NOREPLICAS"),
+}
+every_state = pytest.mark.parametrize("state", STATES)
+
+
+@pytest.fixture(params=KINDS)
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the test's own."""
+    with running(request.param) as server:
+        yield server
+
+
+@every_state
+def test_an_addition_waits(own: Server, state: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What the filter knew is known when the server can write again: it has done nothing of what it refused."""
+    bring, code = STATES[state]
+    with filter_at(own.port, key, cache_size=0) as bloom:
+        bloom.add("a")
+        with bring(own) as end, when_away(end):
+            assert not bloom.add("a")
+        assert bloom.add("b")
+        assert bloom.counters.ambiguous == 0
+    assert_waited_once(caplog, code)
+
+
+@every_state
+def test_a_script_waits(own: Server, state: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter is made by a script, in which a server says the same with more words."""
+    bring, code = STATES[state]
+    with bring(own) as end, when_away(end), filter_at(own.port, key) as bloom:
+        assert bloom.add("a")
+    assert_waited_once(caplog, code)
+
+
+def test_one_client_too_many(own: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that takes no more clients is waited for, and has done nothing."""
+    with own.client() as admin, filter_at(own.port, key, cache_size=0) as bloom:
+        bloom.add("a")
+        admin.client_kill_filter(_type="normal", skipme=True)
+        until(lambda: len(admin.client_list()) == 1)
+        most = admin.config_get("maxclients")["maxclients"]
+        admin.config_set("maxclients", 1)
+        with when_away(lambda: admin.config_set("maxclients", most)):
+            assert not bloom.add("a")
+        assert bloom.counters.ambiguous == 0
+    assert_waited_once(caplog, "max number of clients")
+
+
+def test_a_busy_server_that_stays_so(own: Server, key: str) -> None:
+    """A refusal that outlasts the time that was set says what it was."""
+    with (
+        filter_at(own.port, key, retry_timeout=0.2) as bloom,
+        busy(own),
+        pytest.raises(UnavailableError, match="BLOOMFILTER_RETRY_TIMEOUT = 0.2: .*BUSY"),
+    ):
+        bloom.add("a")
