@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapy.settings import BaseSettings
 from scrapy_redis.connection import get_redis_from_settings
@@ -22,6 +23,7 @@ def connect(settings: BaseSettings) -> Any:
         ConfigError: the client cannot work.
     """
     with hiding_credentials():
+        _require_whole_password(settings.get("REDIS_URL") or settings.getdict("REDIS_PARAMS").get("url") or "")
         return disable_client_retries(require_usable(get_redis_from_settings(with_socket_timeouts(settings))))
 
 
@@ -37,6 +39,13 @@ def hiding_credentials() -> Iterator[None]:
             "REDIS_URL cannot be read: it must be like redis://user:password@host:6379/0, with every character of the "
             "password that is not a letter or a digit written as %XX, as urllib.parse.quote does"
         ) from None
+
+
+def _require_whole_password(url: str) -> None:
+    """Raise a ValueError where a character of the password ends it: its begin would be a host or a port in errors."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix" and "@" in parts.path + parts.query.partition("=")[0] + parts.fragment:
+        raise ValueError("an @ behind the address")
 
 
 def with_socket_timeouts(settings: BaseSettings) -> BaseSettings:

@@ -25,6 +25,7 @@ from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, 
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
@@ -305,8 +306,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             raise error
         if not self._has_ended:
             self._has_ended = True
-            logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", error)
-            tell_at_exit(str(error))
+            logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", describe(error))
+            tell_at_exit(describe(error))
             _engine.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
 
 

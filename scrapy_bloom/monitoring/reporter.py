@@ -12,6 +12,7 @@ from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.monitoring import stats
+from scrapy_bloom.transport.failures import describe
 
 _SHOWN_EVERY_SECONDS = 0.1
 
@@ -80,7 +81,7 @@ class CrawlReporter:
         except (BloomError, redis.RedisError) as error:
             self._is_current = False
             # The time that was waited at the end of a crawl is nobody's setting.
-            cause = error.cause if isinstance(error, UnavailableError) else error
+            cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.warning("How full the filter at %r is cannot be told: %s", self._filter.key, cause)
         self._publish(self._info)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from redis import exceptions
 
+from scrapy_bloom.errors import BloomError
+
 # Everything that redis-py raises of a server; RedisClusterException is no RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
 # LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
@@ -40,6 +42,9 @@ _WRONG_TYPE = (
     "a key that is needed holds something else: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 )
 _UNKNOWN = "see what it says"
+
+# What stands before the host of a URL; the last @, since one in a password may be there as it is.
+_CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 Matches = Callable[[Exception, str], bool]
 
@@ -106,9 +111,12 @@ def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
 
 
 def describe(error: Exception) -> str:
-    """Return the kind of an error and its text without the command, in which there may be a password.
+    """Return the kind of an error and its text without what may hold a password; of one of ours, its text as it is.
 
-    redis-py puts the command before the text of a pipeline's error. A server puts one that it does not know behind.
+    redis-py puts the command before the text of a pipeline's error. A server puts one that it does not know behind. A
+    URL that is cited is told from its host on.
     """
+    if isinstance(error, BloomError):
+        return str(error)
     text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0]
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {_CREDENTIALS.sub('…@', text)}"

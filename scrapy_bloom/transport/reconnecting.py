@@ -1,7 +1,7 @@
 """Dropping the connections that lead to a server which is no master any more.
 
-Behind the address of a client there may be another server by then: a load balancer, a name or a Sentinel sends whoever
-connects anew to the new master. A connection that was open before stays with the old one.
+A load balancer, a name or a Sentinel sends whoever connects anew to the new master. A connection that was open before
+stays with the old one.
 """
 
 import contextlib

@@ -132,7 +132,7 @@ def test_idle_connections_are_dropped_too(address: Address, key: str, kind: str)
 
 
 def test_connections_in_use_are_kept(address: Address, key: str) -> None:
-    """What another thread is doing goes on: only what is idle is dropped."""
+    """A connection that another thread uses is left to it: only the idle ones are dropped."""
     with contextlib.closing(CLIENTS["blocking pool"](address.port)) as client:
         pool = client.connection_pool
         used, idle = pool.get_connection(), pool.get_connection()

@@ -19,6 +19,7 @@ from scrapy_bloom import (
     RefusedError,
     UnavailableError,
 )
+from tests.support.in_process import start
 from tests.support.retries import (
     PASSWORD,
     USES,
@@ -166,16 +167,33 @@ def test_password_in_a_command_that_is_not_known(scheduled: bool, key: str, capl
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_password_that_cannot_be_read(scheduled: bool, key: str) -> None:
-    """Of a URL that is not one, because of a character in the password, nothing is told but how it must be."""
+@pytest.mark.parametrize("password", [":s3cr#3t", ":5331/3t", "s3cr?3t", "s3cr/3t", ":5331#3t"])
+def test_password_that_cannot_be_read(password: str, scheduled: bool, key: str) -> None:
+    """Of a URL that is not one, because of a character in the password, nothing is told but how it must be.
+
+    Where its first part could be a host or a port, a client would tell that it is not there.
+    """
     settings = {
-        "REDIS_URL": "redis://:s3cr#3t@127.0.0.1:6379",
+        "REDIS_URL": f"redis://{password}@127.0.0.1:6379",
+        "BLOOMFILTER_RETRY_TIMEOUT": 0,
         "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
         "SCHEDULER_DUPEFILTER_KEY": key,
     }
     with pytest.raises(ConfigError, match="REDIS_URL") as caught:
         (BloomScheduler if scheduled else BloomRFPDupeFilter).from_settings(Settings(settings))
     assert "s3cr" not in told(caught.value)
+    assert "5331" not in told(caught.value)
+
+
+def test_password_of_a_server_that_ends_a_crawl(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A dupefilter logs an error without the command, in which there may be a password."""
+    dupefilter = BloomRFPDupeFilter.from_crawler(
+        start({"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000})
+    )
+    error = redis.ResponseError(f"unknown command 'HELLO', with args beginning with: '3' 'AUTH' '{PASSWORD}'")
+    dupefilter.end_crawl(error)
+    assert "unknown command" in caplog.text
+    assert PASSWORD not in caplog.text
 
 
 def test_password_of_a_server_that_is_away(key: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from redis import exceptions
 
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.failures import advice_for, describe, is_from_replica, was_not_executed
 
@@ -208,3 +209,14 @@ def test_a_password_in_a_command_is_not_told() -> None:
     assert describe(piped) == "ResponseError: ERR no such user"
     unknown = exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'secret'")
     assert describe(unknown) == "ResponseError: unknown command 'HELLO'"
+
+
+def test_a_url_in_an_error_is_told_without_its_password() -> None:
+    """A URL that a client or a server cites is told from its host on."""
+    error = exceptions.ConnectionError("cannot reach redis://user:s3cr/e@t@shop.test:6379/0 now")
+    assert describe(error) == "ConnectionError: cannot reach redis://…@shop.test:6379/0 now"
+
+
+def test_errors_of_ours_are_described_by_their_text() -> None:
+    """They name what to do, and hide what is secret, already."""
+    assert describe(ConfigError("capacity = 0: must be more")) == "capacity = 0: must be more"
