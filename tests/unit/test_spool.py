@@ -1,24 +1,499 @@
-"""The file of what could not be delivered: it is whole, or not there at all."""
+"""The files of what could not be delivered: nothing in them is lost, and no file of another is read."""
 
+import contextlib
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from scrapy_bloom.queue import spool as module
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.spill import SpillFile
+from scrapy_bloom.queue.spool import Spool
+
+KEY = "shop:requests"
+ANOTHER_USER = 12_345
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files, of the test's own."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The directory of a job."""
+    path = tmp_path / "job [1]"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def spool(directory: Path) -> Spool:
+    """The spool of a worker in it."""
+    return Spool(KEY, directory)
+
+
+def entries(*members: bytes) -> list[OutboxEntry]:
+    """Entries that differ."""
+    return [OutboxEntry(member, number, member + b"\xe4") for number, member in enumerate(members)]
+
+
+def members(found: Iterable[tuple[Path, list[OutboxEntry]]]) -> list[bytes | str]:
+    """All that was loaded, in its order."""
+    return [entry.member for _, portion in found for entry in portion]
+
+
+def files(directory: Path) -> list[str]:
+    """The endings of what is in a directory."""
+    return sorted(path.suffix for path in directory.iterdir())
+
+
+def mend(path: Path, old: bytes, new: bytes) -> None:
+    """Change some bytes of a file in their place."""
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+
+
+# Written and read.
+
+
+def test_what_was_written_is_read(spool: Spool, directory: Path) -> None:
+    """Requests come back as they were, text as bytes, and the file is deleted when all are delivered."""
+    path = spool.save([OutboxEntry(b"\xff\x00", -3, b"\xe4f"), OutboxEntry("täxt", 0.5, None)])
+    assert path.parent == directory
+    ((found, portion),) = spool.load()
+    assert found == path
+    assert [(entry.member, entry.score, entry.fingerprint) for entry in portion] == [
+        (b"\xff\x00", -3, b"\xe4f"),
+        ("täxt".encode(), 0.5, None),
+    ]
+    assert files(directory) == []
+
+
+def test_portions(spool: Spool) -> None:
+    """A file is read some entries at a time, all of them, in their order."""
+    spool.save(entries(*(b"%d" % number for number in range(10))))
+    sizes, found = [], []
+    for _, portion in spool.load(4):
+        sizes.append(len(portion))
+        found += [entry.member for entry in portion]
+    assert sizes == [4, 4, 2]
+    assert found == [b"%d" % number for number in range(10)]
+
+
+def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crawl without a job has its files where it was started, wherever it is by then."""
+    monkeypatch.chdir(tmp_path)
+    spool = Spool(KEY)
+    monkeypatch.chdir("/")
+    assert spool.save(entries(b"a")).parent == tmp_path
+    assert members(spool.load()) == [b"a"]
+
+
+@pytest.mark.parametrize("other", ["shop:requests-2", "shop_requests", "shop", "shop:request", "*"])
+def test_another_queue_of_a_similar_name(
+    spool: Spool, directory: Path, other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file belongs to the queue whose full name it has; those of others are left, and nothing is said of them."""
+    Spool(other, directory).save(entries(b"other"))
+    spool.save(entries(b"own"))
+    assert members(spool.load()) == [b"own"]
+    assert members(Spool(other, directory).load()) == [b"other"]
+    assert caplog.records == []
+
+
+def test_long_names(directory: Path) -> None:
+    """A queue may have a name that no file can have."""
+    long = "ü" * 5000
+    Spool(long, directory).save(entries(b"a"))
+    assert members(Spool(long, directory).load()) == [b"a"]
+
+
+# Delivered once, and lost never.
+
+
+def test_an_interrupted_start_leaves_the_rest(spool: Spool) -> None:
+    """A start that fails leaves what it had not delivered, and no more, to the next one."""
+    spool.save(entries(b"a", b"b", b"c"))
+    with contextlib.closing(spool.load(1)) as loading:
+        assert members([next(loading), next(loading)]) == [b"a", b"b"]
+    assert members(spool.load()) == [b"b", b"c"]
+    assert members(spool.load()) == []
+
+
+def test_two_starts_at_once(spool: Spool, directory: Path) -> None:
+    """A file that one worker is delivering is passed over by the others, and delivered once."""
+    spool.save(entries(b"a", b"b"))
+    both, other = spool.load(1), Spool(KEY, directory)
+    first = [next(both)]
+    assert members(other.load()) == []
+    assert members([*first, *both]) == [b"a", b"b"]
+    assert members(other.load()) == []
+
+
+def test_a_file_that_vanishes(spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that another worker delivers while this one opens it is no error, at whatever moment it goes."""
+    before, after = spool.save(entries(b"a")), spool.save(entries(b"b"))
+    lock = module._lock
+
+    def vanish(descriptor: int) -> None:
+        lock(descriptor)
+        before.unlink(missing_ok=True)
+        after.unlink(missing_ok=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_lock", vanish)
+        assert members(spool.load()) == []
+    spool.save(entries(b"c"))
+    spool.save(entries(b"c"))
+    loading = spool.load()
+    found, _ = next(loading)
+    for path in found.parent.glob("*.jsonl"):
+        path.unlink()
+    assert members(loading) == []
+    assert caplog.records == []
+
+
+KILLED = """
+import os, signal, sys
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.spool import Spool
 
+file = Spool(sys.argv[1], sys.argv[2]).spill()
+file.append([OutboxEntry(b"%d" % number, number, None) for number in range(10)])
+file.read(3)
+file.mark_delivered()
+file.read(3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
-def test_what_was_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests come back as they were, those of other queues and unfinished files do not."""
-    monkeypatch.chdir(tmp_path)
-    undelivered, other = Spool("a queue"), Spool("another queue")
-    path = undelivered.save([OutboxEntry(b"\xff\x00", -3, b"\xe4f"), OutboxEntry("text", 0.5, None)])
-    other.save([OutboxEntry(b"other", 0, None)])
-    Path(f"{path}.part").write_text("{")
-    path.with_suffix(".part").write_text("{")
-    ((found, parcels),) = undelivered.load()
-    assert found == path
-    assert [(parcel.member, parcel.score, parcel.fingerprint) for parcel in parcels] == [
-        (b"\xff\x00", -3, b"\xe4f"),
-        (b"text", 0.5, None),
+
+def test_what_a_killed_process_left(spool: Spool, directory: Path) -> None:
+    """The next start has what was put aside, from what was not delivered on; a torn last line costs only itself."""
+    subprocess.run([sys.executable, "-c", KILLED, KEY, str(directory)], check=False, timeout=60)
+    (path,) = directory.glob("undelivered-*.jsonl")
+    with path.open("ab") as file:
+        file.write(b'{"request": "eA')
+    assert members(spool.load()) == [b"%d" % number for number in range(3, 10)]
+    assert files(directory) == [".unreadable"]
+
+
+# Spilled and taken back.
+
+
+@pytest.fixture
+def spill(spool: Spool) -> Iterator[SpillFile]:
+    """A file of a running worker."""
+    with contextlib.closing(spool.spill()) as file:
+        yield file
+
+
+def test_spilling(spill: SpillFile, directory: Path) -> None:
+    """Entries come back in their order while more are appended, and the file goes when all of them are delivered."""
+    taken: list[bytes | str] = []
+    for number in range(20):
+        spill.append(entries(b"%d" % number, b"%d again" % number))
+        taken += [entry.member for entry in spill.read(1)]
+        spill.mark_delivered()
+        assert len(spill) == number + 1
+    while portion := spill.read(7):
+        taken += [entry.member for entry in portion]
+    spill.mark_delivered()
+    assert len(spill) == 0
+    assert taken == [part for number in range(20) for part in (b"%d" % number, b"%d again" % number)]
+    spill.close()
+    assert files(directory) == []
+
+
+def test_what_was_not_delivered_stays(spool: Spool, spill: SpillFile) -> None:
+    """A worker that ends leaves what was only read, and not what was delivered."""
+    spill.append(entries(b"a", b"b", b"c"))
+    spill.read(1)
+    spill.mark_delivered()
+    spill.read(1)
+    spill.close()
+    spill.close()
+    assert members(spool.load()) == [b"b", b"c"]
+
+
+def test_a_file_in_use_is_not_loaded(spool: Spool, spill: SpillFile) -> None:
+    """A worker that starts beside one that has put requests aside does not take them."""
+    spill.append(entries(b"a"))
+    assert members(spool.load()) == []
+    spill.close()
+    assert members(spool.load()) == [b"a"]
+
+
+def test_appended_is_handed_to_the_system(spill: SpillFile) -> None:
+    """Nothing of what was appended is in the process alone."""
+    spill.append(entries(b"a", b"b"))
+    assert len(spill.path.read_bytes().splitlines()) == 3
+
+
+def test_a_full_disk_leaves_no_part(
+    spool: Spool, directory: Path, spill: SpillFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that fails in the middle appends nothing; what was there before and comes later is read."""
+    write, calls = os.pwrite, []
+
+    def fill_up(descriptor: int, data: bytes, place: int) -> int:
+        calls.append(place)
+        if len(calls) % 2 == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:10], place)
+
+    for member in (b"a", b"b"):
+        spill.append(entries(member))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", fill_up)
+            with pytest.raises(OSError, match="No space"):
+                spill.append(entries(b"lost"))
+    assert len(calls) == 4
+    assert len(spill) == 2
+    spill.close()
+    assert members(spool.load()) == [b"a", b"b"]
+    assert files(directory) == []
+
+
+def test_nothing_to_mark(spool: Spool, spill: SpillFile) -> None:
+    """Marking before anything was read changes nothing."""
+    spill.append(entries(b"a"))
+    spill.mark_delivered()
+    spill.close()
+    assert members(spool.load()) == [b"a"]
+
+
+# Lines that cannot be read.
+
+UNREADABLE = [
+    b"\n",
+    b"{\n",
+    b"\xff\n",
+    b"[]\n",
+    b"null\n",
+    b"[" * 100_000 + b"\n",
+    b'{"request": "YQ==", "score": 1}\n',
+    b'{"request": "YQ", "score": 1, "fingerprint": null}\n',
+    b'{"request": "Y*Q==", "score": 1, "fingerprint": null}\n',
+    b'{"request": 7, "score": 1, "fingerprint": null}\n',
+    b'{"request": "YQ==", "score": "1", "fingerprint": null}\n',
+    b'{"request": "YQ==", "score": NaN, "fingerprint": null}\n',
+    b'{"request": "YQ==", "score": 1' + b"0" * 400 + b', "fingerprint": null}\n',
+    b'{"request": "YQ==", "score": 1, "fingerprint": "\\u20ac"}\n',
+    b'{"request": "YQ==", "score": 1, "fingerprint": 5}\n',
+]
+
+
+@pytest.mark.parametrize("line", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_a_bad_line_costs_itself(spool: Spool, directory: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """The lines around it are read; it is kept beside, and the log says once how many there were."""
+    path = spool.save(entries(b"a", b"b", b"c"))
+    first, a, b, c = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + line + a + b + line + line + c)
+    assert members(spool.load(1)) == [b"a", b"b", b"c"]
+    (aside,) = directory.iterdir()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"3 lines of {path} cannot be read; they are kept: {aside}"
     ]
+    assert aside.read_bytes().splitlines(keepends=True)[1:] == [line] * 3
+    assert aside.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_of_bad_lines_alone(spool: Spool, directory: Path) -> None:
+    """Lines that were set aside are loaded when they are mended and the file has its old ending again."""
+    path = spool.save(entries(b"a"))
+    mend(path, b'"request"', b'"reques-"')
+    assert members(spool.load()) == []
+    (aside,) = directory.iterdir()
+    mend(aside, b'"reques-"', b'"request"')
+    aside.rename(path)
+    assert members(spool.load()) == [b"a"]
+    assert files(directory) == []
+
+
+def test_bad_lines_stay_where_nothing_can_be_made(
+    spool: Spool, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file whose bad lines cannot be kept beside is kept itself."""
+    path = spool.save(entries(b"a", b"b"))
+    mend(path, b'"score": 0', b'"score": -')
+    opened = os.open
+
+    def refuse(name: Path, flags: int, mode: int = 0o777) -> int:
+        if name.suffix == ".unreadable":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert members(spool.load()) == [b"b"]
+    assert [each.name for each in directory.iterdir()] == [path.name]
+    assert "1 lines of" in caplog.text
+
+
+# Whose the files are.
+
+
+def test_private_from_the_beginning(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other user may read or write a file at any moment, whatever the umask."""
+    modes = []
+    rename = Path.rename
+
+    def look(self: Path, target: Path) -> Path:
+        modes.append(self.stat().st_mode & 0o777)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", look)
+    before = os.umask(0)
+    try:
+        path = spool.save(entries(b"a"))
+    finally:
+        os.umask(before)
+    assert modes == [path.stat().st_mode & 0o777] == [0o600]
+
+
+def untrusted(path: Path, how: str) -> None:
+    """Make a file one that another user could have written."""
+    if how == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, ANOTHER_USER, -1)
+    elif how == "of a link":
+        path.rename(path.with_suffix(".target"))
+        path.symlink_to(path.with_suffix(".target"))
+    elif how == "a pipe":
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    else:
+        path.chmod({"of a group": 0o660, "of everybody": 0o602}[how])
+
+
+@pytest.mark.parametrize("how", ["of a group", "of everybody", "another user's", "of a link", "a pipe"])
+def test_not_trusted(spool: Spool, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that another user could have written is left alone, with one warning that says what to do."""
+    path, _ = spool.save(entries(b"theirs")), spool.save(entries(b"ours"))
+    untrusted(path, how)
+    assert members(spool.load()) == [b"ours"]
+    (record,) = caplog.records
+    assert [part for part in (str(path), "chmod 600", "delete it") if part not in record.getMessage()] == []
+    assert os.path.lexists(path)
+
+
+HEADERS = [
+    b"",
+    b"\n",
+    b"{}\n",
+    b"[5]\n",
+    b"5\n",
+    b"\xff\n",
+    b'{"format": 2, "queue": "shop:requests"}\n',
+    b"[" * 50_000,
+]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
+def test_not_of_this_version(spool: Spool, header: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that begins in another way is left alone, with one warning; it does not keep a crawl from starting."""
+    path = spool.save(entries(b"a"))
+    path.write_bytes(header)
+    assert members(spool.load()) == []
+    assert path.read_bytes() == header
+    (record,) = caplog.records
+    assert f"{path} are left alone, since the file does not begin as" in record.getMessage()
+
+
+def test_another_version_of_another_queue(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is said of it."""
+    path = spool.save(entries(b"a"))
+    path.write_text(json.dumps({"format": 2, "queue": "another"}) + "\n")
+    assert members(spool.load()) == []
+    assert caplog.records == []
+
+
+# Where they are.
+
+
+def refuse_in(directory: Path, patch: pytest.MonkeyPatch) -> None:
+    """Have a directory take no new files; root is not kept from it by a mode."""
+    opened = os.open
+
+    def refuse(name: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(name).parent == directory and flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(name, flags, mode)
+
+    patch.setattr(os, "open", refuse)
+
+
+def test_a_directory_that_cannot_be_written(
+    spool: Spool, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory for temporary files is taken instead, and looked into by the next start."""
+    refuse_in(directory, monkeypatch)
+    path = spool.save(entries(b"a"))
+    with contextlib.closing(spool.spill()) as file:
+        assert file.path.parent == path.parent == temporary
+    assert members(spool.load()) == [b"a"]
+
+
+def test_a_directory_that_fills_up(
+    spool: Spool, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part of a file is left where there was no room for the rest."""
+
+    def fill_up(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(directory)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill_up)
+    assert spool.save(entries(b"a")).parent == temporary
+    assert files(directory) == []
+
+
+def test_no_directory_at_all(spool: Spool, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how many requests are lost, and where room is to be made."""
+    refuse_in(directory, monkeypatch)
+    refuse_in(temporary, monkeypatch)
+    with pytest.raises(OSError, match="2 requests are lost") as caught:
+        spool.save(entries(b"a", b"b"))
+    assert [part for part in (str(directory), str(temporary), "Read-only") if part not in str(caught.value)] == []
+    with pytest.raises(OSError, match="requests cannot be put aside"):
+        spool.spill()
+
+
+def test_a_machine_without_temporary_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wrong with it as long as the directory of the job can be written."""
+
+    def none() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    spool = Spool(KEY, directory)
+    spool.save(entries(b"a"))
+    assert members(spool.load()) == [b"a"]
+
+
+def test_a_file_that_cannot_be_deleted(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, the start goes on, and nothing of it is delivered again."""
+    spool.save(entries(b"a"))
+
+    def refuse(_: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert members(spool.load()) == [b"a"]
+    assert "cannot be deleted: Read-only" in caplog.text
+    assert members(spool.load()) == []
