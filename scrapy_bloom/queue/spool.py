@@ -35,9 +35,10 @@ class Spool:
     def __init__(self, key: str, directory: str | Path | None = None) -> None:
         self._key = key
         self._stem = "undelivered-" + re.sub(r"[^\w.-]", "_", key, flags=re.ASCII)[:100]
-        self._places = [Path(directory or ".").absolute()]
+        places = [directory or "."]
         with contextlib.suppress(FileNotFoundError):  # no place can be written to at all
-            self._places.append(Path(tempfile.gettempdir()).absolute())
+            places.append(tempfile.gettempdir())
+        self._places = list(dict.fromkeys(Path(place).absolute() for place in places))
 
     def save(self, entries: Collection[OutboxEntry]) -> Path:
         """Write entries to a new file, and return its path when they are on the disk.
@@ -127,8 +128,7 @@ class Spool:
             told = dict(json.loads(first))
         if told.get("queue", self._key) != self._key:
             raise LookupError
-        start = told.get("start")
-        if not isinstance(start, int) or first + end != header(self._key, start):
+        if not isinstance(start := told.get("start"), int) or first + end != header(self._key, start):
             raise ValueError(f"does not begin as one of the format {FORMAT} does")
         return max(start, len(first + end))
 

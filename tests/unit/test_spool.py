@@ -484,6 +484,14 @@ def test_a_machine_without_temporary_files(directory: Path, monkeypatch: pytest.
     assert members(spool.load()) == [b"a"]
 
 
+def test_one_place_for_both(temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl that was started in the directory for temporary files looks there once."""
+    spool = Spool(KEY, temporary)
+    spool.save(entries(b"a")).chmod(0o666)
+    assert members(spool.load()) == []
+    assert len(caplog.records) == 1
+
+
 def test_a_file_that_cannot_be_deleted(
     spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
