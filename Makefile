@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-unit check pythons lowest wheel typing coverage mutants bench clean
+.PHONY: demo test test-unit check pythons lowest wheel typing coverage mutants bench search soak clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -31,6 +31,14 @@ mutants: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --write $(ARGS)
+
+# The search of the queue, in larger crawls and with more faults than the tests do.
+search: $(VENV)/.test
+	$(BIN)/python -m pytest tests/queue/deep_search.py --timeout 3600 $(ARGS)
+
+# Ten minutes of crawls with faults; ARGS="--seconds 60 --seed 2" is another minute.
+soak: $(VENV)/.test
+	$(BIN)/python -m devtools.soak $(ARGS)
 
 clean:
 	rm -rf $(VENV)

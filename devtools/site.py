@@ -6,6 +6,7 @@ Start `python -m devtools.site`, with `--directory html` to serve files; it prin
 import argparse
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -133,6 +134,10 @@ def _listening(handler: Callable[..., BaseHTTPRequestHandler], port: int) -> Ite
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # connections that are opened together wait a second with the default of 5
     daemon_threads = True  # a worker that was killed leaves its connections open
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # one that was killed, too
+            super().handle_error(request, client_address)
 
 
 class _QuietHandler(BaseHTTPRequestHandler):

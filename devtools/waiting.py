@@ -9,11 +9,11 @@ LIMIT = 60.0
 _POLL_SECONDS = 0.01
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; raises TimeoutError when it does not come true."""
-    end = time.monotonic() + LIMIT
+def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
+    """Wait for a condition; raises TimeoutError when it does not come true within so many seconds."""
+    end = time.monotonic() + limit
     never = threading.Event()
     while not condition():
         if time.monotonic() >= end:
-            raise TimeoutError(f"not true within {LIMIT:g} s: {condition}")
+            raise TimeoutError(f"not true within {limit:g} s: {condition}")
         never.wait(_POLL_SECONDS)

@@ -10,6 +10,7 @@ from scrapy_bloom.filter.info import FilterInfo, LayerInfo
 if TYPE_CHECKING:
     from scrapy_bloom.dupefilter import BloomRFPDupeFilter
     from scrapy_bloom.scheduler import BloomScheduler
+    from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
 
 __all__ = [
     "BloomError",
@@ -21,13 +22,20 @@ __all__ = [
     "LayerInfo",
     "MemoryBloomFilter",
     "MismatchError",
+    "RedisCrawlSpider",
+    "RedisSpider",
     "RefusedError",
     "UnavailableError",
     "WrongTypeError",
 ]
 
 
-_WITH_SCRAPY = {"BloomRFPDupeFilter": "scrapy_bloom.dupefilter", "BloomScheduler": "scrapy_bloom.scheduler"}
+_WITH_SCRAPY = {
+    "BloomRFPDupeFilter": "scrapy_bloom.dupefilter",
+    "BloomScheduler": "scrapy_bloom.scheduler",
+    "RedisCrawlSpider": "scrapy_bloom.spiders",
+    "RedisSpider": "scrapy_bloom.spiders",
+}
 
 
 if not TYPE_CHECKING:  # or a type checker would take any name for one that is here

@@ -1,6 +1,8 @@
 """The places where supported versions of Scrapy differ, or where it has no public way."""
 
 import asyncio
+import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
@@ -8,6 +10,8 @@ from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet import task
+
+logger = logging.getLogger(__name__)
 
 # What Scrapy's own fingerprints depend on besides method, URL and body, from 2.19 on.
 FINGERPRINTED_META = ("verbatim_url",)
@@ -24,10 +28,7 @@ def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
 
 
 class EngineWakeup:
-    """Has the engine ask for the next request soon, and not only at its heartbeat every 5 seconds.
-
-    Without an asyncio loop, which is not Scrapy's default, the heartbeat remains.
-    """
+    """Has the engine ask for the next request soon, and not only at its heartbeat every 5 seconds."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -35,13 +36,8 @@ class EngineWakeup:
 
     def set(self, seconds: float) -> None:
         """Ring once after some seconds; one that is set already is left as it is."""
-        if self._is_set:
-            return
-        try:
-            asyncio.get_running_loop().call_later(seconds, self._ring)
-        except RuntimeError:
-            return
-        self._is_set = True
+        if not self._is_set:
+            self._is_set = _call_later(seconds, self._ring)
 
     def _ring(self) -> None:
         self._is_set = False
@@ -60,16 +56,70 @@ def apply_backpressure(crawler: Crawler, has_room: Callable[[], bool], seconds: 
         engine._start = _held_back(engine._start, has_room, seconds)
 
 
+class Ticker:
+    """Calls something every few seconds while the reactor runs; what it raises is logged, and it goes on."""
+
+    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
+        self._seconds = seconds
+        self._call = call
+        self._is_running = False
+
+    def start(self) -> None:
+        """Begin, where there is a reactor."""
+        self._is_running = True
+        self._wait()
+
+    def stop(self) -> None:
+        """Call it no more."""
+        self._is_running = False
+
+    def _wait(self) -> None:
+        _call_later(self._seconds, self._tick)
+
+    def _tick(self) -> None:
+        if not self._is_running:
+            return
+        try:
+            self._call()
+        except Exception:  # whatever it was, the next may go well
+            logger.exception("Something that is done every %g s failed", self._seconds)
+        self._wait()
+
+
+def is_closing(crawler: Crawler) -> bool:
+    """Return whether the engine waits for what is in progress, to end the crawl."""
+    slot = _slot(crawler)
+    return slot is not None and slot.closing is not None
+
+
 def in_progress(crawler: Crawler) -> Collection[Request]:
     """Return the requests that were handed to the engine, and that it is not done with."""
     slot = _slot(crawler)
     return () if slot is None else slot.inprogress
 
 
+def scheduler_of(crawler: Crawler) -> Any:
+    """The scheduler of a crawl, or None before there is one."""
+    slot = _slot(crawler)
+    return None if slot is None else slot.scheduler
+
+
 def closing_scheduler(crawler: Crawler) -> Any:
     """The scheduler of a crawl that is being closed, or None while it is not."""
     slot = _slot(crawler)
     return None if slot is None or slot.closing is None else slot.scheduler
+
+
+def _call_later(seconds: float, call: Callable[[], object]) -> bool:
+    """Call something once; return whether there is a reactor to do it."""
+    try:
+        asyncio.get_running_loop().call_later(seconds, call)
+    except RuntimeError:  # another reactor than Scrapy's default, or none
+        reactor: Any = sys.modules.get("twisted.internet.reactor")
+        if reactor is None or not reactor.running:
+            return False
+        reactor.callLater(seconds, call)
+    return True
 
 
 async def _held_back(start: AsyncIterator[Any], has_room: Callable[[], bool], seconds: float) -> AsyncIterator[Any]:

@@ -16,7 +16,7 @@ from scrapy_redis import defaults
 from scrapy_bloom import _jobdir
 from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue import keys as queue_keys
+from scrapy_bloom.queue.keys import QueueKeys, key_of, queue_name
 from scrapy_bloom.storage import keys as filter_keys
 
 logger = logging.getLogger(__name__)
@@ -41,16 +41,17 @@ class FilterKey:
         """Return the key under scrapy-redis's Scheduler and its subclasses."""
         settings = spider.settings
         template = settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
-        name = template % {"spider": spider.name}
+        name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider.name)
         queue = settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY
-        _refuse_common_keys(name, queue % {"spider": spider.name})
+        _refuse_common_keys(name, queue_name(queue, spider.name))
         return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"))
 
     @classmethod
     def of_crawler(cls, crawler: Crawler) -> Self:
         """Return the key under Scrapy's own Scheduler: the one that is set, that of the JOBDIR, or a new one."""
         template = crawler.settings.get("SCHEDULER_DUPEFILTER_KEY")
-        name = template % {"spider": (crawler.spider or crawler.spidercls).name} if template else None
+        spider = (crawler.spider or crawler.spidercls).name
+        name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider) if template else None
         chosen = cls._of(crawler.settings, name)
         if chosen.is_unique and not chosen.jobdir:
             logger.warning(
@@ -103,7 +104,7 @@ def _unique_key() -> str:
 def _refuse_common_keys(key: str, queue: str) -> None:
     """Refuse a queue and a filter that would write to the same keys."""
     key, queue = as_text(key), as_text(queue)
-    if filter_keys.is_key_of(key, queue) or queue_keys.is_key_of(queue, key):
+    if filter_keys.is_key_of(key, queue) or QueueKeys(queue).include(key):
         raise ConfigError(
             f"SCHEDULER_QUEUE_KEY = {queue!r} and SCHEDULER_DUPEFILTER_KEY = {key!r}: must not name the same keys, nor "
             "one a key that the other makes; set two names, as the defaults are, '%(spider)s:requests' and "

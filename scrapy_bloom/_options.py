@@ -119,14 +119,15 @@ RETRY_TIMEOUT = Option[float](
     30.0,
     "be a number of seconds",
     "set how long to wait for Redis when it is away, 0 not to wait",
-    "seconds for which a worker waits for a Redis that is away before it gives up",
+    "seconds for which a worker waits for a Redis that is away before it gives up; with `BloomScheduler` at the start, "
+    "later the crawl pauses for as long as it takes",
 )
 BATCH_SIZE = Option[int](
     "batch_size",
     100,
     "be a whole number of at least 1",
     "set how many requests BloomScheduler checks and queues at once",
-    "requests that `BloomScheduler` checks and queues at once",
+    "requests that `BloomScheduler` checks and queues at once, 1,000 at most",
     least=1,
     is_integer=True,
 )

@@ -238,6 +238,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._warn_of_deleted_requests()
         self.filter.clear()
 
+    def release(self, user: str) -> None:
+        """Keep the filter for a queue no more; without any user it is deleted. What the stats say of it stays.
+
+        Args:
+            user: the key of the queue.
+        """
+        if self._report is not None:
+            self._report.refresh()
+        self.filter.remove_user(user)
+
     def _warn_of_deleted_requests(self) -> None:
         """Warn where scrapy-redis's Scheduler is about to delete requests with the filter: it does so in silence."""
         scheduler = _engine.closing_scheduler(self._crawler) if self._crawler else None

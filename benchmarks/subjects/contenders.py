@@ -100,13 +100,11 @@ def _scheduler(kind: Any, crawler: Crawler, client: redis.Redis, key: str) -> Co
 
     def page(requests: Sequence[Request]) -> list[bool]:
         dropped = [not enqueue(request) for request in requests]
-        if isinstance(scheduler, BloomScheduler):
-            scheduler.deliver()
+        # BloomScheduler delivers what waits before it takes the next ones.
+        scheduler.next_request()
         return dropped
 
-    return Contender(
-        page, scheduler.next_request, lambda: memory_usage(client, key), lambda: scheduler.close("finished")
-    )
+    return Contender(page, lambda: None, lambda: memory_usage(client, key), lambda: scheduler.close("finished"))
 
 
 def _size(fingerprints: set[bytes]) -> int:

@@ -1,10 +1,10 @@
 """The links of two real sites, and a stream of new ones, replayed through what a crawl can choose from.
 
 They are given page by page, as a spider's callback would, each page as requests that nobody has looked at before. Of
-a dupefilter `request_seen` is timed. Of a scheduler all of `enqueue_request` is, and the delivery of what is buffered
-after each page: fingerprint, check, log, and for new requests also serialising and queueing, which a dupefilter leaves
-to the scheduler. Taking requests from the queue, one a page, is not timed, but its round trips count. All take turns of
-a few pages, and the answers of each are compared with those of Scrapy's own filter, which are exact.
+a dupefilter `request_seen` is timed. Of a scheduler all of `enqueue_request` is, and one `next_request` a page:
+fingerprint, check, log, and for new requests also serialising, queueing and taking, which a dupefilter leaves to the
+scheduler. All take turns of a few pages, and the answers of each are compared with those of Scrapy's own filter, which
+are exact.
 """
 
 import gzip

@@ -121,7 +121,8 @@ class BaseBloomFilter:
     def mark_ambiguous(self, items: Iterable[Item]) -> None:
         """Mark items as ambiguous: an interrupted call may have added them.
 
-        If their bits are found set, the next addition reports them as new, since those bits may be our own.
+        If their bits are found set, the next addition reports them as new, since those bits may be our own. What this
+        process remembers of them does not count either.
 
         Args:
             items: bytes or texts.
@@ -130,13 +131,16 @@ class BaseBloomFilter:
             TypeError: an item is neither bytes nor text.
 
         Example:
-            >>> bloom = MemoryBloomFilter(cache_size=0)
+            >>> bloom = MemoryBloomFilter()
             >>> _ = bloom.add("a")
             >>> bloom.mark_ambiguous(["a"])
             >>> bloom.add("a"), bloom.add("a")
             (True, False)
         """
-        self._ambiguous.update(_as_item(item) for item in items)
+        marked = {_as_item(item) for item in items}
+        self._ambiguous |= marked
+        if any(self._cache.get(item) for item in marked):
+            self._cache.clear()
 
     def add_many(self, items: Sequence[Item], first: Sequence[Operation] = ()) -> list[bool]:
         """Add items in one batch, in as few round trips as possible.
@@ -234,6 +238,41 @@ class BaseBloomFilter:
         """
         self._run(self._steps.clear())
 
+    def add_user(self, name: str) -> None:
+        """Keep the filter for somebody: as long as it has users, `remove_user` does not delete it.
+
+        Args:
+            name: who uses it, such as the queue of a crawl. Adding a name again changes nothing.
+
+        Raises:
+            BloomError: the store cannot be used.
+
+        Example:
+            >>> MemoryBloomFilter().add_user("shop:requests")
+        """
+        self._run(self._steps.add_user(name))
+
+    def remove_user(self, name: str) -> bool:
+        """Keep the filter for somebody no more, and delete it if that was its last user.
+
+        Args:
+            name: who used it. One that was not among the users is as one that was.
+
+        Returns:
+            True if the filter was deleted; the next addition begins another one.
+
+        Raises:
+            BloomError: the store cannot be used.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> bloom.add_user("shop:requests")
+            >>> bloom.add_user("news:requests")
+            >>> bloom.remove_user("shop:requests"), bloom.remove_user("news:requests")
+            (False, True)
+        """
+        return self._run(self._steps.remove_user(name))
+
     def close(self) -> None:
         """Give back the room that this process reserved and did not use. The filter can be used on.
 
@@ -254,6 +293,18 @@ class BaseBloomFilter:
         """
         if self._stack.credits.is_idle:
             self._give_back(keep=0)
+
+    def forget_cached(self) -> None:
+        """Ask the store again for each item, since others may have replaced what this process remembers of it.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add("a")
+            >>> bloom.forget_cached()
+            >>> bloom.is_cached("a"), "a" in bloom
+            (False, True)
+        """
+        self._cache.clear()
 
     def _rotate_if_needed(self) -> None:
         if self._stack.needs_rotation:
@@ -281,8 +332,6 @@ class BaseBloomFilter:
         Whatever ended the addition, a KeyboardInterrupt too, and wherever it was.
         """
         self.mark_ambiguous(items)
-        if any(self._cache.get(item) for item in items):
-            self._cache.clear()
 
     def _give_back(self, keep: int) -> None:
         """Return credit, once: an attempt that fails is not made again, and the room stays unused."""

@@ -4,7 +4,7 @@ A layer is stored in this order: the field that describes it, its shards, its co
 credit, and only the counter gives that. So additions find all shards, and a shard that is missing was lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scrapy_bloom.errors import RefusedError, WrongTypeError
 from scrapy_bloom.filter import sampling
@@ -14,8 +14,17 @@ from scrapy_bloom.filter.opening import Opening, foreign_string, stored_layers
 from scrapy_bloom.filter.parameters import has_counters
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.storage import keys, shards
+from scrapy_bloom.storage.base import Operation
 from scrapy_bloom.storage.counters import CloseCounter, closed
-from scrapy_bloom.storage.fields import DeleteField, Load, SetFieldBesideFilter, Snapshot, Unlink
+from scrapy_bloom.storage.fields import (
+    DeleteField,
+    Load,
+    RemoveUser,
+    SetFieldBesideFilter,
+    SetFieldIfAbsent,
+    Snapshot,
+    Unlink,
+)
 from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, SealShard
 
 # The epoch of what a late write left where no shard is.
@@ -88,14 +97,31 @@ class Lifecycle(Opening):
     def clear(self) -> Steps[None]:
         """Delete the filter, or whatever else is at its key; nobody's parameters matter."""
         snapshot: Snapshot = (yield [Load(self.key)])[0]
+        yield from self._delete_shards(snapshot.fields, Unlink(self.key))
+
+    def add_user(self, user: str) -> Steps[None]:
+        """Use the filter for somebody."""
+        yield [SetFieldIfAbsent(self.key, keys.user_field(user), "1")]
+
+    def remove_user(self, user: str) -> Steps[bool]:
+        """Use the filter for somebody no more; with the last user it is deleted. Return whether it was."""
+        fields: dict[str, str] | None = (yield [RemoveUser(self.key, keys.user_field(user))])[0]
+        if fields is None:
+            return False
+        # Whoever adds meanwhile finds shards without their hash: they are lost, and made anew.
+        yield from self._delete_shards(fields)
+        return True
+
+    def _delete_shards(self, fields: Mapping[str, str], *first: Operation) -> Steps[None]:
+        """Delete the shards of a hash with these fields, and those that it does not tell of, after the `first`."""
         try:
-            stored = stored_layers(self.key, snapshot, hash_key=0)
+            stored = stored_layers(self.key, fields, hash_key=0)
         except WrongTypeError:
             # A newer format may name its strings otherwise: they are not ours to guess.
             stored = []
         layers = (*self.stack.layers, *stored)
         doomed = {key for layer in layers for key in layer.shard_keys}
-        yield [Unlink(self.key), *(DeleteShard(key) for key in sorted(doomed))]
+        yield [*first, *(DeleteShard(key) for key in sorted(doomed))]
         yield from self._delete_unknown(max((layer.index for layer in layers), default=-1) + 1)
         self.stack.void()
         self._forget()

@@ -1,6 +1,6 @@
 """Steps that read the stored state of a filter: adopting it, restoring it, and refusing what is foreign."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scrapy_bloom.errors import MismatchError, WrongTypeError
 from scrapy_bloom.filter import sampling
@@ -91,7 +91,7 @@ class Opening:
         """Go on with the layers of a stored filter that are alive, and delete the others."""
         identity = self._verify_stored(text)
         self.stack.text = text
-        stored = stored_layers(self.key, snapshot, identity.hash_key)
+        stored = stored_layers(self.key, snapshot.fields, identity.hash_key)
         self.stack.next_index = stored[-1].index + 1 if stored else 0
         alive = [
             layer
@@ -183,9 +183,9 @@ class Opening:
             self.stack.note_counted(layer, sampling.count(layer, of_layer, [next(ones) for _ in of_layer]))
 
 
-def stored_layers(key: str, snapshot: Snapshot, hash_key: int) -> list[Layer]:
-    """Return the layers that a snapshot of the filter's hash shows, oldest first."""
-    texts = {keys.layer_of_field(name): text for name, text in snapshot.fields.items()}
+def stored_layers(key: str, fields: Mapping[str, str], hash_key: int) -> list[Layer]:
+    """Return the layers that the fields of a filter's hash describe, oldest first."""
+    texts = {keys.layer_of_field(name): text for name, text in fields.items()}
     indexes = sorted(index for index in texts if index is not None)
     return [Layer.from_json(key, index, texts[index], hash_key) for index in indexes]
 

@@ -131,6 +131,16 @@ def warn_of_deleted_requests(waiting: int, queue: str) -> None:
     )
 
 
+def warn_of_dead_letters(number: int, key: str) -> None:
+    """Warn that requests stay that no worker could read."""
+    logger.warning(
+        "%s requests that no worker could read are kept at the key %r: the next worker to start has them queued again. "
+        "Delete the key if nobody will ever read them",
+        f"{number:,}",
+        key,
+    )
+
+
 def _in_words(info: FilterInfo) -> str:
     return (
         f"about {info.estimated_count:,} requests for a capacity of {info.capacity:,} "

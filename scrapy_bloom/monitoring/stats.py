@@ -6,13 +6,22 @@ from scrapy_bloom.filter.info import Counters, FilterInfo
 
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
+DEAD_LETTERS = "bloomfilter/dead_letters"
+# As Scrapy's own scheduler counts them.
+UNSERIALIZABLE = "scheduler/unserializable"
 
 _PREFIX = "bloomfilter/"
 _FIELDS: dict[type, tuple[str, ...]] = {
     Counters: ("added", "ambiguous", "cache_hits", "round_trips", "expected_false_positives"),
     FilterInfo: ("fill_ratio", "estimated_count", "estimated_error_rate", "memory_bytes", "layers"),
 }
-NAMES = (FILTERED, RECOVERED, *(_PREFIX + field for fields in _FIELDS.values() for field in fields))
+NAMES = (
+    FILTERED,
+    RECOVERED,
+    DEAD_LETTERS,
+    UNSERIALIZABLE,
+    *(_PREFIX + field for fields in _FIELDS.values() for field in fields),
+)
 
 
 def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:

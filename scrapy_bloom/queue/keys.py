@@ -1,32 +1,89 @@
-"""The names of a queue's keys; they are made here and nowhere else."""
+"""The names of the keys of a queue, and of start URLs; they are made here and nowhere else."""
+
+from dataclasses import dataclass
+
+from redis.crc import key_slot
+
+from scrapy_bloom.errors import ConfigError
 
 
-def leases_key(queue: str, worker: str) -> str:
-    """Return the key of the sorted set of requests that a worker holds of a queue."""
-    return f"{queue}:leases:{worker}"
+@dataclass(frozen=True)
+class QueueKeys:
+    """The keys of the queue at `queue`, all of which are in its slot of a cluster.
+
+    A name in braces alone decides on the slot. So where the queue's own has none, it stands in braces in the others.
+    """
+
+    queue: str
+
+    @property
+    def workers(self) -> str:
+        """The key of the hash of a queue's workers."""
+        return f"{self._stem}:workers"
+
+    @property
+    def dead_letters(self) -> str:
+        """The key of the sorted set of a queue's requests that could not be read."""
+        return f"{self._stem}:dead-letter"
+
+    def leases(self, worker: str) -> str:
+        """Return the key of the sorted set of requests that a worker has leased."""
+        return f"{self._stem}:leases:{worker}"
+
+    @property
+    def share_a_slot(self) -> bool:
+        """False if a cluster has the queue elsewhere than its other keys: a brace in its name is not one of a pair."""
+        return int(key_slot(self.queue.encode())) == int(key_slot(self.workers.encode()))
+
+    def include(self, key: str) -> bool:
+        """Return whether a key is the queue, or one of those that its workers make beside it."""
+        return key in (self.queue, self.workers, self.dead_letters) or key.startswith(self.leases(""))
+
+    @property
+    def _stem(self) -> str:
+        return _tagged(self.queue)
 
 
-def dead_letter_key(queue: str) -> str:
-    """Return the key of the sorted set of a queue's requests that could not be read, for the next crawl."""
-    return f"{queue}:dead-letter"
+@dataclass(frozen=True)
+class StartKeys:
+    """The keys of the start URLs at `start`, all of which are in its slot of a cluster."""
+
+    start: str
+
+    @property
+    def leased(self) -> str:
+        """The key of the hash of start URLs that workers have taken, and that are no requests in the queue yet."""
+        return f"{_tagged(self.start)}:leased"
+
+    @property
+    def dead_letters(self) -> str:
+        """The key of the list of start URLs of which no request could be made."""
+        return f"{_tagged(self.start)}:dead-letter"
 
 
-def workers_key(queue: str) -> str:
-    """Return the key of the sorted set of a queue's workers, by the time of their last sign of life."""
-    return f"{queue}:workers"
+def _tagged(key: str) -> str:
+    """Return the begin of the names of keys that are in the slot of this one."""
+    _, brace, rest = key.partition("{")
+    has_tag = bool(brace) and rest.find("}") > 0
+    return key if has_tag else f"{{{key}}}"
 
 
-def closing_key(queue: str) -> str:
-    """Return the key of the set of workers that may be about to clear everything."""
-    return f"{queue}:closing"
+def queue_name(template: str, spider: str) -> str:
+    """Return the key that scrapy-redis's queue has: its scheduler and its queue both put the spider's name in."""
+    setting = "SCHEDULER_QUEUE_KEY"
+    return key_of(setting, key_of(setting, template, spider), spider)
 
 
-def recovery_key(queue: str, worker: str) -> str:
-    """Return the key that says that a dead worker's requests are being put back."""
-    return f"{queue}:recovery:{worker}"
+def key_of(setting: str, template: str, spider: str) -> str:
+    """Return the key that a setting means for a spider.
 
-
-def is_key_of(queue: str, key: str) -> bool:
-    """Return whether a key is the queue, or one of those that its workers make beside it."""
-    single = (queue, dead_letter_key(queue), workers_key(queue), closing_key(queue))
-    return key in single or key.startswith((leases_key(queue, ""), recovery_key(queue, "")))
+    Raises:
+        ConfigError: it has a percent sign that is not that of `%(spider)s`.
+    """
+    try:
+        return template % {"spider": spider}
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"{setting} = {template!r}: may have %(spider)s in it for the spider's name, and no other percent sign; "
+            f"set a name like '%(spider)s:requests'"
+        ) from None

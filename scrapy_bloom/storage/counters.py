@@ -7,8 +7,8 @@ and raised it then, both would be granted the last of the room.
 
 from typing import Any, NamedTuple
 
+from scrapy_bloom._lua import load_script
 from scrapy_bloom.storage.base import Memory
-from scrapy_bloom.storage.scripts import load_script
 from scrapy_bloom.transport.commands import Command
 
 UNLIMITED = -1

@@ -2,15 +2,15 @@
 
 from typing import Any, NamedTuple
 
+from scrapy_bloom._lua import load_script
 from scrapy_bloom._text import as_text
 from scrapy_bloom.storage import keys
 from scrapy_bloom.storage.base import Memory
-from scrapy_bloom.storage.scripts import load_script
 from scrapy_bloom.transport.commands import Command
 
 # They run when a filter is opened, grows or rotates.
-_LOAD, _RESTORE_FIELDS, _SET_FIELD_BESIDE_FILTER = (
-    load_script(__package__, name) for name in ("load", "restore_fields", "set_field_beside_filter")
+_LOAD, _RESTORE_FIELDS, _SET_FIELD_BESIDE_FILTER, _REMOVE_USER = (
+    load_script(__package__, name) for name in ("load", "restore_fields", "set_field_beside_filter", "remove_user")
 )
 
 
@@ -36,8 +36,7 @@ class Load(NamedTuple):
         kind, now = as_text(kind), int(seconds) + int(microseconds) / 1e6
         if kind == "set":
             return Snapshot(kind, int(content[0]), now, {})
-        texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in content]
-        return Snapshot(kind, 0, now, dict(zip(texts[::2], texts[1::2], strict=True)))
+        return Snapshot(kind, 0, now, _fields(content))
 
     def apply(self, memory: Memory) -> Snapshot:
         fields = memory.hashes.get(self.key, {})
@@ -140,3 +139,34 @@ class RestoreFields(NamedTuple):
         for name, value in self.fields:
             fields.setdefault(name, value)
         return True
+
+
+class RemoveUser(NamedTuple):
+    """Delete the field of a user, and with the last one the whole hash.
+
+    Returns the fields of a hash that was deleted, or was not there, and None for one that others use.
+    """
+
+    key: str
+    field: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _REMOVE_USER, 1, self.key, self.field)
+
+    def parse_reply(self, raw: Any) -> dict[str, str] | None:
+        was_last, content = raw
+        return _fields(content) if was_last else None
+
+    def apply(self, memory: Memory) -> dict[str, str] | None:
+        fields = memory.hashes.get(self.key, {})
+        fields.pop(self.field, None)
+        if any(name.startswith(keys.user_field("")) for name in fields):
+            return None
+        memory.hashes.pop(self.key, None)
+        return fields
+
+
+def _fields(content: Any) -> dict[str, str]:
+    """Return the fields that a reply lists; what is not UTF-8 is not a filter's."""
+    texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in content]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -5,6 +5,7 @@ import re
 FILTER_FIELD = "filter"
 _LAYER_PREFIX = "layer:"
 _CREDIT_PREFIX = "credit:"
+_USER_PREFIX = "user:"
 
 
 def layer_field(layer: int) -> str:
@@ -26,9 +27,15 @@ def credit_field(layer: int, epoch: int) -> str:
     return f"{_CREDIT_PREFIX}{layer}:{epoch}"
 
 
+def user_field(user: str) -> str:
+    """Return the field of the filter's hash that says that somebody uses the filter."""
+    return f"{_USER_PREFIX}{user}"
+
+
 def is_field(field: str) -> bool:
     """Return whether a field of a hash is one of a filter's."""
-    return field == FILTER_FIELD or layer_of_field(field) is not None or is_credit_field(field)
+    is_own = field == FILTER_FIELD or layer_of_field(field) is not None or is_credit_field(field)
+    return is_own or field.startswith(_USER_PREFIX)
 
 
 def is_credit_field(field: str) -> bool:

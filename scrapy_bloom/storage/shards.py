@@ -7,12 +7,12 @@ shard may be longer than it was made: a late write of another filter's worker go
 
 from typing import Any, NamedTuple
 
+from scrapy_bloom._lua import load_script
 from scrapy_bloom._text import as_text
 from scrapy_bloom.storage import layout
 from scrapy_bloom.storage.base import Memory
 from scrapy_bloom.storage.bits import header_of, set_bit
 from scrapy_bloom.storage.layout import HEADER_BYTES, SHORTEST_SHARD_BYTES
-from scrapy_bloom.storage.scripts import load_script
 from scrapy_bloom.transport.commands import Command
 
 _ALIVE_AND_SEALED = layout.live(0) >> layout.EPOCH_BITS

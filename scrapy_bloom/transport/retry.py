@@ -85,19 +85,22 @@ class CircuitBreaker:
         self._open_since: float | None = None
         self._next_probe = 0.0
 
-    def call(self, work: Callable[[], T], on_recovery: Callable[[], object]) -> T:
-        """Return the result of `work`; a probe calls `on_recovery` before it.
+    @property
+    def is_open(self) -> bool:
+        """True if a call would fail at once."""
+        return time.monotonic() < self._next_probe
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`.
 
         Raises:
             RedisAwayError: the breaker is open, or opens now.
             RefusedError: Redis answered with an error that retrying cannot mend.
         """
-        now = time.monotonic()
-        if now < self._next_probe:
+        if self.is_open:
             raise RedisAwayError
+        now = time.monotonic()
         try:
-            if self._open_since is not None:
-                retry_until(on_recovery, 0)
             result = retry_until(work, 0)
         except UnavailableError as error:
             if self._open_since is None:

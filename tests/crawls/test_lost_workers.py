@@ -115,7 +115,7 @@ def test_ctrl_c_during_an_outage(durable: Server, key: str, tmp_path: Path) -> N
         # What it could not deliver is in a file, which the next one takes up.
         (file,) = tmp_path.glob("*.jsonl")
         assert str(file) in first.log
-        requests = [json.loads(line) for line in file.read_text().splitlines()]
+        _, *requests = [json.loads(line) for line in file.read_text().splitlines()]
         assert f" {len(requests)} requests " in first.log
         durable.start()
         second = played.crawl(OURS, "second", **settings)

@@ -68,7 +68,7 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
         assert held.wait(LIMIT)
         # Not before: what the other takes from the list is nobody's work until it is in the queue.
         idle = played.start("idle", settings)
-        until(lambda: client.zcard(f"{key}:queue:workers") == 2)
+        until(lambda: client.hlen(f"{{{key}:queue}}:workers") == 2)
         # By then it has been idle for longer than it may be where nobody holds work.
         begin = time.monotonic()
         until(lambda: time.monotonic() > begin + 2)
@@ -127,7 +127,7 @@ def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
         ended = played.crawl({**OURS, **KEEP})
         assert played.missed == set()
-        assert client.zrange(f"{key}:queue:dead-letter", 0, -1) == [b"not a request"]
+        assert client.zrange(f"{{{key}:queue}}:dead-letter", 0, -1) == [b"not a request"]
         assert ended.stats["finish_reason"] == "finished"
         assert "cannot be read" in ended.log
 
@@ -141,7 +141,7 @@ def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Pat
         crawls = [worker.wait() for worker in workers]
         assert played.missed == set()
         assert {ended.stats["finish_reason"] for ended in crawls} == {"finished"}
-        assert client.zcard(f"{key}:queue:dead-letter") == 20
+        assert client.zcard(f"{{{key}:queue}}:dead-letter") == 20
         third = played.crawl({**OURS, **KEEP}, "third")
         assert third.log.count("cannot be read") == 20
 
@@ -152,7 +152,7 @@ def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_pat
     with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
         played.site.on["/page/1"] = lambda _: release.wait(LIMIT)
         workers = [played.start(name, OURS) for name in ("left", "right")]
-        until(lambda: client.zcard(f"{key}:queue:workers") == 2 and "/page/1" in played.site.paths)
+        until(lambda: client.hlen(f"{{{key}:queue}}:workers") == 2 and "/page/1" in played.site.paths)
 
         def asked() -> int:
             """Count how often a worker has listed the others."""

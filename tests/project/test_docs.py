@@ -11,7 +11,7 @@ from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom._options import ERROR_RATE, OPTIONS
 from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
 from scrapy_bloom.monitoring import stats
-from scrapy_bloom.queue import keys as queue_keys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 from scrapy_bloom.storage import keys
 from tests.project.test_imports import LEVELS
@@ -104,11 +104,11 @@ def test_keys() -> None:
     assert patterns == [
         "<key>",
         keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
-        queue_keys.leases_key("<queue>", "<worker>"),
-        queue_keys.workers_key("<queue>"),
-        queue_keys.closing_key("<queue>"),
-        queue_keys.dead_letter_key("<queue>"),
-        queue_keys.recovery_key("<queue>", "<worker>"),
+        QueueKeys("<queue>").leases("<worker>"),
+        QueueKeys("<queue>").workers,
+        QueueKeys("<queue>").dead_letters,
+        StartKeys("<start>").leased,
+        StartKeys("<start>").dead_letters,
     ]
     assert keys.layer_of_field(keys.layer_field(7)) == 7
 

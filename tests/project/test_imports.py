@@ -9,27 +9,30 @@ import scrapy_bloom
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
-    {"errors", "_cache", "_engine", "_text"},
+    {"errors", "_cache", "_engine", "_lua", "_text"},
     {"_jobdir", "_options", "_last_line", "fingerprints", "transport"},
     {"connection", "queue", "storage"},
     {"_filter_key", "filter"},
     {"monitoring", "settings"},
-    {"dupefilter"},
-    {"scheduler"},
+    {"_intake", "dupefilter"},
+    {"scheduler", "spiders"},
 )
 # Which third-party packages may be imported where; every other module has the standard library alone.
 OUTSIDE = {
     "_engine": {"scrapy", "twisted"},
     "_filter_key": {"scrapy", "scrapy_redis"},
+    "_intake": {"scrapy", "scrapy_redis"},
     "connection": {"scrapy", "scrapy_redis"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "filter.hashing": {"mmh3"},
     "fingerprints": {"scrapy"},
     "monitoring.reporter": {"redis", "scrapy"},
+    "queue.keys": {"redis"},
     "monitoring.server_checks": {"redis"},
     "monitoring.stats": {"scrapy"},
     "scheduler": {"scrapy", "scrapy_redis"},
     "settings": {"scrapy"},
+    "spiders": {"scrapy", "scrapy_redis"},
     "transport.base": {"redis"},
     "transport.commands": {"hiredis"},
     "transport.failures": {"redis"},

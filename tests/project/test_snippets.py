@@ -134,7 +134,7 @@ def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redi
 
     def wait_for_both(_: str) -> None:
         """Answer the first page when both workers are there: on a site this small one would be done before."""
-        until(lambda: stored.zcard("pages:requests:workers") == 2)
+        until(lambda: stored.hlen("{pages:requests}:workers") == 2)
 
     site.on["/"] = wait_for_both
     project = Project(tmp_path, site, own)

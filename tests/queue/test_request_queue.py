@@ -1,235 +1,178 @@
-"""A request is always in Redis: in the queue or held by a worker, whatever is cut and whoever takes it."""
+"""A queue on servers, whatever is cut: each request is in Redis, or fetched, and never in neither."""
 
 import random
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_bloom.queue import keys as queue_keys
-from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.request_queue import RequestQueue, requeue_all
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.heartbeats import Heartbeats
+from scrapy_bloom.queue.operations import Answer, Ending, Heartbeat, Join, Said
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.worker import AskFilter, Phase, QueueWorker, ReleaseFilter, UseFilter
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import CUTS, at_random, proxying
 from tests.support.servers import Server
 
-Make = Callable[[str], RequestQueue]
 
+class Driven:
+    """A worker over a queue on a server, whose filter takes everything for new; replies may be lost."""
 
-@pytest.fixture
-def custody_of(client: redis.Redis, key: str) -> Make:
-    """The custody of a worker over a client of the server."""
-    return lambda worker: RequestQueue(transport_for(client), key, worker)
+    def __init__(self, client: redis.Redis, key: str, name: str) -> None:
+        self.queue = RequestQueue(client, key)
+        self.worker = QueueWorker(name, "60", 5, lambda _: False)
+        self.faults = 0
 
+    def step(self, want: int = 0) -> bool:
+        """Carry out what the worker does next, if there is anything."""
+        operation = self.worker.next_operation(want)
+        match operation:
+            case None:
+                return False
+            case AskFilter():
+                self.worker.answer(operation, [True] * len(operation.entries))
+            case UseFilter() | ReleaseFilter():
+                self.worker.reply(operation, Answer(Said.OK))
+            case _:
+                try:
+                    self.worker.reply(operation, self.queue.execute(operation))
+                except redis.ConnectionError:
+                    self.faults += 1
+                    self.worker.lose(operation)
+        return True
 
-def requests(scores: dict[str, float]) -> list[QueueEntry]:
-    """Serialised requests with scores."""
-    return [QueueEntry(score, member.encode()) for member, score in scores.items()]
-
-
-def numbered(count: int) -> list[QueueEntry]:
-    """Requests of one score."""
-    return requests({f"{number:03}": 0 for number in range(count)})
-
-
-def taken(custody: RequestQueue, most: int = 10_000) -> list[bytes]:
-    """Take requests for a worker, until there are none or it has so many."""
-    found: list[bytes] = []
-    while len(found) < most and (waiting := custody.pop()) is not None:
-        assert isinstance(waiting.member, bytes)
-        found.append(waiting.member)
-    return found
-
-
-def in_queue(client: redis.Redis, key: str) -> set[bytes]:
-    """Return what is in a sorted set."""
-    return {each for each in client.zrange(key, 0, -1) if isinstance(each, bytes)}
-
-
-def held(client: redis.Redis, key: str, worker: str) -> set[bytes]:
-    """Return what a worker holds."""
-    return in_queue(client, queue_keys.leases_key(key, worker))
-
-
-@pytest.mark.parametrize("count", [1, 15, 16, 40])
-def test_each_is_taken_once_in_the_order_of_scores(custody_of: Make, count: int) -> None:
-    """Whatever one worker queued it takes, the lowest score first, and then there is nothing."""
-    custody = custody_of("one")
-    scores = {f"{number:03}": float(number * 7 % count) for number in range(count)}
-    custody.push(requests(scores), [])
-    assert [scores[member.decode()] for member in taken(custody)] == sorted(scores.values())
-    assert custody.pop() is None
-
-
-def test_what_goes_first_is_taken_first(custody_of: Make) -> None:
-    """A request that is queued with a lower score goes before those that were taken ahead, which go back."""
-    custody = custody_of("one")
-    custody.push(numbered(40), [])
-    first = taken(custody, 3)
-    custody.push(requests({"urgent": -10}), [])
-    assert taken(custody, 1) == [b"urgent"]
-    assert sorted(first + taken(custody)) == [each.member for each in numbered(40)]
-
-
-def test_few_are_left_to_others(custody_of: Make) -> None:
-    """A worker takes no more than it is asked for where few wait, and another one gets the rest."""
-    custody_of("one").push(numbered(15), [])
-    one, other = custody_of("one"), custody_of("other")
-    assert len({each.pop() for each in (one, other, one, other)}) == 4
-    assert not one.has_prefetched
-    assert not other.has_prefetched
-
-
-def test_workers_share_and_never_spin(custody_of: Make) -> None:
-    """Workers that race for the head each get some, nobody the same, and all of it is taken."""
-    workers = [custody_of(f"worker-{number}") for number in range(5)]
-    workers[0].push(numbered(300), [])
-    found: list[list[bytes]] = [[] for _ in workers]
-    while sum(map(len, found)) < 300:
-        for share, worker in zip(found, workers, strict=True):
-            share.extend(taken(worker, 1))
-    assert sorted(chain.from_iterable(found)) == [each.member for each in numbered(300)]
-    assert min(map(len, found)) >= 30
-    assert [worker.pop() for worker in workers] == [None] * 5
-
-
-def test_what_is_taken_is_held_until_it_is_released(custody_of: Make, client: redis.Redis, key: str) -> None:
-    """A request is in the queue or held, never in neither; released, it is in neither."""
-    custody = custody_of("one")
-    custody.push(numbered(20), [])
-    (first,) = taken(custody, 1)
-    assert first in held(client, key, "one")
-    everything = held(client, key, "one") | in_queue(client, key)
-    assert everything == {each.member for each in numbered(20)}
-    custody.ack([first])
-    custody.count()
-    assert first not in held(client, key, "one")
-    rest = everything - {first}
-    assert requeue_all(transport_for(client), key, queue_keys.leases_key(key, "one")) == len(rest) - 12
-    assert held(client, key, "one") == set()
-    assert in_queue(client, key) == rest
-
-
-def test_an_equal_one_that_is_ready_stays_held(custody_of: Make, client: redis.Redis, key: str) -> None:
-    """A request that is queued again while it is worked on is held until its second time is over, too."""
-    custody = custody_of("one")
-    custody.push(numbered(16), [])
-    (first,) = taken(custody, 1)
-    taken(custody, 7)
-    custody.push([QueueEntry(-1, first)], [])
-    assert custody.has_prefetched
-    custody.ack([first])
-    custody.count()
-    assert first in held(client, key, "one")
-    assert taken(custody, 1) == [first]
-    custody.ack([first])
-    custody.count()
-    assert first not in held(client, key, "one")
-
-
-def test_a_repeat_of_what_is_ready_stays_held(custody_of: Make, client: redis.Redis, key: str) -> None:
-    """A worker that meets again what it has taken ahead, and hears that it is a repeat, does not let go of it."""
-    custody, other = custody_of("one"), custody_of("other")
-    other.push(numbered(30), [])
-    mine = taken(custody, 1) + [each.member for each in custody._prefetched]
-    assert len(mine) == 8
-    custody.push([], mine)
-    assert held(client, key, "one") == set(mine)
-    assert in_queue(client, key) | held(client, key, "one") | held(client, key, "other") == {
-        each.member for each in numbered(30)
-    }
-
-
-def test_a_lost_race_for_an_equal_one_lets_go_of_nothing(custody_of: Make, client: redis.Redis, key: str) -> None:
-    """A worker that reaches for a copy of what it works on, which another one gets, holds its own still."""
-    custody, other = custody_of("one"), custody_of("other")
-    custody.push(numbered(1), [])
-    (first,) = taken(custody, 1)
-    other.push(numbered(1), [])  # the same again; it takes it at once
-    custody._candidates = numbered(1)
-    assert custody.pop() is None
-    custody.count()
-    assert first in held(client, key, "one")
-
-
-@pytest.mark.parametrize("kinds", [(str, bytes), (bytes, str)])
-def test_text_and_bytes_are_the_same_request(
-    kinds: tuple[type, type], custody_of: Make, client: redis.Redis, key: str
-) -> None:
-    """A serialiser that makes text, and a server that gives bytes: equal requests are held until both are finished."""
-    custody = custody_of("one")
-    for number, kind in enumerate(kinds):
-        custody.push([QueueEntry(number, "request" if kind is str else b"request")], [])
-    first, second = custody.pop(), custody.pop()
-    assert first is not None
-    assert second is not None
-    for each in (first, second):
-        assert held(client, key, "one") == {b"request"}
-        custody.ack([each.member])
-        custody.count()
-    assert held(client, key, "one") == set()
-
-
-def test_nothing_is_remembered_of_what_is_finished(custody_of: Make) -> None:
-    """The memory of a worker is that of what it has."""
-    custody = custody_of("one")
-    custody.push(numbered(200), [])
-    custody.ack(taken(custody))
-    custody.count()
-    assert not custody._in_flight
-    assert custody._pending_acks == []
+    def end(self) -> None:
+        """Leave, whatever is cut."""
+        self.worker.leave(Ending.FINISHED)
+        while self.worker.phase is not Phase.GONE:
+            self.step()
 
 
 @pytest.fixture
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
     """A client whose connection is cut again and again, and its proxy."""
-    with proxying(server.port, "EXEC") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
+    with proxying(server.port, "EVAL") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
         disable_client_retries(client)
         yield client, proxy
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], client: redis.Redis, key: str) -> None:
-    """Two workers queue, take and release while connections are cut at random: each request is fetched, or in Redis."""
+    """Two workers queue, take and finish while connections are cut at random: all is fetched, and once."""
     source = random.Random(seed)
-    client_of_workers, proxy = torn
-    workers = [RequestQueue(transport_for(client_of_workers), key, worker) for worker in ("one", "other")]
-    working: list[list[bytes]] = [[], []]
-    queued: set[bytes] = set()
-    fetched: set[bytes] = set()
-    waiting = [requests({f"{batch}-{number}": source.randrange(3) for number in range(20)}) for batch in range(10)]
+    torn_client, proxy = torn
+    workers = [Driven(torn_client, key, name) for name in ("one", "other")]
     proxy.plan = at_random(source, CUTS, 40, 3)
+    wanted = {f"{number}".encode() for number in range(200)}
+    waiting = sorted(wanted)
+    fetched: list[bytes] = []
+    while len(fetched) < len(wanted) or any(not driven.worker.is_idle for driven in workers):
+        driven = source.choice(workers)
+        worker = driven.worker
+        for member in [waiting.pop() for _ in range(min(len(waiting), source.randrange(4)))]:
+            worker.offer(OutboxEntry(member, source.randrange(3), member))
+        driven.step(source.randrange(4))
+        if source.random() < 0.7 and (entry := worker.take()) is not None:
+            fetched.append(entry.member)
+        if worker.running and source.random() < 0.7:
+            worker.finish(source.choice(list(worker.running)))
+    for driven in workers:
+        driven.end()
+    assert sum(driven.faults for driven in workers) > 20
+    # No reply of the filter was lost, and nobody was taken for dead.
+    assert sorted(fetched) == sorted(wanted)
+    keys = workers[0].queue.keys
+    assert client.exists(key, keys.workers, keys.dead_letters, keys.leases("one"), keys.leases("other")) == 0
 
-    def again(attempt: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                return attempt()
-            except redis.ConnectionError:
-                assert queued <= in_redis() | fetched
 
-    def in_redis() -> set[bytes]:
-        return in_queue(client, key) | held(client, key, "one") | held(client, key, "other")
+def registered(queue: RequestQueue) -> set[str]:
+    """Return the workers that are taken for living."""
+    return set(queue.execute(Heartbeat("nobody")).workers or {})
 
-    while waiting or client.zcard(key) or any(working) or any(worker.has_prefetched for worker in workers):
-        number = source.randrange(2)
-        worker, own = workers[number], working[number]
-        if waiting and source.random() < 0.2:
-            batch = waiting.pop()
-            again(partial(worker.push, batch, []))
-            queued |= {bytes(each.member) for each in batch if isinstance(each.member, bytes)}
-        if source.random() < 0.7 and (waiting_one := again(worker.pop)) is not None:
-            own.append(waiting_one.member)
-        if own and source.random() < 0.6:
-            done = own.pop(source.randrange(len(own)))
-            fetched.add(done)
-            worker.ack([done])
-        assert queued <= in_redis() | fetched
-    again(workers[0].count)
-    again(workers[1].count)
-    assert fetched == queued
-    assert proxy.faults > 20
-    assert held(client, key, "one") | held(client, key, "other") == set()
+
+def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> None:
+    """Leases of a silent worker go back to the queue, and it learns that with its next step."""
+    dead, living = Driven(client, key, "dead"), Driven(client, key, "living")
+    dead.worker._lease = "0.05"
+    dead.worker.offer(OutboxEntry(b"a", 3, b"a"))
+    while dead.worker.has_news:
+        dead.step()
+    dead.step(1)
+    assert [entry.member for entry in dead.worker.ready] == [b"a"]
+    while living.worker.phase is not Phase.WORKING:
+        living.step()
+    heartbeats = Heartbeats(living.queue, "living", 0.2)
+    while "dead" in registered(living.queue):
+        heartbeats.beat()
+    assert heartbeats.requeued == 1
+    assert client.zrange(key, 0, -1, withscores=True) == [(b"a", 3.0)]
+    assert registered(living.queue) == {"living"}
+    dead.worker.take()
+    dead.worker.finish(b"a")
+    dead.step()
+    assert dead.worker.phase is Phase.JOINING
+
+
+@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3, "decode_responses": True}])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_members_are_bytes(options: dict[str, Any], encoding: str, server: Server, key: str) -> None:
+    """Whatever the client makes of replies, a member is what Redis has; and a serialiser gets what the client gives."""
+    with server.client(encoding=encoding, **options) as client:
+        driven = Driven(client, key, "one")
+        member = driven.queue.encode("ü")
+        assert member == "ü".encode(encoding)
+        driven.worker.offer(OutboxEntry(member, 0, None))
+        driven.step()
+        while not driven.worker.ready:
+            driven.step(1)
+        assert driven.worker.ready[0].member == member
+        assert driven.queue.decode(member) == ("ü" if options.get("decode_responses") else member)
+
+
+class OfCluster(redis.Redis):
+    """A client that is one of a cluster, as far as it is asked."""
+
+    def keyslot(self) -> None:
+        """Be there."""
+
+
+def test_keys_in_other_slots_are_refused(server: Server) -> None:
+    """On a cluster, and with the setting to change."""
+    with OfCluster(port=server.port) as client:
+        RequestQueue(client, "{shop}:requests")
+        with pytest.raises(ConfigError, match=r"SCHEDULER_QUEUE_KEY = 'a\}b'.*without braces"):
+            RequestQueue(client, "a}b")
+    with server.client() as client:
+        RequestQueue(client, "a}b")
+
+
+def test_full_server(server: Server, key: str) -> None:
+    """A full server refuses what is new as a whole; a worker may still say that it lives, finish, take, and leave."""
+    with server.client() as client:
+        driven = Driven(client, key, "one")
+        for member in (b"a", b"b", b"c", b"d"):
+            driven.worker.offer(OutboxEntry(member, 0, member))
+        while driven.worker.has_news:
+            driven.step()
+        driven.step(1)
+        assert driven.worker.take() is not None
+        limit = client.config_get("maxmemory")["maxmemory"]
+        client.config_set("maxmemory", 1)
+        try:
+            driven.worker.finish(b"a")
+            driven.step(1)
+            assert driven.worker.ready
+            assert driven.queue.execute(Heartbeat("one")).said is Said.OK
+            driven.worker.offer(OutboxEntry(b"e", 0, b"e"))
+            with pytest.raises(redis.exceptions.OutOfMemoryError):
+                driven.step()
+            assert client.exists(key, driven.queue.keys.leases("one")) == 2
+            assert driven.queue.execute(Join("other", "60", 0, is_new=True)).said is Said.OK
+            driven.worker.outbox.clear()
+            driven.end()
+        finally:
+            client.config_set("maxmemory", limit)
+        assert client.zcard(key) == 3

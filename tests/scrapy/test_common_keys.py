@@ -19,9 +19,9 @@ every_scheduler = pytest.mark.parametrize("scheduler_class", [Scheduler, BloomSc
 COMMON = {
     "the same": ("", ""),
     "through the spider's name": (":shop", ":%(spider)s"),
-    "the filter at the queue's workers": ("", ":workers"),
-    "the filter at the queue's dead letters": ("", ":dead-letter"),
-    "the filter at a worker's leases": ("", ":leases:host-1-abc"),
+    "the filter at the queue's workers": (":{a}", ":{a}:workers"),
+    "the filter at the queue's dead letters": (":{a}", ":{a}:dead-letter"),
+    "the filter at a worker's leases": (":{a}", ":{a}:leases:host-1-abc"),
     "the queue at a shard": (":0:0", ""),
 }
 APART = {
@@ -103,14 +103,14 @@ def test_worker_that_could_not_join_is_not_left(valkey: Server, key: str) -> Non
     settings = {**settings_of(valkey, key, "", ""), "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter"}
     crawler = start(settings)
     with valkey.client() as client:
-        client.set(f"{key}:dead-letter", "no sorted set")
+        client.set(f"{{{key}}}:dead-letter", "no sorted set")
     scheduler = BloomScheduler.from_crawler(crawler)
     with contextlib.closing(scheduler.server):
         with pytest.raises(RefusedError):
             scheduler.open(crawler.spider)
-        assert f"{key}:workers".encode() in stored(valkey, key)
         scheduler.close("finished")
-    assert f"{key}:workers".encode() not in stored(valkey, key)
+    with valkey.client() as client:
+        assert not client.exists(f"{{{key}}}:workers")
 
 
 class OwnRequestSeen(BloomRFPDupeFilter):

@@ -11,12 +11,16 @@ from scrapy import Request, Spider, signals
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
+from devtools.forwarder import forwarding
+from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling
 from tests.support.in_process import start
+from tests.support.scenario import keys_of
 from tests.support.servers import Server
 
 
@@ -211,3 +215,83 @@ def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Open
     assert file.exists()
     assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
     assert not file.exists()
+
+
+def test_lost_reply_at_the_end(valkey: Server, key: str, opened: Opened) -> None:
+    """A worker ends whose leave was carried out without an answer, and nothing of the crawl stays."""
+    with forwarding(valkey.port) as link, valkey.client() as client:
+        scheduler = opened(REDIS_URL=link.url)
+        assert scheduler.enqueue_request(Request("http://shop.test/"))
+        assert len(taken_from(scheduler)) == 1
+        # The engine has none of it in progress: it is finished.
+        assert taken_from(scheduler) == []
+        until(lambda: not scheduler.has_pending_requests())
+        link.link.lost_replies = 1
+        scheduler.close("finished")
+        assert link.link.lost_replies == 0
+        assert keys_of(client, key) == set()
+
+
+@pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
+def test_stats_of_the_queue(scheduler_class: type[Scheduler], opened: Opened) -> None:
+    """Requests that are queued and taken are counted as by scrapy-redis's Scheduler, and repeats are not."""
+    other, scheduler = opened(scheduler_class), opened(scheduler_class)
+    shared, further = Request("http://shop.test/"), Request("http://shop.test/further")
+    assert other.enqueue_request(shared)
+    assert len(taken_from(other)) == 1
+    for request in (shared, further, further.replace(dont_filter=True)):
+        scheduler.enqueue_request(request)
+    assert len(taken_from(scheduler)) == 2
+    # The worker learns at its end that it is a repeat.
+    scheduler.enqueue_request(shared.replace(priority=1))
+    scheduler.enqueue_request(Request("http://shop.test/last"))
+    scheduler.close("finished")
+    stats = scheduler.stats
+    assert stats.get_value("scheduler/enqueued/redis") == 3
+    assert stats.get_value("scheduler/dequeued/redis") == 2
+
+
+def test_receipt_at_the_end(opened: Opened) -> None:
+    """A receipt is due also where a request is delivered when the worker ends."""
+    scheduler = opened(SCHEDULER_PERSIST=True)
+    called: list[str] = []
+    scheduler.enqueue_request(Request("http://shop.test/"))
+    scheduler.when_queued(lambda: called.append("queued"))
+    scheduler.close("shutdown")
+    assert called == ["queued"]
+
+
+def test_start_while_the_queue_is_closed(
+    valkey: Server, key: str, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start that waits for a worker that closes the queue says so, once; one that died at it is replaced."""
+    caplog.set_level("INFO")
+    with valkey.client() as client:
+        client.hset(f"{{{key}:queue}}:workers", "dead", "0.5 3 7 closing")
+        scheduler = opened(BLOOMFILTER_LEASE=0.5)
+        assert scheduler.enqueue_request(Request("http://shop.test/"))
+        assert len(taken_from(scheduler)) == 1
+        assert b"dead" not in client.hkeys(f"{{{key}:queue}}:workers")
+    assert sum("closes the queue" in message for message in caplog.messages) == 1
+
+
+def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
+    """Requests that are yielded after an exchange whose reply was lost are queued, too, and those before it once."""
+    with forwarding(valkey.port) as link:
+        scheduler = opened(REDIS_URL=link.url)
+        first, second = (Request(f"http://shop.test/{name}", dont_filter=True) for name in ("first", "second"))
+        scheduler.enqueue_request(first)
+        link.link.lost_replies = 1
+        with pytest.raises(RedisAwayError):
+            scheduler.deliver()
+        scheduler.enqueue_request(second)
+        until(lambda: not scheduler._breaker.is_open)
+        assert sorted(request.url for request in taken_from(scheduler)) == [first.url, second.url]
+
+
+@pytest.mark.parametrize("setting", ["SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY"])
+@pytest.mark.parametrize("template", ["%(spidr)s:x", "%(spider):x", "100%"])
+def test_percent_signs_that_mean_nothing(setting: str, template: str, opened: Opened) -> None:
+    """The error names the setting, and what it may have in it."""
+    with pytest.raises(ConfigError, match=f"^{setting} = .*may have %\\(spider\\)s in it"):
+        opened(**{setting: template})

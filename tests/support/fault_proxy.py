@@ -52,8 +52,9 @@ def at_random(source: random.Random, places: Sequence[Place], faults: int, apart
 class Proxy(ThreadingTCPServer):
     """Listens on a free port and passes everything on to the server at `upstream`, but for what `plan` says.
 
-    Faults are aimed at the commands with these names, or else at all but those of a handshake. `done` counts, of what
-    faults are aimed at, the whole commands that the server has answered; `faults` how many commands were failed.
+    Faults are aimed at the commands with these names, or else at all but those of a handshake; where `naming` is set,
+    only at those that have these bytes in them. `done` counts, of what faults are aimed at, the whole commands that the
+    server has answered; `faults` how many commands were failed.
     """
 
     daemon_threads = True
@@ -65,6 +66,7 @@ class Proxy(ThreadingTCPServer):
         self.plan: Plan = iter(())
         self.done: Counter[bytes] = Counter()
         self.faults = 0
+        self.naming = b""
         self.ended = threading.Event()
         self._names = frozenset(name.encode() for name in names)
         self._lock = threading.Lock()
@@ -79,14 +81,14 @@ class Proxy(ThreadingTCPServer):
         """Different commands that the server has carried out more than once."""
         return sum(times > 1 for times in self.done.values())
 
-    def fail(self, *places: Place) -> None:
-        """Fail the next commands so, one after another."""
+    def fail(self, *places: Place | None) -> None:
+        """Fail the next commands so, one after another; None passes."""
         self.plan = iter(places)
 
     def is_aimed_at(self, command: bytes) -> bool:
         """Return whether faults may hit this command."""
         name = command.split(b"\r\n", 3)[2].upper()
-        return name in self._names if self._names else name not in _HANDSHAKE
+        return self.naming in command and (name in self._names if self._names else name not in _HANDSHAKE)
 
     def next_fault(self) -> Place | None:
         """Take from the plan what happens to the command that has come."""

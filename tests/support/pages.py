@@ -22,6 +22,11 @@ def tree(pages: int) -> Links:
     }
 
 
+def star(pages: int) -> Links:
+    """The first page links to all others, which link to nothing."""
+    return {path_of(page): list(map(path_of, range(1, pages))) if page == 0 else [] for page in range(pages)}
+
+
 def linked(pages: int) -> Links:
     """Each page links to the first ones, to itself and down a tree; all of them are reachable from "/"."""
     return {path_of(page): _targets(page, pages) for page in range(pages)}

@@ -12,6 +12,7 @@ import redis
 from devtools.crawl_process import Crawl, CrawlProcess
 from devtools.site import Links, Site, serving
 from devtools.spiders import links as links_spider
+from devtools.waiting import until
 from tests.support import crawling
 from tests.support.moments import Moments
 
@@ -65,8 +66,12 @@ class Scene:
 
     def start(self, name: str, kind: Kind, **settings: object) -> CrawlProcess:
         """A worker that begins to crawl."""
+        return self.start_at("", name, kind, **settings)
+
+    def start_at(self, path: str, name: str, kind: Kind, **settings: object) -> CrawlProcess:
+        """A worker that begins to crawl with the page at this path."""
         settings = {**self._settings, **kind, **settings}
-        worker = crawling.begin(name, self.site.url, self._directory, settings, self.spider)
+        worker = crawling.begin(name, self.site.url + path, self._directory, settings, self.spider)
         self.workers.append(worker)
         return worker
 
@@ -77,6 +82,11 @@ class Scene:
     def log(self, name: str) -> str:
         """Return what a worker has logged until now."""
         return (self._directory / f"{name}.log").read_text()
+
+    def opened(self, *names: str) -> None:
+        """Wait until each of these workers, which may not be started yet, takes part in the crawl."""
+        logs = [self._directory / f"{name}.log" for name in names]
+        until(lambda: all(log.exists() and "Spider opened" in log.read_text() for log in logs))
 
 
 @contextmanager
@@ -101,12 +111,18 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
 
 def keys_of(client: redis.Redis, key: str) -> set[str]:
     """Everything that is stored for a crawl."""
-    return {each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000)}
+    return {each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000)}
 
 
 def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
     """Return those of a crawl's keys that are the filter's."""
-    return {each for each in keys_of(client, key) if not each.startswith(f"{key}:queue")}
+    return {each for each in keys_of(client, key) if f"{key}:queue" not in each}
+
+
+def holders_of(client: redis.Redis, key: str, member: bytes) -> set[str]:
+    """Return the sorted sets of a crawl that have a request, as it is stored."""
+    kept = [each for each in keys_of(client, key) if client.type(each) == b"zset"]
+    return {each for each in kept if client.zscore(each, member) is not None}
 
 
 def complaints_in(log: str) -> list[str]:

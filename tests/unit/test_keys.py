@@ -1,8 +1,9 @@
 """Keys that a filter and a queue call theirs."""
 
 import pytest
+from redis.crc import key_slot
 
-from scrapy_bloom.queue import keys as queue_keys
+from scrapy_bloom.queue.keys import QueueKeys, queue_name
 from scrapy_bloom.storage import keys as filter_keys
 
 
@@ -19,22 +20,35 @@ def test_not_of_a_filter(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "q",
-        queue_keys.leases_key("q", "host-1-abc"),
-        queue_keys.recovery_key("q", "host-1-abc"),
-        queue_keys.dead_letter_key("q"),
-        queue_keys.workers_key("q"),
-        queue_keys.closing_key("q"),
-    ],
+    ("queue", "stem"), [("q", "{q}"), ("a:b", "{a:b}"), ("{a}:b", "{a}:b"), ("a{b}", "a{b}"), ("a{}", "{a{}}")]
 )
-def test_keys_of_a_queue(key: str) -> None:
-    """Itself, and all that its workers make beside it."""
-    assert queue_keys.is_key_of("q", key)
+def test_keys_of_a_queue(queue: str, stem: str) -> None:
+    """Itself, and all that its workers make beside it, in its slot of a cluster wherever that can be."""
+    keys = QueueKeys(queue)
+    names = [keys.workers, keys.dead_letters, keys.leases("host-1-abc")]
+    assert names == [f"{stem}:workers", f"{stem}:dead-letter", f"{stem}:leases:host-1-abc"]
+    assert all(keys.include(name) for name in (queue, *names))
+    assert keys.share_a_slot == (len({key_slot(name.encode()) for name in (queue, *names)}) == 1)
 
 
-@pytest.mark.parametrize("key", ["", "qq", "q:dupefilter", "q:workersx", "p:workers", "q:0:0"])
+@pytest.mark.parametrize(
+    ("queue", "shares"), [("q", True), ("{a}:b", True), ("a}b", False), ("a{}b", False), ("a{b", True)]
+)
+def test_slots_of_a_queue(queue: str, shares: bool) -> None:
+    """A name with a brace that is not one of a pair cannot be the part of another that decides on the slot."""
+    assert QueueKeys(queue).share_a_slot == shares
+
+
+@pytest.mark.parametrize("key", ["", "qq", "q:dupefilter", "q:workers", "{q}:workersx", "{p}:workers", "q:0:0"])
 def test_not_of_a_queue(key: str) -> None:
     """Other names below it are anybody's."""
-    assert not queue_keys.is_key_of("q", key)
+    assert not QueueKeys("q").include(key)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [("%(spider)s:requests", "shop:requests"), ("%%(spider)s:requests", "shop:requests"), ("fixed", "fixed")],
+)
+def test_name_of_a_queue(template: str, name: str) -> None:
+    """The spider's name is put in as often as scrapy-redis does so: twice."""
+    assert queue_name(template, "shop") == name

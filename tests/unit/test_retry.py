@@ -122,7 +122,6 @@ class Worker:
         self.breaker = CircuitBreaker()
         self.calls: list[str] = []
         self.is_away = False
-        self.heartbeat_fails = False
 
     def work(self) -> str:
         self.calls.append("work")
@@ -130,15 +129,10 @@ class Worker:
             away()
         return "result"
 
-    def heartbeat(self) -> None:
-        self.calls.append("heartbeat")
-        if self.is_away or self.heartbeat_fails:
-            away()
-
     def call(self) -> str | None:
         """Return the result of a call, or None while the server is away."""
         try:
-            return self.breaker.call(self.work, on_recovery=self.heartbeat)
+            return self.breaker.call(self.work)
         except RedisAwayError:
             return None
 
@@ -161,7 +155,7 @@ def opened(clock: Clock) -> Worker:
 
 @pytest.mark.usefixtures("clock")
 def test_a_closed_breaker_is_not_in_the_way() -> None:
-    """Calls go through, and nothing is called before them."""
+    """Calls go through."""
     worker = Worker()
     assert [worker.call(), worker.call()] == ["result", "result"]
     assert worker.calls_of() == ["work", "work"]
@@ -176,16 +170,18 @@ def test_an_open_breaker_calls_nobody(opened: Worker, clock: Clock) -> None:
     assert opened.calls_of() == []
 
 
-def test_a_probe_lets_others_know_first(opened: Worker, clock: Clock) -> None:
-    """After six tenths of a second a call is let through: the recovery comes first, then the work."""
+def test_a_probe_is_let_through(opened: Worker, clock: Clock) -> None:
+    """After six tenths of a second a call goes to the server, which may be back; `is_open` says so before."""
     opened.is_away = False
+    assert opened.breaker.is_open
     clock.now += 0.6
+    assert not opened.breaker.is_open
     assert opened.call() == "result"
-    assert opened.calls_of() == ["heartbeat", "work"]
+    assert opened.calls_of() == ["work"]
 
 
 def test_a_probe_that_succeeds_closes_the_breaker(opened: Worker, clock: Clock) -> None:
-    """The calls that follow go through at once, and nothing is called before them."""
+    """The calls that follow go through at once."""
     opened.is_away = False
     clock.now += 0.6
     opened.call()
@@ -195,19 +191,11 @@ def test_a_probe_that_succeeds_closes_the_breaker(opened: Worker, clock: Clock) 
 
 
 def test_a_probe_that_fails_keeps_it_open(opened: Worker, clock: Clock) -> None:
-    """Each interval has one probe, of which only the recovery is tried."""
+    """Each interval has one probe."""
     for _ in range(3):
         clock.now += 0.6
         assert [opened.call(), opened.call(), opened.call()] == [None, None, None]
-        assert opened.calls_of() == ["heartbeat"]
-
-
-def test_work_waits_for_a_recovery_that_fails(opened: Worker, clock: Clock) -> None:
-    """A server that is back for the work but not for the recovery is not back."""
-    opened.is_away, opened.heartbeat_fails = False, True
-    clock.now += 0.6
-    assert opened.call() is None
-    assert opened.calls_of() == ["heartbeat"]
+        assert opened.calls_of() == ["work"]
 
 
 def test_probes_of_two_workers_are_apart(clock: Clock) -> None:
@@ -227,7 +215,7 @@ def test_a_refusal_does_not_open_it() -> None:
     """The server is there: it is the caller that must change something."""
     worker = Worker()
     with pytest.raises(RefusedError):
-        worker.breaker.call(refused, on_recovery=worker.heartbeat)
+        worker.breaker.call(refused)
     assert worker.call() == "result"
     assert worker.calls_of() == ["work"]
 
@@ -239,6 +227,7 @@ def test_the_log_tells_of_both_ends_once(opened: Worker, clock: Clock, caplog: p
         opened.call()
     opened.is_away = False
     clock.now += 0.6
+    opened.call()
     opened.call()
     assert [record.getMessage() for record in caplog.records][-1] == "Redis is back after 3.0 s: the crawl goes on"
     assert sum("is back" in record.getMessage() for record in caplog.records) == 1

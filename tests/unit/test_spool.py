@@ -71,7 +71,7 @@ def mend(path: Path, old: bytes, new: bytes) -> None:
 
 def test_what_was_written_is_read(spool: Spool, directory: Path) -> None:
     """Requests come back as they were, text as bytes, and the file is deleted when all are delivered."""
-    path = spool.save([OutboxEntry(b"\xff\x00", -3, b"\xe4f"), OutboxEntry("täxt", 0.5, None)])
+    path = spool.save([OutboxEntry(b"\xff\x00", -3, b"\xe4f"), OutboxEntry("täxt".encode(), 0.5, None)])
     assert path.parent == directory
     ((found, portion),) = spool.load()
     assert found == path

@@ -23,6 +23,8 @@ from scrapy_bloom import (
     LayerInfo,
     MemoryBloomFilter,
     MismatchError,
+    RedisCrawlSpider,
+    RedisSpider,
     RefusedError,
     UnavailableError,
     WrongTypeError,
@@ -83,6 +85,22 @@ class OwnDupeFilter(BloomRFPDupeFilter):
 class OwnScheduler(BloomScheduler):
     def has_pending_requests(self) -> bool:
         return super().has_pending_requests()
+
+
+class FedSpider(RedisSpider):
+    name = "fed"
+    redis_key = "fed:start_urls"
+
+
+class FedCrawlSpider(RedisCrawlSpider):
+    redis_batch_size = 8
+
+
+def start_urls_of_a_crawl(scheduler: BloomScheduler, spider: FedSpider) -> None:
+    scheduler.when_queued(lambda: None)
+    assert_type(scheduler.worker_name, str)
+    assert_type(scheduler.ask_redis(lambda: 1), int)
+    assert_type(spider.spider_idle(), None)
 
 
 def every_error() -> tuple[type[BloomError], ...]:

@@ -1,0 +1,157 @@
+"""A TCP forwarder between clients and a server: slow, held back, cut, or led to another server. Knows no protocol.
+
+Clients keep one address while servers change behind it, as they do behind a load balancer or a virtual address.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+from devtools.servers import Address
+
+_CHUNK = 65_536
+# A slow link takes so many pieces a second.
+_PIECES = 20
+# So small that a client waits for a slow link, and not the kernel in its place.
+_BUFFER = 32_768
+
+
+@dataclass
+class Link:
+    """The state of a link in both directions.
+
+    `rate` is the most bytes a second that go to the server, `delay` the seconds by which they come later. Of the next
+    replies so many as `lost_replies` says are swallowed, and the connections cut.
+    """
+
+    rate: float | None = None
+    delay: float = 0.0
+    lost_replies: int = 0
+
+
+class Forwarder(ThreadingTCPServer):
+    """Listens on a free port, and passes what comes on to the server at the port `upstream`.
+
+    Who connects is led to the server that `upstream` names then; connections that are open stay where they are.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, upstream: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection, bind_and_activate=False)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        self.server_bind()
+        self.server_activate()
+        self.upstream = upstream
+        self.link = Link()
+        self.address = Address(int(self.socket.getsockname()[1]))
+        self._gate = threading.Lock()
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+
+    @property
+    def url(self) -> str:
+        """The address at which clients find it, as REDIS_URL takes it."""
+        return self.address.url
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nothing through to the server for as long as the block lasts; replies still come."""
+        with self._gate:
+            yield
+
+    def cut(self) -> int:
+        """Cut all connections, and return how many there were."""
+        with self._lock:
+            doomed = list(self._open)
+        for side in doomed:
+            with contextlib.suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+        return len(doomed) // 2
+
+    def send(self, server: socket.socket, data: bytes) -> None:
+        """Pass on what a client sent, as slowly as the link is."""
+        link = self.link
+        time.sleep(link.delay)
+        if link.rate is None:
+            self._pass(server, data)
+            return
+        size = max(1, int(link.rate / _PIECES))
+        for start in range(0, len(data), size):
+            self._pass(server, data[start : start + size])
+            time.sleep(size / link.rate)
+
+    def loses_reply(self) -> bool:
+        """Return whether the reply that comes now is lost."""
+        with self._lock:
+            is_lost = self.link.lost_replies > 0
+            self.link.lost_replies -= is_lost
+        return is_lost
+
+    @contextlib.contextmanager
+    def connected(self, *sides: socket.socket) -> Iterator[None]:
+        """Know of a connection for as long as the block lasts."""
+        with self._lock:
+            self._open.update(sides)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.difference_update(sides)
+
+    def _pass(self, server: socket.socket, data: bytes) -> None:
+        with self._gate:
+            server.sendall(data)
+
+
+class _Connection(BaseRequestHandler):
+    server: Forwarder
+
+    def handle(self) -> None:
+        client: socket.socket = self.request
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        # Either side may go at any time.
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream,
+            self.server.connected(client, upstream),
+        ):
+            upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+            replies = threading.Thread(target=self._replies, args=(upstream, client), daemon=True)
+            replies.start()
+            try:
+                while data := client.recv(_CHUNK):
+                    self.server.send(upstream, data)
+            finally:
+                _shut(upstream)
+                replies.join()
+
+    def _replies(self, upstream: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while (data := upstream.recv(_CHUNK)) and not self.server.loses_reply():
+                client.sendall(data)
+        _shut(client)
+        _shut(upstream)
+
+
+def _shut(side: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        side.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def forwarding(upstream: int) -> Iterator[Forwarder]:
+    """Run a forwarder for as long as the block lasts."""
+    with Forwarder(upstream) as forwarder:
+        thread = threading.Thread(target=forwarder.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield forwarder
+        finally:
+            forwarder.shutdown()
+            forwarder.cut()
+            thread.join()

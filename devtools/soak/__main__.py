@@ -1,0 +1,63 @@
+"""`python -m devtools.soak --seconds 600 --seed 1`: crawls with faults; exits with 1 where one did not go well.
+
+`--seed N --first K --crawls 1` runs crawl K of a seed again, with the same faults at the same pages.
+"""
+
+import argparse
+import itertools
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from devtools.soak import plan
+from devtools.soak.crawl import SoakCrawl
+from devtools.soak.plan import Kind
+from devtools.soak.report import Report
+from devtools.soak.servers import Servers, serving
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Crawl until the time is over, and say what was seen."""
+    options = _options(arguments)
+    report = Report()
+    end = time.monotonic() + options.seconds
+    last = options.first + options.crawls if options.crawls else None
+    numbers = itertools.takewhile(lambda number: last is None or number < last, itertools.count(options.first))
+    with serving() as servers:
+        for number in itertools.takewhile(lambda _: time.monotonic() < end, numbers):
+            _crawl(plan.draw(options.seed, number, options.faults, options.concurrency), servers, report)
+    print(f"\n{'seed':<24}{options.seed}\n{report}")
+    return 0 if report.is_well else 1
+
+
+def _crawl(planned: plan.Plan, servers: Servers, report: Report) -> None:
+    """Run a crawl, and keep its directory where it did not go well."""
+    directory = Path(tempfile.mkdtemp(prefix=f"soak-{planned.number}-"))
+    outcome = SoakCrawl(planned, servers, directory).run()
+    report.outcomes.append(outcome)
+    print(outcome, flush=True)
+    if outcome.is_well:
+        shutil.rmtree(directory)
+    else:
+        report.kept.append(directory)
+        print(f"    logs are in {directory}", flush=True)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m devtools.soak", description="Crawl with faults at random moments.")
+    parser.add_argument("--seconds", type=float, default=600, help="after which no crawl begins (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first crawl (%(default)s)")
+    parser.add_argument("--crawls", type=int, help="crawls at most (any number)")
+    parser.add_argument("--concurrency", type=int, help="CONCURRENT_REQUESTS of each worker (drawn)")
+    parser.add_argument(
+        "--faults", type=Kind, nargs="+", choices=list(Kind), default=list(Kind), help="kinds of faults (all)"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""One crawl of a plan: starts workers, lets the faults happen when their pages are asked for, and looks at the end."""
+
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from devtools.crawl_process import CrawlProcess, Job
+from devtools.site import Site, serving
+from devtools.soak.plan import LAST, SIGNALS, Fault, Kind, Plan, site
+from devtools.soak.report import Outcome
+from devtools.soak.servers import Servers, befall
+from devtools.spiders import links
+from devtools.waiting import until
+
+LEASE = 1.0
+# Seconds after which a crawl hangs. The slowest outage takes five, and the start of a worker in another's place one.
+LIMIT = 90.0
+_START_SECONDS = 30.0
+
+
+class SoakCrawl:
+    """A crawl that is under way in a directory, with the keys that have `key` in their names."""
+
+    def __init__(self, plan: Plan, servers: Servers, directory: Path) -> None:
+        self._plan = plan
+        self._servers = servers
+        self._directory = directory
+        self._key = f"soak-{plan.number}"
+        self._outcome = Outcome(plan)
+        self._workers: list[CrawlProcess] = []
+        self._killed: set[str] = set()
+        self._leaving: set[str] = set()
+        self._wakings: list[threading.Timer] = []
+        self._due = list(plan.faults)
+        self._asked = 0
+        self._counting = threading.Lock()
+        self._happening = threading.Lock()
+        self._never = threading.Event()
+
+    def run(self) -> Outcome:
+        """Crawl to the end, and return what was seen."""
+        begin = time.monotonic()
+        with serving(site(self._plan.pages)) as self._site:
+            self._site.before = self._asked_for
+            try:
+                for _ in range(self._plan.workers):
+                    self._start()
+                self._wait(begin + LIMIT)
+                self._sweep(begin + LIMIT)
+            finally:
+                self._tidy()
+            self._look(self._site)
+        self._outcome.seconds = time.monotonic() - begin
+        return self._outcome
+
+    def _start(self) -> CrawlProcess:
+        settings = {
+            "SCHEDULER": "scrapy_bloom.BloomScheduler",
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
+            "REDIS_URL": self._servers.link.url,
+            "SCHEDULER_DUPEFILTER_KEY": f"{self._key}:filter",
+            "SCHEDULER_QUEUE_KEY": f"{self._key}:queue",
+            "SCHEDULER_PERSIST": self._plan.persist,
+            "BLOOMFILTER_CAPACITY": 10_000,
+            "BLOOMFILTER_LEASE": LEASE,
+            "CONCURRENT_REQUESTS": self._plan.concurrency,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": self._plan.concurrency,
+            "TELNETCONSOLE_ENABLED": False,
+            "LOG_LEVEL": "DEBUG",
+        }
+        name = f"worker-{len(self._workers)}"
+        job = Job(("runspider", links.__file__), {"start": self._site.url}, settings, {"SCRAPY_PROJECT": ""})
+        worker = CrawlProcess(name, job, self._directory)
+        self._workers.append(worker)
+        return worker
+
+    def _asked_for(self, _: str) -> None:
+        """Count a page, and let what is due happen before its answer; faults come one at a time, and pages go on."""
+        with self._counting:
+            self._asked += 1
+            is_late = self._asked > LAST * self._plan.pages
+            due = [fault for fault in self._due if fault.page <= self._asked]
+            self._due = self._due[len(due) :]
+        for fault in due:
+            with self._happening:
+                try:
+                    self._happen(fault)
+                except Exception as error:  # a thread's own, which nobody would hear of
+                    self._outcome.failed.append(f"{fault.kind} ({error!r})")
+        if is_late:
+            # One that has not joined when the others end would crawl everything anew.
+            until(self._all_have_begun, _START_SECONDS)
+        self._never.wait(self._plan.delay)
+
+    def _happen(self, fault: Fault) -> None:
+        if fault.kind not in SIGNALS:
+            befall(self._servers, fault)
+        elif not self._hit(fault):
+            return
+        self._outcome.happened[fault.kind] += 1
+
+    def _hit(self, fault: Fault) -> bool:
+        """Send a worker a signal; where it ends by that, another one begins. False: there is none to hit."""
+        targets = [worker for worker in self._workers if worker.process.poll() is None]
+        targets = [worker for worker in targets if worker.name not in self._leaving]
+        if not targets:
+            return False
+        victim = targets[int(fault.size * len(targets))]
+        if fault.kind is Kind.SIGSTOP:
+            victim.process.send_signal(signal.SIGSTOP)
+            waking = threading.Timer(LEASE * (1.5 + fault.size), victim.process.send_signal, (signal.SIGCONT,))
+            waking.start()
+            self._wakings.append(waking)
+            return True
+        self._start()
+        self._leaving.add(victim.name)
+        if fault.kind is Kind.SIGKILL:
+            self._killed.add(victim.name)
+            victim.kill()
+        else:
+            victim.process.send_signal(signal.SIGTERM)
+        return True
+
+    def _all_have_begun(self) -> bool:
+        return all("Spider opened" in worker.log or worker.process.poll() is not None for worker in self._workers)
+
+    def _wait(self, end: float) -> None:
+        """Wait for all workers, of whom there may be more and more."""
+        number = 0
+        while number < len(self._workers):
+            worker = self._workers[number]
+            if not worker.has_ended(max(0.0, end - time.monotonic())):
+                self._outcome.hung.append(worker.name)
+                worker.process.send_signal(signal.SIGCONT)
+            number += 1
+
+    def _sweep(self, end: float) -> None:
+        """Have one more worker fetch what one that was asked to stop has left after the others had decided to end."""
+        self._servers.settle()
+        with self._servers.master.client() as client:
+            is_left = bool(client.zcard(f"{self._key}:queue")) or any(self._directory.glob("*.jsonl"))
+        if self._plan.persist and is_left and not self._outcome.hung and self._outcome.happened[Kind.SIGTERM]:
+            self._start()
+            self._wait(end)
+
+    def _tidy(self) -> None:
+        for waking in self._wakings:
+            waking.join()
+        for worker in self._workers:
+            worker.kill()
+        self._servers.settle()
+
+    def _look(self, crawled: Site) -> None:
+        fetched: Counter[str] = Counter()
+        for worker in self._workers:
+            ended = worker.wait()
+            fetched.update(url.removeprefix(crawled.url) or "/" for url in ended.fetched)
+            reason = ended.stats.get("finish_reason")
+            if worker.name in self._killed or worker.name in self._outcome.hung:
+                continue
+            if worker.name in self._leaving and reason is None and ended.exit_code in {0, -signal.SIGTERM}:
+                continue  # it was asked to stop before Scrapy listened to that, or while it was starting
+            if ended.exit_code != 0 or reason not in {"finished", "shutdown"}:
+                self._outcome.failed.append(f"{worker.name} ({ended.exit_code}, {reason})")
+        self._outcome.missed = set(crawled.links) - set(fetched)
+        self._outcome.twice = fetched.total() - len(fetched)
+        with self._servers.master.client() as client:
+            keys = {key.decode() for key in client.scan_iter(match=f"*{self._key}:*", count=10_000)}
+            if keys:
+                client.unlink(*keys)
+        self._outcome.left = {key for key in keys if not self._plan.persist or f"{self._key}:queue" in key}

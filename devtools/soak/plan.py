@@ -1,0 +1,100 @@
+"""The plan of a crawl: how large it is, and which faults happen when. Drawn from a seed, and looks at nothing else."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from devtools.site import Links, path_of
+
+WORKERS = (2, 4)
+PAGES = (150, 400)
+MOST_FAULTS = 6
+# Shares of a crawl between which faults happen: the first worker has joined, and there is work left.
+FIRST, LAST = 0.05, 0.75
+# Seconds that a crawl would take without faults, if a page took no longer than the most.
+LEAST_SECONDS = 6.0
+MOST_DELAY = 0.5
+_FANOUT = 3
+
+
+class Kind(StrEnum):
+    """The kinds of faults, as the report names them."""
+
+    SIGKILL = "SIGKILL"
+    SIGSTOP = "SIGSTOP"
+    SIGTERM = "SIGTERM"
+    LOST_REPLIES = "lost-replies"
+    RESTART = "restart"
+    FAILOVER = "failover"
+    FAILOVER_KEPT = "failover-kept"
+    CLIENT_KILL = "CLIENT-KILL"
+    SLOW_LINK = "slow-link"
+    BUSY = "BUSY"
+
+
+SIGNALS = (Kind.SIGKILL, Kind.SIGSTOP, Kind.SIGTERM)
+"""The kinds that hit a worker; the others hit the servers, or the way to them."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that happens when so many pages have been asked for; `size` from 0 to 1 says who is hit and how hard."""
+
+    kind: Kind
+    page: int
+    size: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A crawl; `persist` is SCHEDULER_PERSIST, without which a worker that is asked to stop takes the queue with it."""
+
+    number: int
+    workers: int
+    pages: int
+    concurrency: int
+    persist: bool
+    faults: tuple[Fault, ...]
+
+    @property
+    def delay(self) -> float:
+        """Seconds that each page takes: so many that faults have time to happen."""
+        return min(MOST_DELAY, LEAST_SECONDS * self.workers * self.concurrency / self.pages)
+
+    def __str__(self) -> str:
+        kinds = Counter(fault.kind for fault in self.faults)
+        faults = ", ".join(f"{kind} x{times}" if times > 1 else kind for kind, times in kinds.items())
+        persist = ", persistent" if self.persist else ""
+        size = f"{self.workers} workers, {self.pages} pages, {self.concurrency} at once"
+        return f"crawl {self.number}: {size}{persist}: {faults}"
+
+
+def draw(seed: int, number: int, kinds: Sequence[Kind], concurrency: int | None = None) -> Plan:
+    """Draw the crawl of a number; the same seed and kinds give the same."""
+    source = random.Random(f"{seed} {number}")
+    pages = source.randint(*PAGES)
+    persist = source.random() < 1 / 2
+    possible = [kind for kind in kinds if persist or kind is not Kind.SIGTERM] or list(kinds)
+    moments = sorted(
+        source.randint(int(FIRST * pages), int(LAST * pages)) for _ in range(source.randint(1, MOST_FAULTS))
+    )
+    return Plan(
+        number,
+        workers=source.randint(*WORKERS),
+        pages=pages,
+        concurrency=concurrency or source.choice((1, 2, 4, 8)),
+        persist=persist or Kind.SIGTERM in possible,
+        faults=tuple(Fault(source.choice(possible), page, source.random()) for page in moments),
+    )
+
+
+def site(pages: int) -> Links:
+    """Return a tree whose pages also link to themselves and back: no repeat makes up for a request that is lost."""
+    links = {}
+    for page in range(pages):
+        children = range(_FANOUT * page + 1, min(_FANOUT * page + 1 + _FANOUT, pages))
+        back = (0, max(0, page - 1) // _FANOUT, page)
+        links[path_of(page)] = [path_of(each) for each in (*children, *back)]
+    return links

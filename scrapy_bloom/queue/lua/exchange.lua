@@ -1,0 +1,55 @@
+-- Carries out exchange ARGV[2] of worker ARGV[1], which takes up to ARGV[3] entries. The numbers of the entries that
+-- follow are ARGV[4] to lease, ARGV[5] to push, of which the first ARGV[6] are leased no longer, and ARGV[7] to set
+-- aside; ARGV[8] members to acknowledge follow them.
+--
+-- The order of the writes matters on a full server. An exchange with new entries is refused as a whole, by its first
+-- ZADD. One without passes.
+local my = find(ARGV[1])
+local number = tonumber(ARGV[2])
+if not my or my.closing ~= '' or number > my.number + 1 then return {'expired'} end
+if number == my.number then return {'again', entries_of(KEYS[4], 0, -1)} end
+if number < my.number then return {'late'} end
+
+local position = 9
+local function following(count, step)
+  local part = {}
+  for i = 1, count * step do part[i] = ARGV[position + i - 1] end
+  position = position + count * step
+  return part
+end
+put(KEYS[4], following(tonumber(ARGV[4]), 2))
+local pushed = following(tonumber(ARGV[5]), 2)
+put(KEYS[1], pushed)
+put(KEYS[3], following(tonumber(ARGV[7]), 2))
+local finished = following(tonumber(ARGV[8]), 1)
+for i = 1, tonumber(ARGV[6]) do finished[#finished + 1] = pushed[2 * i] end
+for first = 1, #finished, 1000 do
+  redis.call('ZREM', KEYS[4], unpack(finished, first, math.min(first + 999, #finished)))
+end
+
+-- What this worker has leased already stays in the queue: equal requests are one member, with one lease a worker.
+-- No worker takes more than its share, one of which is left for a worker that begins.
+local want = tonumber(ARGV[3])
+local taken, skipped = {}, {}
+if want > 0 then
+  local share = math.floor(redis.call('ZCARD', KEYS[1]) / (redis.call('HLEN', KEYS[2]) + 1))
+  local most = math.min(want, math.max(1, share))
+  repeat
+    local found = redis.call('ZPOPMIN', KEYS[1], most)
+    for i = 1, #found, 2 do
+      local list = redis.call('ZSCORE', KEYS[4], found[i]) and skipped or taken
+      list[#list + 1], list[#list + 2] = found[i + 1], found[i]
+    end
+  until #taken > 0 or #found == 0
+  put(KEYS[1], skipped)
+  put(KEYS[4], taken)
+end
+my.number, my.void = number, ''
+record(ARGV[1], my)
+if want == 0 or #taken > 0 then return {'ok', taken} end
+
+local workers = redis.call('HGETALL', KEYS[2])
+local leases = string.sub(KEYS[4], 1, #KEYS[4] - #ARGV[1])
+local leased = 0
+for i = 1, #workers, 2 do leased = leased + redis.call('ZCARD', leases .. workers[i]) end
+return {'ok', taken, workers, redis.call('ZCARD', KEYS[1]), leased, redis.call('ZCARD', KEYS[3])}

@@ -1,0 +1,461 @@
+"""The state of one worker of a queue, and its next step. It has no input or output, no clock and no chance.
+
+A worker never holds a request that Redis does not hold too. It leases a request before it acts on it, and acknowledges
+it after what it led to is leased. So the search in `tests/queue` can try every order of several workers' operations,
+lost replies, crashes and false deaths on this code.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import chain, islice
+from typing import ClassVar
+
+from scrapy_bloom.queue import operations as ops
+from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Operation, Said
+
+# Bytes of requests that one exchange carries at most, and dead letters that are looked at at once.
+_MOST_BYTES = 512 * 1024
+_DEAD_LETTERS = 50
+
+
+class Phase(Enum):
+    """The stages of a worker's life."""
+
+    JOINING = auto()
+    JOINED = auto()
+    WORKING = auto()
+    LEAVING = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+    GONE = auto()
+
+
+@dataclass(frozen=True)
+class AskFilter:
+    """The question which of some entries are new. The filter remembers them then."""
+
+    entries: tuple[OutboxEntry, ...]
+
+
+@dataclass(frozen=True)
+class UseFilter:
+    """Be one of those for whom the filter is kept."""
+
+
+@dataclass(frozen=True)
+class ReleaseFilter:
+    """Be none of them any more. The filter is deleted with its last user."""
+
+
+FilterOperation = AskFilter | UseFilter | ReleaseFilter
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Stands in the outbox behind all that a request led to: where it comes up, the request can be acknowledged."""
+
+    member: bytes
+    score: ClassVar[float] = math.inf
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Stands in the outbox behind some entries: it is due when they are leased or queued."""
+
+    call: Callable[[], object]
+    score: ClassVar[float] = math.inf
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An exchange, and what has changed hands when it is carried out."""
+
+    exchange: Exchange
+    consumed: int = 0
+    asked: tuple[OutboxEntry, ...] = ()
+    returned: tuple[QueueEntry, ...] = ()
+    finished: tuple[bytes, ...] = ()
+    leased_again: int = 0
+
+
+class QueueWorker:
+    """One worker of a queue: `next_operation` says what it does, `reply` and `lose` what became of that.
+
+    One operation is under way at a time. `can_read` says of an entry whether it can be made a request again.
+    """
+
+    def __init__(
+        self, name: str, lease: str, batch_size: int, can_read: Callable[[QueueEntry], bool] = lambda _: False
+    ) -> None:
+        self.name = name
+        self.phase = Phase.JOINING
+        self.may_finish = False
+        self.is_stopping = False
+        self.expirations = 0
+        self.outbox: deque[OutboxEntry | Finished | Receipt] = deque()
+        self.asked: tuple[OutboxEntry, ...] = ()
+        self.new: tuple[OutboxEntry, ...] = ()
+        self.repeats: tuple[OutboxEntry, ...] = ()
+        self.ready: tuple[QueueEntry, ...] = ()
+        self.running: dict[bytes, QueueEntry] = {}
+        self.finished: dict[bytes, QueueEntry] = {}
+        self.unreadable: dict[bytes, QueueEntry] = {}
+        self.receipts: list[Receipt] = []
+        self._fingerprints: set[bytes] = set()
+        self._lease = lease
+        self._batch_size = batch_size
+        self._most_bytes = _MOST_BYTES
+        self._can_read = can_read
+        self._number = 0
+        self._is_new = True
+        self._plan: Plan | None = None
+        self._in_doubt: Plan | None = None
+        self._to_lease_again: tuple[QueueEntry, ...] = ()
+        self._noted: Mapping[str, str] | None = None
+        self._dead_checked = 0
+        self._dead_place: int | None = None
+        self._dead_seen = 0
+        self._to_redrive: tuple[bytes, ...] = ()
+        self._ending: Ending | None = None
+
+    # What happens in the process.
+
+    def offer(self, entry: OutboxEntry) -> None:
+        """Take over an entry that is to be checked and queued."""
+        self.outbox.append(entry)
+        self.may_finish = False
+        if entry.fingerprint is not None:
+            self._fingerprints.add(entry.fingerprint)
+
+    def has_offered(self, fingerprint: bytes) -> bool:
+        """Return whether an entry with this fingerprint waits to be checked."""
+        return fingerprint in self._fingerprints
+
+    def ask_for_receipt(self, call: Callable[[], object]) -> None:
+        """Have it told in `receipts` when all that was offered until now is leased or queued."""
+        self.outbox.append(Receipt(call))
+
+    def take_receipts(self) -> list[Receipt]:
+        """Return those that are due, once."""
+        due, self.receipts = self.receipts, []
+        return due
+
+    def take(self) -> QueueEntry | None:
+        """Return the entry that goes first of those that are leased and ready, if there is one; it is running now."""
+        if not self.ready:
+            return None
+        first, *rest = self.ready
+        self.ready = tuple(rest)
+        self.running[first.member] = first
+        return first
+
+    def finish(self, member: bytes) -> None:
+        """Note that a request is done, and all that it led to was offered."""
+        self.finished[member] = self.running.pop(member)
+        self.outbox.append(Finished(member))
+
+    def set_aside(self, member: bytes) -> None:
+        """Note that an entry that was taken cannot be read."""
+        self.unreadable[member] = self.running.pop(member)
+
+    def stop(self) -> None:
+        """Take nothing more, and give back what is ready."""
+        self.is_stopping = True
+        self.may_finish = False
+
+    def leave(self, ending: Ending) -> None:
+        """End, from the next operation on; one that closes the queue does that first."""
+        self._ending = ending
+        if self.phase not in (Phase.CLOSING, Phase.CLOSED):
+            self.phase = Phase.LEAVING
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if this worker ends, or has ended."""
+        return self._ending is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if this worker holds nothing."""
+        return not (self.outbox or any(True for _ in self._held()) or self._in_doubt or self._to_redrive)
+
+    @property
+    def has_news(self) -> bool:
+        """True if there is something to tell the queue."""
+        told = self.outbox or self.asked or self.new or self.repeats or self.unreadable or self._to_lease_again
+        is_behind = self._in_doubt or self.phase is not Phase.WORKING
+        return bool(told or is_behind or (self.is_stopping and self.ready))
+
+    @property
+    def is_urgent(self) -> bool:
+        """True if something that waits here goes before what is ready, or if a batch waits."""
+        if not self.ready or len(self.outbox) >= self._batch_size:
+            return len(self.outbox) >= self._batch_size
+        first = self.ready[0].score
+        return any(item.score < first for item in chain(self.outbox, self.asked, self.new))
+
+    def undelivered(self) -> list[OutboxEntry]:
+        """Return all that is not known to be in the queue, or leased."""
+        waiting = [item for item in self.outbox if isinstance(item, OutboxEntry)]
+        lost = [OutboxEntry(entry.member, entry.score, None) for entry in self._to_lease_again]
+        return [*self.asked, *self.new, *waiting, *lost]
+
+    # What it does next.
+
+    def next_operation(self, want: int = 0) -> Operation | FilterOperation | None:
+        """Return what to do next, or None: there is nothing to tell, and nothing wanted.
+
+        Up to `want` entries are taken with the next exchange.
+        """
+        if self.phase is Phase.WORKING:
+            return self._next_while_working(0 if self.is_stopping else want)
+        following: dict[Phase, Operation | FilterOperation | None] = {
+            Phase.JOINING: ops.Join(self.name, self._lease, self._number, self._is_new),
+            Phase.JOINED: UseFilter(),
+            Phase.LEAVING: ops.Leave(self.name, self._number, self._ending or Ending.KEEP),
+            Phase.CLOSING: ReleaseFilter(),
+            Phase.CLOSED: ops.EndClosing(self.name, self._ending is Ending.STOPPED),
+        }
+        return following.get(self.phase)
+
+    def _next_while_working(self, want: int) -> Operation | FilterOperation | None:
+        if self._in_doubt is not None:
+            return ops.Settle(self.name, self._number)
+        if self._to_lease_again:
+            return self._lease_again()
+        if self.asked:
+            return AskFilter(self.asked[: self._batch_size])
+        if self._to_redrive:
+            return ops.Redrive(self.name, self._to_redrive)
+        if self._dead_place is not None and want and self.is_idle:
+            return ops.ReadDeadLetters(self.name, self._dead_place, _DEAD_LETTERS)
+        return self._exchange(want)
+
+    def _lease_again(self) -> Exchange:
+        part = list(islice(self._bounded(self._to_lease_again), self._batch_size))
+        exchange = Exchange(self.name, self._number + 1, 0, leases=tuple(part))
+        self._plan = Plan(exchange, leased_again=len(part))
+        return exchange
+
+    def _exchange(self, want: int) -> Exchange | None:
+        consumed = self._next_batch()
+        entries = [item for item in consumed if isinstance(item, OutboxEntry)]
+        asked = tuple(entry for entry in entries if entry.fingerprint is not None)
+        unfiltered = [entry for entry in entries if entry.fingerprint is None]
+        queued = [entry.in_queue for entry in (*self.new, *unfiltered)]
+        returned = self._outranked_by(queued)
+        finished = tuple(item.member for item in consumed if isinstance(item, Finished))
+        leases = tuple(entry.in_queue for entry in asked)
+        needed = self._needed(returned, finished, leases)
+        # Those that are leased no longer come first.
+        pushes = sorted((*queued, *returned), key=lambda entry: entry.member in needed)
+        over = (*(entry.member for entry in self.repeats), *self.unreadable, *finished)
+        if not (want or consumed or pushes or over):
+            return None
+        exchange = Exchange(
+            self.name,
+            self._number + 1,
+            want,
+            leases,
+            tuple(pushes),
+            sum(entry.member not in needed for entry in pushes),
+            tuple(self.unreadable.values()),
+            tuple(member for member in over if member not in needed),
+        )
+        self._plan = Plan(exchange, len(consumed), asked, returned, finished)
+        return exchange
+
+    def _next_batch(self) -> list[OutboxEntry | Finished | Receipt]:
+        """Return what the next exchange takes from the outbox: a number of entries, and of bytes."""
+        batch: list[OutboxEntry | Finished | Receipt] = []
+        entries = size = 0
+        for item in self.outbox:
+            if isinstance(item, OutboxEntry):
+                entries, size = entries + 1, size + len(item.member)
+                if entries > self._batch_size or (entries > 1 and size > self._most_bytes):
+                    break
+            batch.append(item)
+        return batch
+
+    def _bounded(self, entries: Iterable[QueueEntry]) -> Iterator[QueueEntry]:
+        """Yield entries until they have so many bytes, and one at least."""
+        size = 0
+        for entry in entries:
+            if size and size + len(entry.member) > self._most_bytes:
+                return
+            size += len(entry.member)
+            yield entry
+
+    def _outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
+        """Return what is ready, if something goes before a part of it or the worker stops; else nothing."""
+        last = self.ready[-1].score if self.ready else None
+        is_outranked = last is not None and any(entry.score < last for entry in queued)
+        return self.ready if self.is_stopping or is_outranked else ()
+
+    def _needed(
+        self, returned: Sequence[QueueEntry], finished: Sequence[bytes], leases: Sequence[QueueEntry]
+    ) -> set[bytes]:
+        """Return the members that stay leased: an equal request, which is the same member, may be over."""
+        ready = {entry.member for entry in self.ready if entry not in returned}
+        unfinished = self.finished.keys() - set(finished)
+        return ready | self.running.keys() | unfinished | {entry.member for entry in leases}
+
+    # What became of it.
+
+    def lose(self, operation: Operation | FilterOperation) -> None:
+        """Note that the reply to an operation was lost: it may have been carried out, or be carried out later."""
+        if isinstance(operation, AskFilter):
+            self.asked = tuple(replace(entry, is_unsure=True) for entry in self.asked)
+        elif isinstance(operation, Exchange) and self._plan is not None:
+            self._number = operation.number
+            self._in_doubt = self._plan
+            self.ready = tuple(entry for entry in self.ready if entry not in self._plan.returned)
+
+    def reply(self, operation: Operation | FilterOperation, answer: Answer) -> None:
+        """Note the answer to an operation."""
+        if answer.said in (Said.EXPIRED, Said.LATE) and self.phase is not Phase.CLOSED:
+            self._expire()
+            return
+        match operation:
+            case Exchange():
+                self._exchanged(operation, answer)
+            case ops.Settle():
+                self._settled(answer)
+            case ops.ReadDeadLetters():
+                self._read(answer.entries)
+            case ops.Redrive():
+                self._to_redrive = ()
+            case _:
+                self._enter_phase(operation, answer.said)
+
+    def answer(self, operation: AskFilter, are_new: Sequence[bool]) -> tuple[OutboxEntry, ...]:
+        """Note which entries are new to the filter, and return the others."""
+        answered = list(zip(operation.entries, are_new, strict=True))
+        repeats = tuple(entry for entry, is_new in answered if not is_new)
+        self.asked = self.asked[len(answered) :]
+        self._fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
+        self.new += tuple(entry for entry, is_new in answered if is_new)
+        self.repeats += repeats
+        return repeats
+
+    def _enter_phase(self, operation: Operation | FilterOperation, said: Said) -> None:
+        match operation:
+            case ops.Join():
+                self._joined(said)
+            case UseFilter():
+                self._is_new = False
+                self.phase = Phase.WORKING
+            case ops.Leave():
+                self.phase = Phase.CLOSING if said is Said.LAST else Phase.GONE
+            case ReleaseFilter():
+                self.phase = Phase.CLOSED
+            case ops.EndClosing():
+                # One that closed for a dead worker goes on with what it has.
+                self.phase = Phase.JOINING if self._ending is None else Phase.GONE
+
+    def _joined(self, said: Said) -> None:
+        if said is Said.OK:
+            # One that ends does not keep the filter from being deleted by another that ended meanwhile.
+            self.phase = Phase.JOINED if self._ending is None else Phase.LEAVING
+        elif said is Said.YOURS:
+            self.phase = Phase.CLOSING
+        elif self._ending is not None:
+            self.phase = Phase.GONE
+
+    def _exchanged(self, exchange: Exchange, answer: Answer) -> None:
+        if self._plan is None:
+            return
+        self._number = exchange.number
+        if exchange.leases or exchange.pushes:
+            # So slowly that a link which is too slow for more is not tried with it each time.
+            self._most_bytes = min(self._most_bytes + self._most_bytes // 32 + 1, _MOST_BYTES)
+        self._carry_out(self._plan)
+        # `again` shows all that is leased.
+        self._get_ready(answer.entries)
+        if exchange.want and not answer.entries and self.is_idle:
+            self._look_around(answer)
+        else:
+            self.may_finish, self._noted = False, None
+
+    def _settled(self, answer: Answer) -> None:
+        if self._in_doubt is None:
+            return
+        plan, self._in_doubt = self._in_doubt, None
+        if answer.said is Said.DONE:
+            self._carry_out(plan)
+            self._get_ready(answer.entries)
+        else:
+            self.ready = tuple(sorted((*self.ready, *plan.returned)))
+            self._most_bytes = max(1, self._most_bytes // 2)
+
+    def _carry_out(self, plan: Plan) -> None:
+        consumed = [self.outbox.popleft() for _ in range(plan.consumed)]
+        self.receipts += [item for item in consumed if isinstance(item, Receipt)]
+        self.ready = tuple(entry for entry in self.ready if entry not in plan.returned)
+        for member in plan.finished:
+            self.finished.pop(member, None)
+        if plan.leased_again:
+            self._to_lease_again = self._to_lease_again[plan.leased_again :]
+        else:
+            self.asked += plan.asked
+            self.new = self.repeats = ()
+            for entry in plan.exchange.asides:
+                self.unreadable.pop(entry.member, None)
+        self._plan = None
+
+    def _get_ready(self, leased: Iterable[QueueEntry]) -> None:
+        known = {entry.member for entry in self._held()}
+        self.ready = tuple(sorted((*self.ready, *(entry for entry in leased if entry.member not in known))))
+
+    def _look_around(self, answer: Answer) -> None:
+        """Decide whether a worker that has nothing may end: no other has anything, and all others are alive.
+
+        An other is alive if its value has changed since it was noted. One that is dead may hold what only it knows.
+        """
+        others = {name: value for name, value in (answer.workers or {}).items() if name != self.name}
+        has_work = answer.waiting or answer.leased
+        if has_work or answer.dead != self._dead_checked:
+            self.may_finish, self._noted = False, None
+            if not has_work:
+                self._dead_place, self._dead_seen = 0, answer.dead
+        elif self._noted is None:
+            self.may_finish, self._noted = not others, others
+        else:
+            self.may_finish = all(self._noted.get(name) != value for name, value in others.items())
+
+    def _read(self, entries: Sequence[QueueEntry]) -> None:
+        """Note some dead letters: of those of other workers this one may be able to read some."""
+        if self._dead_place is None:
+            return
+        self._to_redrive = tuple(entry.member for entry in entries if self._can_read(entry))
+        self._dead_place += len(entries)
+        if len(entries) < _DEAD_LETTERS:
+            self._dead_place, self._dead_checked = None, self._dead_seen
+
+    def _expire(self) -> None:
+        """Begin again with what this worker has: others have taken it for dead, or Redis has lost its data.
+
+        Nobody knows what became of the rest. Whatever the filter said of it counts no longer.
+        """
+        if self._in_doubt is not None:
+            self.ready = tuple(sorted((*self.ready, *self._in_doubt.returned)))
+        self._in_doubt = self._plan = self._noted = self._dead_place = None
+        self._to_redrive = ()
+        self.may_finish = False
+        unsure = (replace(entry, is_unsure=True) for entry in (*self.asked, *self.new, *self.repeats))
+        self.asked, self.new, self.repeats = tuple(unsure), (), ()
+        self.outbox = deque(
+            replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in self.outbox
+        )
+        self._to_lease_again = tuple(self._held())
+        self.expirations += 1
+        self.phase = Phase.JOINING
+
+    def _held(self) -> Iterator[QueueEntry]:
+        """Yield what this worker has leased, as far as it knows."""
+        yield from (entry.in_queue for entry in (*self.asked, *self.new, *self.repeats))
+        yield from (*self.ready, *self.running.values(), *self.finished.values(), *self.unreadable.values())

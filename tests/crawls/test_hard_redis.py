@@ -1,0 +1,110 @@
+"""Crawls over a Redis that is hard to talk to: slow, busy, or one that repeats what it does not understand."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools.forwarder import Link, forwarding
+from devtools.waiting import until
+from scrapy_bloom.transport.failures import advice_for
+from tests.support.pages import star, tree
+from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.servers import Server, running
+from tests.support.spiders import noted
+
+pytestmark = pytest.mark.crawl
+
+SOON = 60.0
+SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
+
+
+def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A full batch of large requests takes two seconds and a half on a slow link, and a socket times out after one."""
+    settings: Kind = {
+        "REDIS_PARAMS": json.dumps({"socket_timeout": 1}),
+        "NOTE": json.dumps("x" * 100),
+        "NOTE_TIMES": 100,
+    }
+    with forwarding(valkey.port) as link, scene(star(150), tmp_path, link.url, key) as played:
+        played.spider = noted.__file__
+        link.link = Link(rate=400_000)
+        worker = played.start("worker", {**OURS, **LEASE, **settings})
+        ended = worker.wait(SOON)
+        assert played.missed == set()
+    assert_ended_well(ended)
+
+
+def test_busy_script(key: str, tmp_path: Path) -> None:
+    """Somebody's script takes two seconds, in which Redis answers BUSY: the crawl waits, and goes on."""
+    with (
+        running("valkey", "--busy-reply-threshold", "50") as server,
+        server.client() as client,
+        server.client(socket_timeout=None) as user,
+        scene(tree(PAGES), tmp_path, server.url, key) as played,
+    ):
+        killer = threading.Timer(2, client.script_kill)
+
+        def run() -> None:
+            with pytest.raises(redis.ResponseError, match="killed"):
+                user.eval("while true do end", 0)
+
+        script = threading.Thread(target=run)
+
+        def block(_: str) -> None:
+            script.start()
+            killer.start()
+
+        played.moments.when(MIDDLE, block)
+        workers = [played.start(name, {**OURS, **LEASE}) for name in ("left", "right")]
+        crawls = [worker.wait(SOON) for worker in workers]
+        killer.join()
+        script.join()
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert_ended_well(*crawls)
+
+
+def test_password_is_not_told(key: str, tmp_path: Path) -> None:
+    """Whatever becomes of the connections, no log has the password: not at DEBUG either, and not in a server's words.
+
+    The crawl is led to a server that has no HELLO, and answers with what it was sent; later back, and to its end.
+    """
+    password = ("--requirepass", SECRET)
+    with (
+        running("valkey", *password) as server,
+        running("redis", *password, "--rename-command", "HELLO", "") as other,
+        forwarding(server.port) as link,
+        scene(tree(PAGES), tmp_path, f"redis://:{SECRET}@127.0.0.1:{link.address.port}", key, delay=0.1) as played,
+    ):
+
+        def change(_: str) -> None:
+            link.upstream = other.port
+            link.cut()
+
+        played.moments.when(MIDDLE, change)
+        worker = played.start("worker", {**OURS, "BLOOMFILTER_LEASE": 0.2})
+        until(lambda: worker.process.poll() is not None or played.log("worker").count("HELLO") >= 3)
+        link.upstream = server.port
+        ended = worker.wait(SOON)
+    assert SECRET not in ended.log
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
+    """A user who may do what the advice on permissions names, and no more, crawls with a filter that grows."""
+    advice = advice_for(redis.exceptions.NoPermissionError())
+    commands = {f"+{word}" for word in re.findall(r"\b[A-Z]{3,}\b", str(advice))}
+    keys = (f"~{key}", f"~{key}:*", f"~{{{key}:queue}}:*")
+    with running(kind) as server, server.client() as client:
+        client.execute_command("ACL", "SETUSER", "crawler", "on", f">{SECRET}", *keys, *commands)
+        url = f"redis://crawler:{SECRET}@127.0.0.1:{server.port}"
+        with scene(tree(PAGES), tmp_path, url, key) as played:
+            settings: Kind = {**OURS, "BLOOMFILTER_CAPACITY": 50, "SCHEDULER_FLUSH_ON_START": True}
+            ended = played.crawl(settings)
+            assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert_ended_well(ended)

@@ -1,0 +1,80 @@
+"""Crawls that find very many requests while Redis is away: all are delivered, in time and within bounds."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from devtools.crawl_process import LIMIT, CrawlProcess
+from devtools.waiting import until
+from tests.support.extensions import LONGEST_STALL, Ticker, enabling
+from tests.support.pages import chain
+from tests.support.scenario import LEASE, OURS, Kind, scene, tell
+from tests.support.servers import Server
+from tests.support.spiders import burst
+
+pytestmark = pytest.mark.crawl
+
+FOUND = 60_000
+# A worker with nothing to do takes 80 MB.
+MOST_MEMORY_MB = 300
+MOST_SECONDS_TO_FIND = 30.0
+MOST_SECONDS_TO_DELIVER = 60.0
+# Several times what is meant: the machines that run this are busy.
+MOST_SECONDS_BLOCKED = 1.0
+
+
+def peak_memory_mb(worker: CrawlProcess) -> float:
+    """Return the most memory that a worker has had until now."""
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def test_many_found_while_redis_is_away(
+    durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A callback finds 60,000 pages while Redis is away: they take bounded memory, and are in the queue soon after.
+
+    The reactor goes on meanwhile.
+    """
+    settings: Kind = {
+        **OURS,
+        **LEASE,
+        **enabling("EXTENSIONS", Ticker),
+        "BURST": FOUND,
+        "BLOOMFILTER_CAPACITY": 100_000,
+        "CONCURRENT_REQUESTS": 1,
+    }
+    with durable.client() as client, scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
+        played.spider = burst.__file__
+        release = threading.Event()
+
+        def hold(_: str) -> None:
+            if len(played.site.fetched) > 1:
+                release.wait(LIMIT)
+
+        played.site.before = hold
+        played.site.on["/"] = lambda _: durable.kill()
+        worker = played.start("worker", settings)
+        begin = time.monotonic()
+        # It may be held back until Redis is there again.
+        until(lambda: (tmp_path / "given").exists() or time.monotonic() > begin + MOST_SECONDS_TO_FIND)
+        durable.start()
+        begin = time.monotonic()
+        # But for those that it has taken.
+        until(lambda: client.zcard(f"{key}:queue") >= FOUND - 50, LIMIT)
+        seconds, memory = time.monotonic() - begin, peak_memory_mb(worker)
+        worker.process.send_signal(signal.SIGTERM)
+        release.set()
+        stall = worker.wait().stats[LONGEST_STALL]
+        tell(
+            capsys,
+            f"{FOUND:,} found during an outage: delivered in {seconds:.1f} s, {memory:.0f} MB at most, the reactor "
+            f"blocked for {stall:.2f} s at most",
+        )
+    assert seconds < MOST_SECONDS_TO_DELIVER
+    assert memory < MOST_MEMORY_MB
+    assert stall < MOST_SECONDS_BLOCKED

@@ -1,0 +1,147 @@
+"""Crawls in which a worker's lease matters: of different lengths, given back at a stop, and short after a kill."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from devtools.crawl_process import LIMIT
+from devtools.waiting import until
+from tests.support.pages import chain, star, tree
+from tests.support.scenario import LEASE, OURS, Kind, assert_ended_well, keys_of, scene, tell
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.crawl
+
+# Longer than a test may take: nobody ends because it is over.
+LONG: Kind = {"BLOOMFILTER_LEASE": 1000}
+SHORT: Kind = {"BLOOMFILTER_LEASE": 0.5}
+# Seconds within which a crawl ends where nothing is waited for.
+AT_ONCE = 30.0
+
+
+def let_pass(seconds: float) -> None:
+    """Let time pass in which something must not happen, or must have happened."""
+    begin = time.monotonic()
+    until(lambda: time.monotonic() > begin + seconds)
+
+
+def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker with a short lease takes none for dead that has a long one and lives, however long a page takes."""
+    arrived = threading.Event()
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+
+        def hold(worker: str) -> None:
+            if worker == "short":
+                arrived.wait(LIMIT)
+            elif not arrived.is_set():
+                arrived.set()
+                # The other has finished all the rest long before, and six of its leases go by.
+                let_pass(4)
+
+        played.site.on["/"] = lambda _: played.opened("short", "long")
+        played.site.on |= dict.fromkeys(("/page/1", "/page/2", "/page/3"), hold)
+        kinds = {"short": {**OURS, **SHORT}, "long": {**OURS, **LONG}}
+        workers = [played.start(name, kind, CONCURRENT_REQUESTS=1) for name, kind in kinds.items()]
+        crawls = [worker.wait() for worker in workers]
+        assert played.missed == set()
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+    assert_ended_well(*crawls)
+    assert all(ended.stats.get("bloomfilter/recovered", 0) == 0 for ended in crawls)
+
+
+def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker with a long lease takes over from a dead one as soon as that one's short lease is over."""
+    with valkey.client() as client, scene(chain(13), tmp_path, valkey.url, key) as played:
+        short = played.start("short", {**OURS, **SHORT})
+
+        def kill(_: str) -> None:
+            played.start("long", {**OURS, **LONG})
+            played.opened("long")
+            short.kill()
+
+        played.moments.when(5, kill)
+        short.process.wait(LIMIT)
+        ended = played.workers[-1].wait(AT_ONCE)
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert_ended_well(ended)
+
+
+def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An idle worker dies just before the other ends: that one clears everything, and the next crawl begins anew."""
+    with valkey.client() as client, scene(chain(5), tmp_path, valkey.url, key) as played:
+        held, release = threading.Event(), threading.Event()
+
+        def hold(_: str) -> None:
+            held.set()
+            release.wait(LIMIT)
+
+        played.site.on["/page/4"] = hold
+        busy = played.start("busy", {**OURS, **LEASE})
+        assert held.wait(LIMIT)
+        idle = played.start("idle", {**OURS, **LEASE})
+        until(lambda: "Filtered duplicate request" in played.log("idle"))
+        idle.kill()
+        release.set()
+        ended = busy.wait(AT_ONCE)
+        assert keys_of(client, key) == set()
+        again = played.crawl({**OURS, **LEASE}, "again")
+        assert len(set(again.fetched)) == 5
+    assert_ended_well(ended, again)
+
+
+def test_graceful_stop_gives_back(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that is asked to stop gives back at once what it took ahead, and finishes what it is at."""
+    pages = 41
+    with valkey.client() as client, scene(star(pages), tmp_path, valkey.url, key) as played:
+        release = threading.Event()
+        played.site.before = lambda worker: (
+            release.wait(LIMIT) if worker == "left" and len(played.site.fetched) > 1 else None
+        )
+        left = played.start("left", {**OURS, **LONG}, CONCURRENT_REQUESTS=2)
+        until(lambda: len(played.site.fetched) == 3)
+        left.process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        until(lambda: client.zcard(f"{key}:queue") == pages - 3, AT_ONCE)
+        # A second, and what a busy machine adds.
+        assert time.monotonic() - begin < 3
+        right = played.start("right", {**OURS, **LONG}, CONCURRENT_REQUESTS=2)
+        until(lambda: right.received)
+        assert left.process.poll() is None
+        release.set()
+        stopped, ended = left.wait(AT_ONCE), right.wait(AT_ONCE)
+        assert len(stopped.fetched) == 3
+        assert played.missed == set()
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+    assert stopped.exit_code == 0
+    assert_ended_well(ended)
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+def test_finished_pages_are_not_fetched_again(
+    slots: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page whose callback has ended is acknowledged soon, also while slow pages take all slots of the worker."""
+    finished = 20
+    with scene(star(60), tmp_path, valkey.url, key) as played:
+        release = threading.Event()
+        played.site.before = lambda worker: (
+            release.wait(LIMIT) if worker == "killed" and len(played.site.fetched) > finished else None
+        )
+        worker = played.start("killed", {**OURS, **LEASE}, CONCURRENT_REQUESTS=slots)
+        until(lambda: len(worker.received) == finished and len(played.site.fetched) == finished + slots)
+        let_pass(0.6)
+        worker.kill()
+        release.set()
+        ended = played.crawl({**OURS, **LEASE}, "heir")
+        again = set(worker.received) & set(ended.fetched)
+        tell(capsys, f"killed with {slots} running: {len(again)} of {finished} finished pages fetched again")
+        # The heir begins with the first page as every worker does, and finds it in the filter.
+        assert again == set()
+        assert played.missed == set()
+    assert_ended_well(ended)

@@ -1,0 +1,205 @@
+"""Crawls in which Redis forgets everything, or another server takes its place: what living workers hold is fetched."""
+
+import pickle
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from devtools.crawl_process import LIMIT
+from devtools.forwarder import forwarding
+from devtools.site import Links
+from devtools.waiting import until
+from tests.support.extensions import SlowToClose, enabling
+from tests.support.pages import chain, tree
+from tests.support.scenario import (
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    Scene,
+    assert_ended_well,
+    keys_of,
+    scene,
+)
+from tests.support.servers import Server, running
+
+pytestmark = pytest.mark.crawl
+
+# Seconds within which these crawls end.
+SOON = 60.0
+# Pages that are found after the data were lost.
+FOUND_LATER = 25
+
+LONG: dict[str, object] = {**OURS, "BLOOMFILTER_LEASE": 30, "CONCURRENT_REQUESTS": 1}
+
+
+def below(links: Links, paths: set[str]) -> set[str]:
+    """Return pages and all that they lead to."""
+    return paths.union(*(below(links, set(links[path])) for path in paths))
+
+
+def url_of(member: bytes) -> str:
+    """Return the URL of a request as it is stored."""
+    return str(pickle.loads(member)["url"])  # noqa: S301  # what a crawl of this test made
+
+
+def test_data_lost_in_the_middle(key: str, tmp_path: Path) -> None:
+    """FLUSHDB while two workers crawl: nothing is missed but what only Redis knew at that moment, and what that led to.
+
+    Whatever the workers have in hand leads to all the rest of the site, and both end by themselves.
+    """
+    gone: set[str] = set()
+    with (
+        running("valkey") as server,
+        server.client() as client,
+        scene(tree(PAGES), tmp_path, server.url, key, delay=0.1) as played,
+    ):
+
+        def forget(_: str) -> None:
+            members, _ = client.pipeline().zrange(f"{key}:queue", 0, -1).flushdb().execute()
+            gone.update(url_of(member).removeprefix(played.site.url) for member in members)
+
+        played.moments.when(MIDDLE, forget)
+        played.site.on["/"] = lambda _: played.opened("left", "right")
+        workers = [played.start(name, {**OURS, **LEASE}, CONCURRENT_REQUESTS=4) for name in ("left", "right")]
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert played.missed <= below(played.site.links, gone)
+        assert keys_of(client, key) == set()
+    assert_ended_well(*crawls)
+
+
+def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Path) -> None:
+    """SCHEDULER_FLUSH_ON_START while another worker crawls: both begin anew, and nothing is missed.
+
+    That one takes pages again that lead to what it has seen before. Those are to be fetched, since the queue is gone.
+    """
+    with valkey.client() as client, scene(tree(200), tmp_path, valkey.url, key, delay=0.05) as played:
+        kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
+        played.moments.when(MIDDLE, lambda _: played.start("new", kind, SCHEDULER_FLUSH_ON_START=True))
+        old = played.start("old", kind)
+        ended = old.wait(SOON)
+        crawls = [ended, *(worker.wait(SOON) for worker in played.workers if worker is not old)]
+        assert played.missed == set()
+        assert len(crawls) == 2
+        assert keys_of(client, key) == set()
+    assert_ended_well(*crawls)
+
+
+def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
+    """FLUSHDB while a worker has a slow page, and some seconds later the worker is killed: another has that page."""
+    with (
+        running("valkey") as server,
+        server.client() as client,
+        scene({**chain(30), "/": ["/page/1", "/held"], "/held": []}, tmp_path, server.url, key, delay=0.3) as played,
+    ):
+        held, release = threading.Event(), threading.Event()
+
+        def hold(worker: str) -> None:
+            if worker == "killed":
+                held.set()
+                release.wait(LIMIT)
+
+        played.site.on["/held"] = hold
+        worker = played.start("killed", {**OURS, **LEASE}, CONCURRENT_REQUESTS=2)
+        assert held.wait(LIMIT)
+        client.flushdb()
+        seen = len(worker.received)
+        until(lambda: len(worker.received) >= seen + 8)
+        heir = played.start_at("/page/20", "heir", {**OURS, **LEASE})
+        played.opened("heir")
+        worker.kill()
+        release.set()
+        ended = heir.wait(SOON)
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert_ended_well(ended)
+
+
+@pytest.mark.parametrize("end", ["stopped", "idle"])
+def test_worker_ends_after_data_were_lost(end: str, key: str, tmp_path: Path) -> None:
+    """A worker that ends soon after FLUSHDB clears nothing of what another has queued since.
+
+    Both have a page in hand at that moment, and the queue is empty: nothing may be missed.
+    """
+    links = {"/": ["/leaf", "/many"], "/leaf": [], "/many": [f"/{number}" for number in range(FOUND_LATER)]}
+    links |= {path: [] for path in links["/many"]}
+    with running("valkey") as server, server.client() as client, scene(links, tmp_path, server.url, key) as played:
+        holders: dict[str, str] = {}
+        let_go = {path: threading.Event() for path in ("/leaf", "/many")}
+        slow = threading.Event()
+
+        def hold(path: str, worker: str) -> None:
+            holders[path] = worker
+            let_go[path].wait(LIMIT)
+
+        played.site.on["/"] = lambda _: played.opened("left", "right")
+        played.site.on["/leaf"] = lambda worker: hold("/leaf", worker)
+        played.site.on["/many"] = lambda worker: hold("/many", worker)
+        # What is found later stays in the queue until the worker that ends has ended.
+        played.site.on |= {path: lambda _: slow.wait(LIMIT) for path in links["/many"]}
+        further = enabling("ITEM_PIPELINES", SlowToClose) if end == "idle" else {}
+        workers = {name: played.start(name, LONG, **further) for name in ("left", "right")}
+        until(lambda: len(holders) == 2)
+        client.flushdb()
+        leaving, staying = workers[holders["/leaf"]], workers[holders["/many"]]
+        if end == "stopped":
+            _find_more(played, let_go["/many"], key, server)
+            leaving.process.send_signal(signal.SIGTERM)
+            let_go["/leaf"].set()
+        else:
+            let_go["/leaf"].set()
+            until((tmp_path / "closing").exists)
+            _find_more(played, let_go["/many"], key, server)
+            (tmp_path / "go").touch()
+            # It ends, or takes a page.
+            until(lambda: leaving.process.poll() is not None or len(played.site.fetched) == 5)
+        slow.set()
+        crawls = [leaving.wait(SOON), staying.wait(SOON)]
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert [ended.exit_code for ended in crawls] == [0, 0]
+
+
+def _find_more(played: Scene, release: threading.Event, key: str, server: Server) -> None:
+    """Let a worker have the page that leads to many, and wait until those are in the queue, but for what it took."""
+    release.set()
+    with server.client() as client:
+        until(lambda: client.zcard(f"{key}:queue") >= FOUND_LATER // 2 and len(played.site.fetched) >= 4)
+
+
+def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
+    """A master becomes a replica, and connections to it stay: the crawl goes on with the one behind the same address.
+
+    Whoever connects anew finds the new master, and nothing that was acknowledged is lost with the old one.
+    """
+    with (
+        running("valkey") as old,
+        running("valkey", "--replicaof", "127.0.0.1", str(old.port)) as new,
+        forwarding(old.port) as link,
+        old.client() as old_client,
+        new.client() as new_client,
+        scene(tree(PAGES), tmp_path, link.url, key) as played,
+    ):
+        until(lambda: new_client.info("replication")["master_link_status"] == "up")
+
+        def fail_over(_: str) -> None:
+            with link.held():
+                until(lambda: new_client.info("replication")["slave_repl_offset"] >= offset_of(old))
+                new_client.replicaof("NO", "ONE")
+                old_client.replicaof("127.0.0.1", new.port)
+                link.upstream = new.port
+
+        played.moments.when(MIDDLE, fail_over)
+        workers = [played.start(name, {**OURS, **LEASE}) for name in ("left", "right")]
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert played.missed == set()
+        assert keys_of(new_client, key) == set()
+    assert_ended_well(*crawls)
+
+
+def offset_of(master: Server) -> int:
+    """Return how far a master has written."""
+    with master.client() as client:
+        return int(client.info("replication")["master_repl_offset"])

@@ -1,0 +1,86 @@
+"""Crawls whose other parts are unusual: stats that fail, keys with signs of their own, a filter that spiders share."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from devtools.crawl_process import LIMIT
+from devtools.waiting import until
+from tests.support.extensions import FaultyStats
+from tests.support.pages import tree
+from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.crawl
+
+SOON = 60.0
+
+
+def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A stats collector that raises for a while costs no request, and does not keep the crawl from its end."""
+    settings: Kind = {**OURS, **LEASE, "STATS_CLASS": f"{FaultyStats.__module__}.{FaultyStats.__qualname__}"}
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        ended = played.start("worker", settings).wait(SOON)
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert ended.exit_code == 0
+    assert ended.stats["finish_reason"] == "finished"
+
+
+def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The spider's name may be put into the queue's key the second time only: all keys are of that one family."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        seen: set[str] = set()
+        played.moments.when(20, lambda _: seen.update(keys_of(client, key)))
+        ended = played.crawl(OURS, SCHEDULER_QUEUE_KEY=f"{key}:%%(spider)s:requests")
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    requests = {each for each in seen if "requests" in each}
+    assert requests
+    assert {each for each in requests if f"{key}:links:requests" not in each} == set()
+    assert_ended_well(ended)
+
+
+def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two crawls with a queue each and one filter: the first to finish leaves the filter, the last one deletes it."""
+    # Below the page that is held there are links to all that the other crawl has fetched.
+    pages = tree(PAGES)
+    links = {**pages, "/page/5": ["/page/1", "/page/3", "/page/4"]}
+    with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
+        held, release = threading.Event(), threading.Event()
+
+        def hold(_: str) -> None:
+            held.set()
+            release.wait(LIMIT)
+
+        played.site.on["/page/5"] = hold
+        last = played.start_at("/page/5", "last", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:last")
+        assert held.wait(LIMIT)
+        first = played.start_at("/page/1", "first", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:first").wait(SOON)
+        left = keys_of(client, key)
+        release.set()
+        ended = last.wait(SOON)
+        assert {key, f"{key}:0:0"} <= left
+        assert [each for each in left if f"{key}:queue:first" in each] == []
+        assert played.fetched["/page/1"] == 1
+        assert played.twice == 0
+        assert keys_of(client, key) == set()
+    assert_ended_well(first, ended)
+
+
+def test_spider_that_stops_leaves_a_shared_filter(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that begins when another has left, with the same filter, does not fetch what that one did."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        release = threading.Event()
+        played.site.on["/page/3"] = lambda _: release.wait(LIMIT)
+        keeper = played.start_at("/page/3", "keeper", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:keeper")
+        until(lambda: played.site.fetched)
+        other: Kind = {**OURS, "SCHEDULER_QUEUE_KEY": f"{key}:queue:other"}
+        played.start_at("/page/1", "once", other).wait()
+        again = played.start_at("/page/1", "again", other).wait()
+        assert again.fetched == []
+        release.set()
+        ended = keeper.wait(SOON)
+        assert keys_of(client, key) == set()
+    assert_ended_well(ended)

@@ -1,0 +1,82 @@
+"""Crawls whose requests are stored in other ways than Scrapy's own, as text or as bytes, in this encoding or that."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.crawling import REFUSED_EXIT_CODE
+from tests.support.pages import tree
+from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.serializers import bytes_to_text, text_to_bytes, unescaped
+from tests.support.servers import Server
+from tests.support.spiders import noted
+
+pytestmark = pytest.mark.crawl
+
+SOON = 60.0
+DECODED: Kind = {"REDIS_DECODE_RESPONSES": True}
+# A half of a pair, which JSON can spell and no encoding has.
+LONE_SURROGATE = '"\\ud800"'
+LEAF = "/page/100"
+
+WAYS: dict[str, Kind] = {
+    "text stored, bytes read": {"SCHEDULER_SERIALIZER": text_to_bytes.__name__},
+    "bytes stored, text read": {"SCHEDULER_SERIALIZER": bytes_to_text.__name__, **DECODED},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A serialiser gets what a client makes of a server's reply, whatever it gave itself, as under scrapy-redis."""
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        workers = [played.start(name, {**OURS, **LEASE, **WAYS[way]}) for name in ("left", "right")]
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert_ended_well(*crawls)
+    assert all("cannot be read" not in ended.log for ended in crawls)
+
+
+def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A request that cannot be sent costs one error and nothing else, whichever of two workers finds it."""
+    settings: Kind = {"SCHEDULER_SERIALIZER": unescaped.__name__, "NOTE": LONE_SURROGATE, "NOTED": LEAF}
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        played.spider = noted.__file__
+        workers = [played.start(name, {**OURS, **LEASE, **settings}) for name in ("left", "right")]
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert played.missed == {LEAF}
+        assert keys_of(client, key) == set()
+    errors = [line for ended in crawls for line in ended.log.splitlines() if " ERROR: " in line]
+    assert len(errors) == 1
+    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
+
+
+def test_encoding(valkey: Server, key: str, tmp_path: Path) -> None:
+    """REDIS_ENCODING other than UTF-8 works, or is refused at the start by its name: nobody waits for ever."""
+    settings: Kind = {
+        "SCHEDULER_SERIALIZER": unescaped.__name__,
+        "NOTE": json.dumps("é"),
+        "REDIS_ENCODING": "latin-1",
+        **DECODED,
+    }
+    with scene(tree(40), tmp_path, valkey.url, key) as played:
+        played.spider = noted.__file__
+        ended = played.start("worker", {**OURS, **LEASE, **settings}).wait(SOON)
+        if ended.exit_code == REFUSED_EXIT_CODE:
+            assert "REDIS_ENCODING = 'latin-1'" in ended.log
+            assert played.site.fetched == []
+        else:
+            assert played.missed == set()
+            assert_ended_well(ended)
+
+
+def test_bytes_that_cannot_be_decoded(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A client that decodes replies cannot read pickles: the crawl ends and says what to set; the requests stay."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        ended = played.start("worker", {**OURS, **LEASE, **DECODED}).wait(SOON)
+        assert client.zcard(f"{key}:queue") == 1
+        assert client.exists(f"{{{key}:queue}}:workers") == 0
+    assert ended.stats["finish_reason"] == "bloomfilter_error"
+    assert ended.log.splitlines()[-1].startswith("scrapy_bloom: REDIS_DECODE_RESPONSES = True: ")
+    assert "Traceback" not in ended.log

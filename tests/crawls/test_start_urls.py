@@ -1,0 +1,286 @@
+"""Crawls that are fed by Redis, in which workers are killed and stopped, and Redis is away: no start URL is lost."""
+
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools.site import path_of
+from devtools.waiting import until
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from tests.support.fault_proxy import CUTS, Place, at_random, proxying
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
+from tests.support.servers import Server
+from tests.support.spiders import started, stock_started
+
+pytestmark = pytest.mark.crawl
+
+KINDS: dict[str, Kind] = {"list": {}, "set": {"REDIS_START_URLS_AS_SET": 1}, "zset": {"REDIS_START_URLS_AS_ZSET": 1}}
+NUMBER = 40
+PATHS = [path_of(page) for page in range(NUMBER)]
+DEADLY = path_of(7)
+
+
+class FedScene:
+    """A site of pages that nothing links to, and a start key that names them."""
+
+    def __init__(self, played: Scene, client: redis.Redis, keys: StartKeys, directory: Path) -> None:
+        self.played = played
+        self.client = client
+        self.keys = keys
+        self._directory = directory
+
+    @property
+    def settings(self) -> Kind:
+        """The settings of each worker, which ends when it has been idle for a second."""
+        return {**LEASE, "REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+
+    def feed(self, kind: str, paths: list[str]) -> None:
+        """Put paths behind those that wait."""
+        if kind == "list":
+            self.client.rpush(self.keys.start, *paths)
+        elif kind == "set":
+            self.client.sadd(self.keys.start, *paths)
+        else:
+            self.client.zadd(self.keys.start, {path: -place for place, path in enumerate(paths)})
+
+    def tell(self, file: str, text: object) -> None:
+        """Write a file that spiders look at."""
+        (self._directory / file).write_text(f"{text}")
+
+    @property
+    def leased(self) -> int:
+        """The number of start URLs that are leased."""
+        return int(self.client.hlen(self.keys.leased))
+
+
+@contextmanager
+def fed_scene(
+    url: str, key: str, directory: Path, client: redis.Redis, spider: str = started.__file__
+) -> Iterator[FedScene]:
+    """A scene that is fed."""
+    with scene({path: [] for path in PATHS}, directory, url, key) as played:
+        played.spider = spider
+        yield FedScene(played, client, StartKeys(f"{key}:start"), directory)
+
+
+def crawl_with_one_that_dies(kind: str, spider: str, valkey: Server, key: str, directory: Path) -> tuple[Scene, int]:
+    """A worker dies between start URLs and their requests, and another one goes on; gives what is leased at the end."""
+    with valkey.client() as client, fed_scene(valkey.url, key, directory, client, spider) as fed:
+        fed.feed(kind, PATHS)
+        fed.tell("deadly", DEADLY)
+        settings = {**OURS, **fed.settings, **KINDS[kind], "SCHEDULER_PERSIST": True}
+        assert fed.played.crawl(settings, "first").exit_code == -signal.SIGKILL
+        second = fed.played.crawl(settings, "second")
+        assert_ended_well(second)
+        return fed.played, fed.leased
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_worker_killed(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker is killed between its start URLs and their requests: another one fetches all of them."""
+    played, leased = crawl_with_one_that_dies(kind, started.__file__, valkey, key, tmp_path)
+    assert played.missed == set()
+    assert leased == 0
+    assert "that dead workers held are back" in played.log("second")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_worker_killed_under_scrapy_redis(
+    kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: scrapy-redis's RedisSpider loses those that the worker had taken."""
+    played, _ = crawl_with_one_that_dies(kind, stock_started.__file__, valkey, key, tmp_path)
+    tell(
+        capsys,
+        f"A worker killed between a {kind} and its requests: scrapy-redis missed {len(played.missed)} of {NUMBER}",
+    )
+    assert played.missed
+
+
+def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that comes back when the dead one is forgotten finds them at its first look."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed("list", PATHS[:3])
+        fed.tell("deadly", PATHS[1])
+        fed.played.crawl({**OURS, **fed.settings}, "first")
+        assert fed.leased == 3
+        client.delete(QueueKeys(f"{key}:queue").workers)
+        second = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 1}, "second")
+        assert list(fed.played.fetched) == PATHS[:3]
+        assert fed.leased == 0
+    assert_ended_well(second)
+
+
+def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that is stopped gives back at once what it has taken, in its order; what is queued is not given back."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed("list", PATHS)
+        fed.tell("hesitate", 5)
+        first = fed.played.start("first", {**OURS, **fed.settings, "SCHEDULER_PERSIST": True})
+        until(lambda: len(fed.played.fetched) == 5)
+        # Four are in the queue or done. Nobody has said that it wants no more requests of the fifth.
+        until(lambda: fed.leased == 16 - 4)
+        first.process.send_signal(signal.SIGTERM)
+        ended = first.wait()
+        assert "Traceback" not in ended.log
+        assert fed.leased == 0
+        assert client.lrange(fed.keys.start, 0, -1) == [path.encode() for path in PATHS[4:]]
+        second = fed.played.crawl({**OURS, **fed.settings}, "second")
+        assert fed.played.missed == set()
+        assert fed.played.twice == 0
+    assert_ended_well(second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
+    """Redis is away for 2 s: a worker that has nothing to do waits, and goes on."""
+    away = threading.Timer(2, durable.start)
+    with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
+        fed.feed(kind, PATHS)
+
+        def kill(_: str) -> None:
+            durable.kill()
+            away.start()
+
+        fed.played.moments.when(20, kill)
+        ended = fed.played.crawl({**OURS, **fed.settings, **KINDS[kind]})
+        away.join()
+        assert fed.played.missed == set()
+        assert fed.leased == 0
+    assert_ended_well(ended)
+
+
+@pytest.mark.parametrize("command", ["LLEN", "HKEYS"])
+def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that cannot ask for start URLs does not end, though it may be idle no longer, and says so once."""
+    with (
+        valkey.client() as client,
+        proxying(valkey.port, command) as proxy,
+        fed_scene(proxy.url, key, tmp_path, client) as fed,
+    ):
+        proxy.fail(None, Place.BEFORE)
+        # The engine looks every five seconds: twice before the time is over would be too often.
+        worker = fed.played.start("worker", {**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 4})
+        until(lambda: proxy.done)
+        fed.feed("list", PATHS)
+        ended = worker.wait()
+        assert proxy.faults == 1
+        assert fed.played.missed == set()
+    assert_ended_well(ended)
+    assert sum("the crawl pauses" in line for line in complaints_in(ended.log)) == 1
+
+
+def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:
+    """While another worker is alive and has start URLs no worker ends: they are fetched, also if that one dies."""
+    workers = QueueKeys(f"{key}:queue").workers
+    with (
+        valkey.client() as client,
+        proxying(valkey.port, "LLEN") as proxy,
+        fed_scene(proxy.url, key, tmp_path, client) as fed,
+    ):
+        client.hset(workers, "other", "2 0 0")
+        client.hset(fed.keys.leased, f"0:other:{key}:queue", f" {PATHS[1]}")
+        worker = fed.played.start("worker", {**OURS, **fed.settings})
+        beats = 0
+
+        def has_looked_often() -> bool:
+            nonlocal beats
+            beats += 1
+            client.hset(workers, "other", f"2 0 {beats}")
+            return proxy.done.total() >= 3 or worker.process.poll() is not None
+
+        until(has_looked_often)
+        assert not fed.played.fetched
+        ended = worker.wait()
+        assert list(fed.played.fetched) == [PATHS[1]]
+    assert_ended_well(ended)
+
+
+def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply to a lease is lost, each second time: no start URL is lost with it."""
+    with (
+        valkey.client() as client,
+        proxying(valkey.port) as proxy,
+        fed_scene(proxy.url, key, tmp_path, client) as fed,
+    ):
+        monkeypatch.setattr(proxy, "is_aimed_at", lambda command: b"'LTRIM'" in command)
+        fed.feed("list", PATHS)
+        proxy.fail(*[Place.AFTER, None, Place.REPLY, None] * 2)
+        ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 8})
+        assert proxy.faults == 4
+        assert fed.played.missed == set()
+        assert fed.played.twice == 0
+        assert fed.leased == 0
+    assert_ended_well(ended)
+
+
+def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Whatever is sent may be cut anywhere, leases and acknowledgements included: no start URL is lost."""
+    with (
+        valkey.client() as client,
+        proxying(valkey.port, "EVAL", "HKEYS", "HDEL", "LLEN") as proxy,
+        fed_scene(proxy.url, key, tmp_path, client) as fed,
+    ):
+        fed.feed("list", PATHS)
+        plan = at_random(random.Random(5), CUTS, 12, 3)
+        # Not while it starts, which has another way to wait.
+        fed.played.moments.when(1, lambda _: setattr(proxy, "plan", plan))
+        ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2})
+        assert fed.played.missed == set()
+        assert proxy.faults == 12
+        assert fed.leased == 0
+    assert_ended_well(ended)
+
+
+def test_one_that_raises(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A start URL of which no request can be made is told of and kept, and the others are fetched."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed("list", [*PATHS[:3], started.BAD, *PATHS[3:]])
+        ended = fed.played.crawl({**OURS, **fed.settings})
+        assert fed.played.missed == set()
+        assert client.lrange(fed.keys.dead_letters, 0, -1) == [started.BAD.encode()]
+        assert fed.leased == 0
+    (error,) = [line for line in complaints_in(ended.log) if " ERROR: " in line]
+    assert repr(started.BAD.encode()) in error
+    assert fed.keys.dead_letters in error
+    assert "it makes no sense" in error
+    assert ended.stats["finish_reason"] == "finished"
+
+
+def test_two_workers(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Workers that are alive take nothing from each other."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed("list", PATHS)
+        settings = {**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2}
+        workers = [fed.played.start(name, settings) for name in ("left", "right")]
+        assert_ended_well(*(worker.wait() for worker in workers))
+        assert fed.played.missed == set()
+        assert fed.played.twice == 0
+
+
+def test_wrong_type(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A start key of another type ends the crawl with advice."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed("set", PATHS)
+        ended = fed.played.crawl({**OURS, **fed.settings})
+        assert ended.stats["finish_reason"] == "bloomfilter_error"
+        assert "set REDIS_START_URLS_AS_SET" in ended.log.splitlines()[-1]
+        assert client.scard(fed.keys.start) == NUMBER
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Under another scheduler start URLs are taken as scrapy-redis does, with one warning."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed(kind, PATHS)
+        ended = fed.played.crawl({**FILTER_ALONE, **fed.settings, **KINDS[kind]})
+        assert fed.played.missed == set()
+    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom._intake]" in line]
+    assert "'scrapy_bloom.BloomScheduler'" in warning
+    assert ended.exit_code == 0

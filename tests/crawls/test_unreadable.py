@@ -1,0 +1,106 @@
+"""Crawls with requests in the queue that a worker cannot read: nobody waits for them, and nobody deletes them."""
+
+from pathlib import Path
+
+import pytest
+
+from devtools.spiders import links
+from devtools.waiting import until
+from tests.support.extensions import LONGEST_STALL, Ticker, enabling
+from tests.support.fault_proxy import Place, proxying
+from tests.support.pages import tree
+from tests.support.scenario import (
+    LEASE,
+    OURS,
+    PAGES,
+    Kind,
+    complaints_in,
+    holders_of,
+    keys_of,
+    scene,
+    tell,
+)
+from tests.support.servers import Server
+from tests.support.spiders import newer
+
+pytestmark = pytest.mark.crawl
+
+SOON = 60.0
+GARBAGE = b"not a request"
+
+
+def garbage(number: int) -> dict[bytes, float]:
+    """Return so many members that nobody can read, which go before all others."""
+    return {b"%s %d" % (GARBAGE, each): -5 for each in range(number)}
+
+
+def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The connection is cut whenever a worker tells Redis of an unreadable request: no worker waits for the other."""
+    with (
+        valkey.client() as client,
+        proxying(valkey.port, "ZADD", "EVAL", "EVALSHA") as proxy,
+        scene(tree(40), tmp_path, proxy.url, key, delay=0.05) as played,
+    ):
+        unreadable = garbage(40)
+        proxy.naming = GARBAGE
+        # Often enough for either worker, and never twice in a row.
+        proxy.plan = iter([None, Place.BEFORE, None, Place.AFTER] * 5)
+
+        def begin(_: str) -> None:
+            played.opened("left", "right")
+            client.zadd(f"{key}:queue", unreadable)
+
+        played.site.on["/"] = begin
+        workers = [played.start(name, {**OURS, **LEASE}, SCHEDULER_PERSIST=True) for name in ("left", "right")]
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert proxy.faults >= 4
+        assert played.missed == set()
+        assert all(holders_of(client, key, member) for member in unreadable)
+    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
+
+
+def test_one_worker_can_read_what_another_cannot(valkey: Server, key: str, tmp_path: Path) -> None:
+    """During a rolling deploy the older workers do not know a callback: the newer one fetches all the same."""
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.05) as played:
+        played.site.on["/"] = lambda _: played.opened("older", "newer")
+        played.spider = newer.__file__
+        workers = [played.start("newer", {**OURS, **LEASE})]
+        # The first page is the newer one's, and leads to what the older one does not know.
+        until(lambda: played.site.fetched)
+        played.spider = links.__file__
+        workers.append(played.start("older", {**OURS, **LEASE}))
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert played.missed == set()
+        assert keys_of(client, key) == set()
+    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
+
+
+@pytest.mark.parametrize("number_of_workers", [1, 2])
+def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Without SCHEDULER_PERSIST too nobody deletes what nobody could read; the last log says how many, and where."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        unreadable = garbage(3)
+        played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
+        workers = [played.start(f"worker-{number}", OURS) for number in range(number_of_workers)]
+        crawls = [worker.wait(SOON) for worker in workers]
+        assert played.missed == set()
+        kept = {each for member in unreadable for each in holders_of(client, key, member)}
+        assert len(kept) == 1
+        assert keys_of(client, key) == kept
+        assert client.zcard(kept.pop()) == 3
+    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished"] * number_of_workers
+    warnings = [line for ended in crawls for line in complaints_in(ended.log) if " WARNING: " in line]
+    assert [line for line in warnings if " 3 " in line and f"{key}:queue" in line]
+
+
+def test_thousands_at_the_start(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Thousands of unreadable requests block the reactor for no longer than a moment at a time."""
+    settings: Kind = {**OURS, **enabling("EXTENSIONS", Ticker)}
+    with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
+        client.zadd(f"{key}:queue", garbage(5000))
+        ended = played.start("worker", settings).wait(SOON)
+        assert played.missed == set()
+    stall = ended.stats[LONGEST_STALL]
+    tell(capsys, f"5,000 unreadable requests: the reactor was blocked for {stall:.2f} s at most")
+    assert ended.stats["finish_reason"] == "finished"
+    assert stall < 1

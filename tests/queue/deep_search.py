@@ -1,0 +1,15 @@
+"""The search of the queue in larger crawls and with more faults: `make search`, which takes a quarter of an hour."""
+
+import pytest
+
+from tests.support.queue_scenarios import DEEP
+from tests.support.queue_search import Search
+from tests.support.scenario import tell
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in `test_search`."""
+    found = Search(DEEP[name]).run()
+    tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves")
+    assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])

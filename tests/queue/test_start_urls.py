@@ -1,0 +1,308 @@
+"""Start URLs that are leased, acknowledged and given back, on each kind of server and of start key."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.waiting import until
+from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.start_urls import StartUrls
+from scrapy_bloom.transport.retry import disable_client_retries
+from tests.support.fault_proxy import Place, proxying
+from tests.support.servers import Server, free_port, running
+
+URLS = [b"a", b"b \xff", b"", b"d", b"e"]
+KINDS = ("list", "set", "zset")
+
+
+class Start:
+    """A start key, its workers, and what it holds in the order in which it is taken."""
+
+    def __init__(self, client: Any, key: str, kind: str) -> None:
+        self.client = client
+        self.keys = StartKeys(f"{key}:start")
+        self.kind = kind
+        self._queue = f"{key}:queue"
+
+    def fill(self, urls: Iterable[bytes]) -> None:
+        """Put URLs behind what there is."""
+        for place, url in enumerate(urls):
+            if self.kind == "list":
+                self.client.rpush(self.keys.start, url)
+            elif self.kind == "set":
+                self.client.sadd(self.keys.start, url)
+            else:
+                self.client.zadd(self.keys.start, {url: 0.1 - place})
+
+    def register(self, *workers: str, queue: str | None = None) -> None:
+        """Have workers that are alive, and no others."""
+        key = QueueKeys(queue or self._queue).workers
+        self.client.delete(key)
+        for worker in workers:
+            self.client.hset(key, worker, "5 0 0")
+
+    def seen_by(self, worker: str, client: Any = None, queue: str | None = None) -> StartUrls:
+        """The start URLs as a worker has them."""
+        return StartUrls(client or self.client, self.keys.start, self.kind, worker, queue or self._queue)
+
+    @property
+    def waiting(self) -> list[bytes]:
+        """Everything that waits; what a set gives has no order."""
+        if self.kind == "list":
+            found = self.client.lrange(self.keys.start, 0, -1)
+        elif self.kind == "set":
+            found = self.client.smembers(self.keys.start)
+        else:
+            found = self.client.zrevrange(self.keys.start, 0, -1)
+        return self.in_order(found)
+
+    @property
+    def leased(self) -> int:
+        """The number of those that are leased."""
+        return int(self.client.hlen(self.keys.leased))
+
+    def in_order(self, urls: Iterable[bytes]) -> list[bytes]:
+        """Return URLs such that they can be compared."""
+        return sorted(urls) if self.kind == "set" else list(urls)
+
+
+@pytest.fixture(params=KINDS)
+def start(request: pytest.FixtureRequest, client: redis.Redis, key: str) -> Start:
+    """Each kind of start key, with URLs and two workers."""
+    start = Start(client, key, request.param)
+    start.fill(URLS)
+    start.register("one", "other")
+    return start
+
+
+def taken(urls: StartUrls, want: int) -> list[Any]:
+    """Lease some, and hand them out."""
+    urls.lease(want)
+    found = list(urls.ready)
+    urls.ready.clear()
+    return found
+
+
+def test_leased_and_acknowledged(start: Start) -> None:
+    """A start URL is in Redis until it is acknowledged, and is taken in the order of scrapy-redis."""
+    one = start.seen_by("one")
+    first = taken(one, 2)
+    assert start.leased == 2
+    rest = taken(one, 10)
+    assert start.in_order(url.data for url in (*first, *rest)) == start.in_order(URLS)
+    assert start.waiting == []
+    for url in (*first, *rest[1:]):
+        one.acknowledge(url)
+    one.settle()
+    assert not one.has_notes
+    assert start.leased == 1
+    assert one.give_back() == 1
+    assert start.waiting == [rest[0].data]
+
+
+def test_given_back_in_order(start: Start) -> None:
+    """Start URLs that are given back stand where they were, and have their scores."""
+    before = start.client.dump(start.keys.start) if start.kind == "zset" else None
+    one = start.seen_by("one")
+    one.lease(2)
+    one.lease(2)
+    assert one.give_back() == 4
+    assert start.waiting == start.in_order(URLS)
+    assert before is None or start.client.dump(start.keys.start) == before
+    assert not one.ready
+    assert start.leased == 0
+
+
+def test_lost_reply(start: Start, server: Server) -> None:
+    """Start URLs that a call leased whose reply was lost go back with the next look, and are taken again."""
+    with proxying(server.port, "EVAL") as proxy, redis.Redis(port=proxy.port) as client:
+        one = start.seen_by("one", disable_client_retries(client))
+        proxy.fail(Place.AFTER)
+        with pytest.raises(redis.ConnectionError):
+            one.lease(3)
+        assert start.leased == 3
+        assert one.recover() == 3
+        assert start.waiting == start.in_order(URLS)
+        assert len(taken(one, 5)) == 5
+
+
+def test_late_lease(start: Start) -> None:
+    """A lease that is carried out after its worker has gone on goes back, too."""
+    one = start.seen_by("one")
+    first = taken(one, 2)
+    late = start.seen_by("one")
+    late._next_number = 100
+    late.lease(2)
+    assert one.recover() == 2
+    assert start.leased == len(first)
+    assert len(start.waiting) == 3
+
+
+def test_orphans(start: Start) -> None:
+    """Start URLs of a worker that is not registered go back; those of others stay."""
+    one, other, dead = (start.seen_by(name) for name in ("one", "other", "dead"))
+    lost = taken(dead, 2)
+    one.lease(1)
+    other.lease(1)
+    assert one.recover() == 2
+    assert one.others_hold
+    assert {url.data for url in lost} < set(start.waiting)
+    assert (one.recover(), other.recover(), start.leased) == (0, 0, 2)
+    start.register("one")
+    assert one.recover() == 1
+    assert not one.others_hold
+
+
+def test_own_are_no_orphans(start: Start) -> None:
+    """A worker that was taken for dead does not give back what it still holds."""
+    one = start.seen_by("one")
+    one.lease(2)
+    start.register("other")
+    assert one.recover() == 0
+    assert start.leased == 2
+
+
+def test_workers_of_another_queue(start: Start) -> None:
+    """Two queues may share a start key: each worker is looked for among those of its own queue."""
+    queue = f"{start.keys.start}:another"
+    start.register("one", queue=queue)
+    foreign = start.seen_by("one", queue=queue)
+    foreign.lease(2)
+    one = start.seen_by("one")
+    assert one.recover() == 0
+    assert one.others_hold
+    start.register(queue=queue)
+    assert one.recover() == 2
+
+
+def test_both_give_back(start: Start) -> None:
+    """Two workers that find the same orphans at once give them back once."""
+    start.seen_by("dead").lease(3)
+    one, other = start.seen_by("one"), start.seen_by("other")
+    look = other._registered
+
+    def look_late(queues: set[str]) -> dict[str, set[str]]:
+        found = look(queues)
+        assert one.recover() == 3
+        return found
+
+    other._registered = look_late  # type: ignore[method-assign]
+    assert other.recover() == 0
+    assert start.waiting == start.in_order(URLS)
+
+
+def test_registered_between(start: Start) -> None:
+    """A worker that registers and leases while another one looks is not taken for dead."""
+    one, late = start.seen_by("one"), start.seen_by("late")
+    start.seen_by("other").lease(1)
+    execute = one._transport.execute
+
+    def execute_first(commands: Any) -> list[Any]:
+        found = execute(commands)
+        start.register("one", "other", "late")
+        late.lease(1)
+        one._transport.execute = execute  # type: ignore[method-assign]
+        return found
+
+    one._transport.execute = execute_first  # type: ignore[assignment, method-assign]
+    assert one.recover() == 0
+    assert start.leased == 2
+
+
+def test_dead_letters(start: Start) -> None:
+    """A start URL that is buried is in the list of dead letters as it was, and in no other."""
+    one = start.seen_by("one")
+    url, *_ = taken(one, 2)
+    one.bury(url)
+    one.settle()
+    one.settle()
+    assert start.client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
+    assert start.leased == 1
+    assert one.give_back() == 1
+
+
+def test_count(start: Start) -> None:
+    """Those that are ready count as waiting."""
+    one = start.seen_by("one")
+    one.lease(2)
+    assert one.count() == 5
+    one.ready.popleft()
+    assert one.count() == 4
+
+
+def test_newer_score_stays(client: redis.Redis, key: str) -> None:
+    """One that was added again meanwhile has its new score."""
+    start = Start(client, key, "zset")
+    start.fill([b"a"])
+    one = start.seen_by("one")
+    one.lease(1)
+    start.client.zadd(start.keys.start, {b"a": 7})
+    one.give_back()
+    assert start.client.zrange(start.keys.start, 0, -1, withscores=True) in ([(b"a", 7.0)], [[b"a", 7.0]])
+
+
+def test_other_type(start: Start) -> None:
+    """A key of another type is refused with what it holds, and nothing is lost."""
+    one = start.seen_by("one")
+    one.lease(2)
+    start.client.delete(start.keys.start)
+    start.client.set(start.keys.start, "x")
+    for work in (one.count, lambda: one.lease(1), one.give_back):
+        with pytest.raises(WrongTypeError, match=f"holds a string, and start URLs are read from a {start.kind}"):
+            work()
+    assert start.leased == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_server(kind: str, key: str) -> None:
+    """A server that takes no more data lets start URLs be taken and given back."""
+    with running("valkey") as server, server.client() as client:
+        start = Start(client, key, kind)
+        start.fill(URLS)
+        client.config_set("maxmemory", 1)
+        one = start.seen_by("one")
+        url, *_ = taken(one, 3)
+        one.bury(url)
+        one.settle()
+        assert one.give_back() == 2
+        assert len(start.waiting) == 4
+        assert client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
+
+
+def test_many(start: Start) -> None:
+    """More than one script moves are given back in their order."""
+    urls = [b"%d" % number for number in range(1234)]
+    start.client.delete(start.keys.start)
+    start.fill(urls)
+    dead = start.seen_by("dead")
+    dead.lease(1000)
+    dead.lease(1000)
+    assert start.seen_by("one").recover() == 1234
+    assert start.waiting == start.in_order(urls)
+    assert start.leased == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cluster(kind: str, key: str) -> None:
+    """All keys are in one slot of a cluster, also where the start key has braces."""
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with running("valkey", *options) as server, server.client() as node:
+        node.cluster("addslotsrange", 0, 16383)
+        until(lambda: node.cluster("info")["cluster_state"] == "ok")
+        with redis.RedisCluster.from_url(server.url) as client:
+            for name in (key, f"{{{key}}}:news"):
+                start = Start(client, name, kind)
+                start.fill(URLS)
+                start.register("one")
+                start.seen_by("dead").lease(1)
+                one = start.seen_by("one")
+                assert one.recover() == 1
+                url, other, *_ = taken(one, 4)
+                one.bury(url)
+                one.acknowledge(other)
+                one.settle()
+                assert one.give_back() == 2
+                assert (one.count(), start.leased) == (3, 0)

@@ -1,0 +1,170 @@
+"""Requests that a callback yields while Redis is away: beyond some thousands they wait on the disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+
+from devtools.waiting import until
+from scrapy_bloom import BloomScheduler
+from tests.support import crawling
+from tests.support.in_process import start
+from tests.support.servers import Server, running
+
+IN_MEMORY = 20
+MANY = 120
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of the test's own that forgets nothing when it is killed."""
+    with running("valkey", "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+@pytest.fixture
+def settings(server: Server, key: str, tmp_path: Path) -> dict[str, object]:
+    """The settings of a crawl with a job directory."""
+    return {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": server.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_BATCH_SIZE": 10,
+        "SCHEDULER_PERSIST": True,
+        "JOBDIR": str(tmp_path),
+    }
+
+
+@pytest.fixture
+def opened(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> Iterator[BloomScheduler]:
+    """A scheduler that keeps few requests in memory."""
+    monkeypatch.setattr("scrapy_bloom.queue.overflow._MOST_IN_MEMORY", IN_MEMORY)
+    monkeypatch.setattr("scrapy_bloom.queue.overflow._PORTION", 7)
+    scheduler = open_one(settings)
+    yield scheduler
+    scheduler.close("finished")
+
+
+def open_one(settings: dict[str, object]) -> BloomScheduler:
+    """Open a scheduler."""
+    crawler = start(settings)
+    scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
+    assert crawler.spider is not None
+    scheduler.open(crawler.spider)
+    return scheduler
+
+
+def enqueue(scheduler: BloomScheduler, *numbers: int) -> None:
+    """Yield pages."""
+    for number in numbers:
+        assert scheduler.enqueue_request(Request(f"https://example.com/{number}"))
+
+
+def taken_from(scheduler: BloomScheduler) -> set[str]:
+    """Take all that there is."""
+    found: set[str] = set()
+    while (request := scheduler.next_request()) is not None:
+        found.add(request.url.rpartition("/")[2])
+    return found
+
+
+def files(directory: Path) -> list[Path]:
+    """The files of what Redis has not taken."""
+    return list(directory.glob("undelivered-*.jsonl"))
+
+
+def test_back_from_the_disk(opened: BloomScheduler, server: Server, tmp_path: Path) -> None:
+    """Requests that did not fit are queued when Redis is back, and their file is gone."""
+    server.kill()
+    enqueue(opened, *range(MANY))
+    assert len(opened) == MANY
+    assert len(opened._worker.outbox) == IN_MEMORY
+    assert len(files(tmp_path)) == 1
+    server.start()
+    until(lambda: not opened._breaker.is_open)
+    opened.deliver()
+    assert files(tmp_path) == []
+    assert taken_from(opened) == {str(number) for number in range(MANY)}
+
+
+def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -> None:
+    """A page is not acknowledged while what it led to is on this worker's disk alone."""
+    enqueue(opened, 1000)
+    page = opened.next_request()
+    assert page is not None
+    with server.client() as client:
+        leases = opened._requests.keys.leases(opened._worker.name)
+        server.kill()
+        enqueue(opened, *range(MANY))
+        # The engine is done with the page: the tick says so.
+        opened._tick()
+        assert not opened._worker.finished
+        server.start()
+        until(lambda: not opened._breaker.is_open)
+        assert client.zcard(leases) == 1
+        opened.deliver()
+        opened._tick()
+        assert client.zcard(leases) == 0
+        assert client.zcard(opened.queue.key) == MANY
+
+
+def test_not_idle_while_something_is_on_the_disk(
+    settings: dict[str, object], server: Server, opened: BloomScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is not idle between two portions, also where all that came back before was a repeat of another's."""
+    other = open_one(settings)
+    other.df.filter.add_many(
+        [other.df.fingerprint_of(Request(f"https://example.com/{number}")) for number in range(MANY)]
+    )
+    server.kill()
+    enqueue(opened, *range(MANY))
+    server.start()
+    until(lambda: not opened._breaker.is_open)
+    # One step a call, as on a slow link.
+    monkeypatch.setattr("scrapy_bloom.scheduler._MOST_SECONDS", 0)
+    until(lambda: not opened.has_pending_requests())
+    assert opened._overflow.is_empty
+    other.close("finished")
+
+
+def test_kept_for_a_later_start(
+    settings: dict[str, object], server: Server, tmp_path: Path, opened: BloomScheduler
+) -> None:
+    """A worker that ends meanwhile leaves one file with everything, which the next start takes up."""
+    server.kill()
+    enqueue(opened, *range(MANY))
+    opened.close("shutdown")
+    (file,) = files(tmp_path)
+    assert len(file.read_text().splitlines()) == 1 + MANY
+    server.start()
+    following = open_one(settings)
+    assert files(tmp_path) == []
+    assert taken_from(following) == {str(number) for number in range(MANY)}
+    following.close("finished")
+
+
+def test_no_room_on_the_disk(
+    opened: BloomScheduler,
+    server: Server,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All stays in memory if no file can be written, and one error says so."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("scrapy_bloom.queue.spool.os.open", fail)
+    server.kill()
+    enqueue(opened, *range(MANY))
+    assert len(opened._worker.outbox) == MANY
+    assert sum("kept in memory" in record.getMessage() for record in caplog.records) == 1
+    monkeypatch.undo()
+    server.start()
+    until(lambda: not opened._breaker.is_open)
+    opened.deliver()
+    assert files(tmp_path) == []

@@ -1,0 +1,31 @@
+"""The receipts of BloomScheduler: when those who asked are told that requests are in Redis."""
+
+from scrapy import Request
+
+from scrapy_bloom import BloomScheduler
+from tests.support import crawling
+from tests.support.in_process import start
+from tests.support.servers import Server
+
+
+def test_receipts_at_the_end(valkey: Server, key: str) -> None:
+    """Requests that are queued when a worker ends are told of, and only then."""
+    settings = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": valkey.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    crawler = start(settings)
+    scheduler = BloomScheduler.from_crawler(crawler)
+    assert crawler.spider is not None
+    scheduler.open(crawler.spider)
+    told: list[int] = []
+    with valkey.client() as client:
+        assert scheduler.enqueue_request(Request("https://example.com/"))
+        scheduler.when_queued(lambda: told.append(client.hlen(scheduler.queue_keys.workers)))
+        assert client.hget(scheduler.queue_keys.workers, scheduler.worker_name)
+        assert told == []
+        scheduler.close("finished")
+    assert len(told) == 1

@@ -1,0 +1,178 @@
+"""RedisSpider beside a scheduler, without a crawl: what becomes of each start URL, and when it may end."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import DontCloseSpider
+
+from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
+from scrapy_bloom.queue.keys import StartKeys
+from tests.support import crawling
+from tests.support.fault_proxy import Place, Proxy, proxying
+from tests.support.in_process import start
+from tests.support.servers import Server
+
+Made = Callable[[str], Any]
+
+
+def two(url: str) -> Iterator[Request]:
+    """Two requests."""
+    yield Request(f"{url}/1")
+    yield Request(f"{url}/2")
+
+
+def one_and_error(url: str) -> Iterator[Request]:
+    """One request, and no other."""
+    yield Request(url)
+    raise ValueError("no more")
+
+
+def error(url: str) -> Request:
+    """No request."""
+    raise ValueError(url)
+
+
+# What is made of a start URL, how many requests that gives, and whether it is a dead letter.
+MADE: dict[str, tuple[Made, int, bool]] = {
+    "request": (Request, 1, False),
+    "generator": (two, 2, False),
+    "list": (lambda url: list(two(url)), 2, False),
+    "nothing": (lambda _: None, 0, False),
+    "empty": (lambda _: [], 0, False),
+    "error": (error, 0, True),
+    "error of a generator": (one_and_error, 1, True),
+}
+
+
+class Beside:
+    """A spider and an open scheduler, over a proxy."""
+
+    def __init__(self, proxy: Proxy, client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.keys = StartKeys(f"{key}:start")
+        self._settings = {
+            "DUPEFILTER_CLASS": crawling.BLOOM,
+            "REDIS_URL": proxy.url,
+            "SCHEDULER_DUPEFILTER_KEY": key,
+            "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+            "REDIS_START_URLS_KEY": self.keys.start,
+            "MAX_IDLE_TIME_BEFORE_CLOSE": 1,
+            "BLOOMFILTER_CAPACITY": 1000,
+        }
+        self._monkeypatch = monkeypatch
+
+    def open(self, spider_class: type[RedisSpider] = RedisSpider) -> Any:
+        """A spider whose scheduler is open."""
+        self._crawler = start(self._settings, spidercls=spider_class)
+        self.scheduler = BloomScheduler.from_crawler(self._crawler)
+        assert self._crawler.spider is not None
+        self.scheduler.open(self._crawler.spider)
+        self._monkeypatch.setattr("scrapy_bloom._engine.scheduler_of", lambda _: self.scheduler)
+        return self._crawler.spider
+
+    def close(self) -> None:
+        """End as the engine does."""
+        self.scheduler.close("finished")
+        self._crawler.signals.send_catch_log(signals.spider_closed, spider=self._crawler.spider, reason="finished")
+
+    def left(self) -> tuple[object, int, object]:
+        """Those that wait, how many are leased, and the dead letters."""
+        keys = self.keys
+        waiting, dead = self.client.lrange(keys.start, 0, -1), self.client.lrange(keys.dead_letters, 0, -1)
+        return waiting, self.client.hlen(keys.leased), dead
+
+
+@pytest.fixture
+def beside(valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+    """A proxy that fails looks at start keys when it is told to."""
+    with proxying(valkey.port, "LLEN", "HKEYS") as proxy, valkey.client() as client:
+        yield Beside(proxy, client, key, monkeypatch)
+
+
+@pytest.mark.parametrize("base", [RedisSpider, RedisCrawlSpider])
+@pytest.mark.parametrize("kind", MADE)
+def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
+    """Whatever is made of a start URL, it is acknowledged or a dead letter, and those around it are fetched."""
+    make, number, is_dead = MADE[kind]
+
+    class OwnSpider(base):  # type: ignore[misc]  # either of them
+        name = "own"
+
+        def make_request_from_data(self, data: bytes) -> Any:
+            url = data.decode()
+            return make(url) if url.endswith("own") else Request(url)
+
+    beside.client.rpush(beside.keys.start, "http://a", "http://own", "http://b")
+    spider = beside.open(OwnSpider)
+    found = []
+    for request in spider.next_requests():
+        beside.scheduler.enqueue_request(request)
+        found.append(request.url)
+    assert found[0] == "http://a"
+    assert found[-1] == "http://b"
+    assert len(found) == 2 + number
+    beside.close()
+    assert beside.left() == ([], 0, [b"http://own"] if is_dead else [])
+
+
+def test_those_not_reached(beside: Beside) -> None:
+    """An own next_requests that stops before the end gets the others with its next call; one that is in doubt stays."""
+    urls = [b"http://a", b"http://b", b"http://c"]
+    beside.client.rpush(beside.keys.start, *urls)
+    spider = beside.open()
+    assert [next(spider.next_requests()).url for _ in range(2)] == ["http://a", "http://b"]
+    beside.close()
+    assert beside.left() == (urls, 0, [])
+
+
+def test_error_of_the_spider(beside: Beside) -> None:
+    """An error for data that nobody has leased is the caller's."""
+
+    class OwnSpider(RedisSpider):
+        def make_request_from_data(self, data: bytes) -> Request:
+            raise KeyError(data)
+
+    spider = beside.open(OwnSpider)
+    with pytest.raises(KeyError):
+        spider.make_request_from_data(b"x")
+    beside.close()
+
+
+def test_redis_away(beside: Beside) -> None:
+    """A spider that was idle for too long does not end while nobody can say whether there are start URLs."""
+    spider = beside.open()
+    for place in (Place.BEFORE, Place.REPLY):
+        spider.spider_idle_start_time = 0
+        beside.proxy.fail(place)
+        with pytest.raises(DontCloseSpider):
+            spider.spider_idle()
+        beside.scheduler._breaker._next_probe = 0.0
+    spider.spider_idle()
+    beside.close()
+
+
+@pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
+def test_several_keys(beside: Beside) -> None:
+    """Of several start keys the first one that holds something is read; what dead workers held of any comes back."""
+
+    other = StartKeys(f"{beside.keys.start}:second")
+
+    class OwnSpider(RedisSpider):
+        def setup_redis(self, crawler: Crawler | None = None) -> None:
+            self.redis_key = [beside.keys.start, other.start]
+            super().setup_redis(crawler)
+
+    beside.client.rpush(other.start, "http://b")
+    for number, keys in enumerate((beside.keys, other)):
+        beside.client.hset(keys.leased, f"0:dead:{beside.keys.start}", f" http://dead/{number}")
+    spider = beside.open(OwnSpider)
+    found = [request.url for _ in range(3) for request in spider.next_requests()]
+    assert sorted(found) == ["http://b", "http://dead/0", "http://dead/1"]
+    beside.close()
+    assert beside.left() == ([], 0, [])
+    assert beside.client.hlen(other.leased) == 0

@@ -1,0 +1,87 @@
+"""Parts of a crawl that users might have: extensions, and a stats collector that fails."""
+
+import resource
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.statscollectors import MemoryStatsCollector
+from twisted.internet.task import LoopingCall
+
+from devtools.waiting import until
+
+LONGEST_STALL = "ticker/longest"
+PEAK_MEMORY = "memory/peak_kb"
+_TICK_SECONDS = 0.01
+
+
+def enabling(setting: str, part: type) -> dict[str, object]:
+    """Give the setting that adds a part: EXTENSIONS or ITEM_PIPELINES."""
+    return {setting: f'{{"{part.__module__}.{part.__qualname__}": 1}}'}
+
+
+class Ticker:
+    """Measures for how many seconds the reactor is blocked at most, from the moment when the spider is open."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._call = LoopingCall(self._tick)
+        self._last = 0.0
+        self._longest = 0.0
+        crawler.signals.connect(self._start, signals.spider_opened)
+        crawler.signals.connect(self._stop, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    def _start(self) -> None:
+        self._last = time.monotonic()
+        self._call.start(_TICK_SECONDS)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._longest = max(self._longest, now - self._last - _TICK_SECONDS)
+        self._last = now
+
+    def _stop(self) -> None:
+        self._call.stop()
+        assert self._crawler.stats is not None
+        self._crawler.stats.set_value(LONGEST_STALL, self._longest)
+        self._crawler.stats.set_value(PEAK_MEMORY, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+class SlowToClose:
+    """An item pipeline that takes its time when a crawl ends: from the file `closing` on, which it makes, to `go`.
+
+    The worker has decided to end by then, and its scheduler is not closed yet.
+    """
+
+    def close_spider(self) -> None:
+        Path("closing").touch()
+        until(Path("go").exists)
+
+
+class FaultyStats(MemoryStatsCollector):
+    """A stats collector that fails for a while: each stat of a scheduler or a filter from the 3rd time to the 5th."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._times: Counter[str] = Counter()
+
+    def inc_value(self, key: str, *args: Any, **kwargs: Any) -> None:
+        self._check(key)
+        super().inc_value(key, *args, **kwargs)
+
+    def set_value(self, key: str, *args: Any, **kwargs: Any) -> None:
+        self._check(key)
+        super().set_value(key, *args, **kwargs)
+
+    def _check(self, key: str) -> None:
+        if key.startswith(("scheduler/", "bloomfilter/")):
+            self._times[key] += 1
+            if 3 <= self._times[key] <= 5:
+                raise RuntimeError("no stats today")

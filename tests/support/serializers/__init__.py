@@ -1,0 +1,1 @@
+"""Serialisers of users, for SCHEDULER_SERIALIZER: each a module with `dumps` and `loads`."""

@@ -1,0 +1,21 @@
+"""A spider whose requests carry a note, for `scrapy runspider`."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from scrapy import Request
+from scrapy.http import Response
+
+from devtools.spiders.links import LinksSpider
+
+
+class NotedSpider(LinksSpider):
+    """Notes the text NOTE, which is JSON, NOTE_TIMES times in each request whose URL ends with NOTED."""
+
+    def parse(self, response: Response, **_: Any) -> Iterator[Request]:
+        note = json.loads(self.settings["NOTE"]) * self.settings.getint("NOTE_TIMES", 1)
+        for request in super().parse(response):
+            if request.url.endswith(self.settings.get("NOTED", "")):
+                request.meta["note"] = note
+            yield request

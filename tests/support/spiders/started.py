@@ -1,0 +1,56 @@
+"""Spiders that are fed by Redis, and do what files in their directory tell them; `RedisSpider` is scrapy-bloom's."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.http import Response
+
+from scrapy_bloom import RedisSpider
+
+BAD = "/bad"
+
+
+class FedSpider(Spider):
+    """Fetches the paths that a start key names, and follows nothing.
+
+    The file `deadly` names the one at which the process dies, once. The file `hesitate` says how many requests are made
+    before the start goes no further.
+    """
+
+    name = "started"
+    next_requests: Callable[[], Iterator[Request]]
+
+    def __init__(self, start: str) -> None:
+        super().__init__()
+        self._site = start
+
+    async def start(self) -> Any:
+        hesitate = Path("hesitate")
+        if hesitate.exists():
+            requests = self.next_requests()
+            for _ in range(int(hesitate.read_text())):
+                yield next(requests)
+            hesitate.unlink()
+            await asyncio.get_running_loop().create_future()
+
+    def make_request_from_data(self, data: bytes) -> Request:
+        """Return the request of a path."""
+        path, deadly = data.decode(), Path("deadly")
+        if path == BAD:
+            raise ValueError("it makes no sense")
+        if deadly.exists() and deadly.read_text() == path:
+            deadly.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Request(self._site + path)
+
+    def parse(self, response: Response, **_: Any) -> None:
+        """Take the page."""
+
+
+class StartedSpider(FedSpider, RedisSpider):
+    """The one under test."""

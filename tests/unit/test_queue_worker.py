@@ -1,0 +1,180 @@
+"""A worker's plans: what one exchange carries, and in which order requests go. The rest is searched."""
+
+import pytest
+
+from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle
+from scrapy_bloom.queue.worker import AskFilter, Phase, QueueWorker, ReleaseFilter, UseFilter
+from tests.support.queue_memory import QueueMemory
+
+
+class Played:
+    """A worker over a queue in memory, and a filter that takes everything for new."""
+
+    def __init__(self, batch_size: int = 10) -> None:
+        self.memory = QueueMemory()
+        self.worker = QueueWorker("one", "5", batch_size)
+        self.exchanges: list[Exchange] = []
+        self.work()
+
+    def step(self, want: int = 0) -> object:
+        """Carry out what the worker does next."""
+        operation = self.worker.next_operation(want)
+        match operation:
+            case None:
+                pass
+            case AskFilter():
+                self.worker.answer(operation, [True] * len(operation.entries))
+            case UseFilter() | ReleaseFilter():
+                self.worker.reply(operation, Answer(Said.OK))
+            case _:
+                if isinstance(operation, Exchange):
+                    self.exchanges.append(operation)
+                self.worker.reply(operation, self.memory.apply(operation))
+        return operation
+
+    def work(self, want: int = 0) -> None:
+        """Carry out all that there is to do."""
+        while self.worker.has_news or want:
+            self.step(want)
+            want = 0
+
+    def offer(self, *names: str, score: float = 0, size: int = 1) -> None:
+        """Offer requests of so many bytes."""
+        for name in names:
+            self.worker.offer(OutboxEntry(name.encode().ljust(size, b"."), score, name.encode()))
+
+
+def names(entries: tuple[QueueEntry, ...]) -> str:
+    """Return members, as one text."""
+    return "".join(entry.member.decode() for entry in entries)
+
+
+def test_a_batch_is_queued() -> None:
+    """An entry that is offered is leased, asked for, and pushed, and leased no more."""
+    played = Played()
+    played.offer("a", "b")
+    played.work()
+    assert [names(each.leases) + ">" + names(each.pushes) for each in played.exchanges] == ["ab>", ">ab"]
+    assert played.memory.queue == {b"a": 0, b"b": 0}
+    assert played.memory.leases == {"one": {}}
+    assert played.worker.is_idle
+
+
+def test_batches_are_bounded() -> None:
+    """By their number, and by their bytes; a larger request goes alone."""
+    played = Played(batch_size=3)
+    played.offer(*"abcdefg")
+    played.work()
+    assert [names(each.leases) for each in played.exchanges] == ["abc", "def", "g", ""]
+    played = Played()
+    played.offer(*"abcd", size=200_000)
+    played.offer("e", size=1_000_000)
+    played.offer("f")
+    played.work()
+    assert [len(each.leases) for each in played.exchanges] == [2, 2, 1, 1, 0]
+
+
+def test_a_batch_that_does_not_get_through_is_halved() -> None:
+    """Until it gets through; then batches grow again."""
+    played = Played()
+    played.offer(*"abcdefgh", size=100_000)
+    sizes = []
+    for _ in range(4):
+        operation = played.worker.next_operation()
+        assert isinstance(operation, Exchange)
+        sizes.append(len(operation.leases))
+        played.worker.lose(operation)
+        assert isinstance(played.step(), Settle)
+    assert sizes == [5, 2, 1, 1]
+    played.work()
+    assert len(played.memory.queue) == 8
+
+
+def test_what_goes_first() -> None:
+    """A request that goes before what was taken ahead has that given back; an equal one does not."""
+    played = Played()
+    played.offer(*"abcdef", score=0)
+    played.work(want=3)
+    played.work(want=3)
+    assert names(played.worker.ready) == "abc"
+    played.offer("g", score=0)
+    assert not played.worker.is_urgent
+    played.offer("h", score=-1)
+    assert played.worker.is_urgent
+    played.work()
+    assert played.worker.ready == ()
+    assert set(played.memory.queue) == {b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"}
+    played.work(want=1)
+    assert names(played.worker.ready) == "h"
+
+
+def test_finished_after_its_children() -> None:
+    """A request is acknowledged with the exchange that leases the last of what it led to."""
+    played = Played(batch_size=2)
+    played.offer("a")
+    played.work(want=1)
+    played.work(want=1)
+    assert played.worker.take() == QueueEntry(0, b"a")
+    played.offer(*"bcd")
+    played.worker.finish(b"a")
+    played.exchanges.clear()
+    played.work()
+    assert [(names(each.leases), each.acks) for each in played.exchanges] == [("bc", ()), ("d", (b"a",)), ("", ())]
+
+
+def test_receipts() -> None:
+    """Somebody who asks for it is told when what was offered before is in Redis, and not earlier."""
+    played = Played()
+    told: list[str] = []
+    played.offer("a")
+    played.worker.ask_for_receipt(lambda: told.append("a"))
+    assert played.worker.take_receipts() == []
+    played.step()
+    (receipt,) = played.worker.take_receipts()
+    receipt.call()
+    assert told == ["a"]
+    assert b"a" in played.memory.leases["one"]
+    played.work()
+    assert played.worker.take_receipts() == []
+
+
+def test_share() -> None:
+    """A worker takes no more than its share, one of which is left for a worker that begins."""
+    played = Played()
+    played.offer(*"abcdefghij")
+    played.work()
+    played.work(want=8)
+    assert names(played.worker.ready) == "abcde"
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_end(ending: Ending) -> None:
+    """The last worker closes the queue, or leaves it as it is."""
+    played = Played()
+    played.offer("a")
+    played.work()
+    played.worker.leave(ending)
+    operations = []
+    while played.worker.phase is not Phase.GONE:
+        operations.append(type(played.step()))
+    assert operations[0] is Leave
+    assert (ReleaseFilter in operations) == (ending is Ending.STOPPED)
+    assert played.memory.workers == {}
+    assert set(played.memory.queue) == (set() if ending is Ending.STOPPED else {b"a"})
+
+
+def test_waits_while_another_closes() -> None:
+    """A worker that begins asks again until the queue is closed."""
+    memory = QueueMemory()
+    memory.workers["other"] = "5 0 0 closing"
+    worker = QueueWorker("one", "5", 10)
+    phases = []
+    for _ in range(3):
+        operation = worker.next_operation()
+        assert isinstance(operation, Join)
+        worker.reply(operation, memory.apply(operation))
+        phases.append(worker.phase)
+        if len(phases) == 2:
+            del memory.workers["other"]
+    assert phases == [Phase.JOINING, Phase.JOINING, Phase.JOINED]
