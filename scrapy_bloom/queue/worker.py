@@ -80,6 +80,7 @@ class Plan:
     returned: tuple[QueueEntry, ...] = ()
     finished: tuple[bytes, ...] = ()
     leased_again: int = 0
+    pushed: int = 0
 
 
 class QueueWorker:
@@ -242,11 +243,12 @@ class QueueWorker:
         return exchange
 
     def _exchange(self, want: int) -> Exchange | None:
-        consumed = self._next_batch()
+        new = self._first_of_new()
+        consumed = self._next_batch(sum(len(entry.member) for entry in new))
         entries = [item for item in consumed if isinstance(item, OutboxEntry)]
         asked = tuple(entry for entry in entries if entry.fingerprint is not None)
         unfiltered = [entry for entry in entries if entry.fingerprint is None]
-        queued = [entry.in_queue for entry in (*self.new, *unfiltered)]
+        queued = [entry.in_queue for entry in (*new, *unfiltered)]
         returned = self._outranked_by(queued)
         finished = tuple(item.member for item in consumed if isinstance(item, Finished))
         leases = tuple(entry.in_queue for entry in asked)
@@ -266,17 +268,22 @@ class QueueWorker:
             tuple(self.unreadable.values()),
             tuple(member for member in over if member not in needed),
         )
-        self._plan = Plan(exchange, len(consumed), asked, returned, finished)
+        self._plan = Plan(exchange, len(consumed), asked, returned, finished, pushed=len(new))
         return exchange
 
-    def _next_batch(self) -> list[OutboxEntry | Finished | Receipt]:
-        """Return what the next exchange takes from the outbox: a number of entries, and of bytes."""
+    def _first_of_new(self) -> tuple[OutboxEntry, ...]:
+        """Return the new entries that one exchange can push."""
+        count = len(list(self._bounded(entry.in_queue for entry in self.new)))
+        return self.new[:count]
+
+    def _next_batch(self, pushed: int) -> list[OutboxEntry | Finished | Receipt]:
+        """Return what the next exchange takes from the outbox beside so many bytes that it pushes."""
         batch: list[OutboxEntry | Finished | Receipt] = []
-        entries = size = 0
+        entries, size = 0, pushed
         for item in self.outbox:
             if isinstance(item, OutboxEntry):
                 entries, size = entries + 1, size + len(item.member)
-                if entries > self._batch_size or (entries > 1 and size > self._most_bytes):
+                if entries > self._batch_size or (size > self._most_bytes and (entries > 1 or pushed)):
                     break
             batch.append(item)
         return batch
@@ -402,7 +409,7 @@ class QueueWorker:
             self._to_lease_again = self._to_lease_again[plan.leased_again :]
         else:
             self.asked += plan.asked
-            self.new = self.repeats = ()
+            self.new, self.repeats = self.new[plan.pushed :], ()
             for entry in plan.exchange.asides:
                 self.unreadable.pop(entry.member, None)
         self._plan = None
