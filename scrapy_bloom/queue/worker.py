@@ -252,7 +252,9 @@ class QueueWorker:
         returned = self._outranked_by(queued)
         finished = tuple(item.member for item in consumed if isinstance(item, Finished))
         leases = tuple(entry.in_queue for entry in asked)
-        needed = self._needed(returned, finished, leases)
+        # What is new and has to wait for the next exchange stays leased, too.
+        kept = (*leases, *(entry.in_queue for entry in self.new[len(new) :]))
+        needed = self._needed(returned, finished, kept)
         # Those that are leased no longer come first.
         pushes = sorted((*queued, *returned), key=lambda entry: entry.member in needed)
         over = (*(entry.member for entry in self.repeats), *self.unreadable, *finished)
@@ -304,12 +306,12 @@ class QueueWorker:
         return self.ready if self.is_stopping or is_outranked else ()
 
     def _needed(
-        self, returned: Sequence[QueueEntry], finished: Sequence[bytes], leases: Sequence[QueueEntry]
+        self, returned: Sequence[QueueEntry], finished: Sequence[bytes], kept: Sequence[QueueEntry]
     ) -> set[bytes]:
         """Return the members that stay leased: an equal request, which is the same member, may be over."""
         ready = {entry.member for entry in self.ready if entry not in returned}
         unfinished = self.finished.keys() - set(finished)
-        return ready | self.running.keys() | unfinished | {entry.member for entry in leases}
+        return ready | self.running.keys() | unfinished | {entry.member for entry in kept}
 
     # What became of it.
 

@@ -4,7 +4,7 @@ import pytest
 
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle
-from scrapy_bloom.queue.worker import AskFilter, Phase, QueueWorker, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.worker import AskFilter, Finished, Phase, QueueWorker, ReleaseFilter, UseFilter
 from tests.support.queue_memory import QueueMemory
 
 
@@ -76,6 +76,23 @@ def test_batches_are_bounded() -> None:
     for each in played.exchanges:
         entries = (*each.leases, *each.pushes)
         assert len(entries) == 1 or sum(len(entry.member) for entry in entries) <= 512 * 1024
+
+
+def test_new_ones_that_wait_stay_leased() -> None:
+    """A new entry that does not fit stays leased, although an equal request is acknowledged in that exchange."""
+    played = Played()
+    played.offer("a", "b", size=200_000)
+    while not played.worker.new:
+        played.step()
+    waiting = played.worker.new[-1].in_queue
+    played.worker._most_bytes = 1
+    played.worker.finished[waiting.member] = waiting
+    played.worker.outbox.append(Finished(waiting.member))
+    played.step()
+    assert [entry.in_queue for entry in played.worker.new] == [waiting]
+    assert waiting.member in played.memory.leases["one"]
+    played.work()
+    assert played.memory.leases["one"] == {}
 
 
 def test_a_batch_that_does_not_get_through_is_halved() -> None:
