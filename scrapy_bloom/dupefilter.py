@@ -137,7 +137,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._crawler = crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
         self.fingerprint_of = self._choose_fingerprints()
-        warn_about_memory_policy(self.server, key.name, config.parameters().memory_bytes)
+        parameters = config.parameters()
+        warn_about_memory_policy(self.server, key.name, parameters.memory_bytes, expires=bool(parameters.ttl))
         self._filter = self._open_at(key, flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
         self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
         self._report.start()

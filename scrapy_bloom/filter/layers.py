@@ -75,6 +75,13 @@ class LayerStack:
         """True once it is some seconds ago that this worker saw that the filter is still there."""
         return bool(self.layers) and self._monotonic() - self._last_contact > _STALE_SECONDS
 
+    def is_over(self, now: float) -> bool:
+        """Return whether the time of all that this worker knows of the filter is over, so that nothing is lost with it.
+
+        `now` is the server's time. A filter without a TTL is never over.
+        """
+        return bool(self.parameters.ttl) and all(self.parameters.has_ended(layer, now) for layer in self.layers)
+
     def note_contact(self) -> None:
         """Remember that the filter was seen now."""
         self._last_contact = self._monotonic()

@@ -41,7 +41,7 @@ class Lifecycle(Opening):
         """Make the filter where there is none, and a layer where none is alive."""
         now = yield from self.open()
         if self.stack.identity is None:
-            now = yield from self.store_parameters()
+            now = yield from self.store_parameters(now)
         identity = self.stack.identity
         if identity is not None and not self.stack.layers:
             yield from self._append_layer(self.parameters.first_layer(self.key, identity, self.stack.next_index, now))
@@ -66,7 +66,7 @@ class Lifecycle(Opening):
             yield from self._complete(full)
         granted = yield from self._seal(full)
         if granted is None:
-            yield from self.recover(set())
+            yield from self.recover(set(full.shard_keys))
             return
         stack.note_granted(full, granted)
         following = self.parameters.next_layer(full, stack.error_bound, now)
@@ -146,7 +146,9 @@ class Lifecycle(Opening):
 
     def _append_layer(self, layer: Layer) -> Steps[bool]:
         """Put a layer where no worker has put one yet, and open anew; return whether this one did, and has made it."""
-        is_begun: bool = (yield [SetFieldBesideFilter(self.key, layer.field, layer.to_json(), self.stack.text)])[0]
+        expires = self.parameters.expires_at(layer.created)
+        begin = SetFieldBesideFilter(self.key, layer.field, layer.to_json(), self.stack.text, expires)
+        is_begun: bool = (yield [begin])[0]
         yield from self._complete(layer, layer.shard_keys) if is_begun else self.open()
         return is_begun
 
@@ -219,8 +221,9 @@ class Lifecycle(Opening):
 
         A large string takes a server tens of milliseconds, in which nobody else is answered.
         """
+        size, epoch, expires = layer.size.shard_bytes, layer.identity.epoch, self.parameters.expires_at(layer.created)
         for key in missing:
-            creation: Creation = (yield [CreateShard(key, layer.size.shard_bytes, layer.identity.epoch, sealed)])[0]
+            creation: Creation = (yield [CreateShard(key, size, epoch, sealed, expires)])[0]
             if creation.outcome == shards.FOREIGN:
                 raise foreign_string(key)
             if creation.outcome == shards.FULL:

@@ -59,17 +59,18 @@ class Opening:
 
         Workers that begin together agree, or are refused, at their start.
         """
-        yield from self.open()
+        now = yield from self.open()
         if self.stack.identity is None:
-            yield from self.store_parameters()
+            yield from self.store_parameters(now)
         # Whoever may not do with bits what a filter does learns that now.
         yield [InspectShard(keys.shard_key(self.key, 0, 0))]
 
-    def store_parameters(self) -> Steps[float]:
-        """Make the hash of a filter, unless another worker has done so, and return the server's time."""
+    def store_parameters(self, now: float) -> Steps[float]:
+        """Make the hash of a filter, unless another worker has done so, and return the server's time after that."""
         yield from self._refuse_occupied()
         text = self.parameters.to_json(self._hash_key)
-        return (yield from self.open(SetFieldIfAbsent(self.key, keys.FILTER_FIELD, text)))
+        expires = self.parameters.expires_at(now)
+        return (yield from self.open(SetFieldIfAbsent(self.key, keys.FILTER_FIELD, text, expires)))
 
     def hash_key(self) -> Steps[int]:
         """Return the secret key of the filter's hash; the filter is made where there is none."""
@@ -83,8 +84,9 @@ class Opening:
             snapshot: Snapshot = (yield [*first, Load(self.key)])[-1]
             first = ()
             _reject_foreign_key(self.key, snapshot)
-            is_there = keys.FILTER_FIELD in snapshot.fields
-            if is_there or not self.stack.layers or not (yield from self._restore()):
+            is_lost = keys.FILTER_FIELD not in snapshot.fields and self.stack.layers
+            # One whose time is over has expired, and would do so again.
+            if not is_lost or self.stack.is_over(snapshot.now) or not (yield from self._restore()):
                 return snapshot
 
     def _adopt_stored(self, text: str, snapshot: Snapshot) -> Steps[None]:
@@ -96,7 +98,7 @@ class Opening:
         alive = [
             layer
             for layer in stored
-            if layer.identity == identity and snapshot.now < layer.created + self.parameters.lifetime
+            if layer.identity == identity and not self.parameters.has_ended(layer, snapshot.now)
         ]
         # Where all are over they are left until the next one has begun: no index is ever used twice.
         if alive:
@@ -118,7 +120,7 @@ class Opening:
         stack = self.stack
         if any(layer not in alive for layer in stack.layers):
             self._forget()
-        if stack.identity is not None and identity != stack.identity:
+        if stack.identity is not None and identity != stack.identity and not stack.is_over(snapshot.now):
             self.events.on_replaced(self.key)
         stack.adopt(identity, alive, snapshot)
 
@@ -135,7 +137,8 @@ class Opening:
         if self._is_ours(unknown.identity) or not all(self._is_ours(inspection.identity) for inspection in known):
             return False
         fields = yield from self._restored_fields()
-        if (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()))])[0]:
+        expires = self.parameters.expires_at(stack.newest.created)
+        if (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()), expires)])[0]:
             self.events.on_restored(self.key)
         return True
 

@@ -20,6 +20,8 @@ FORMAT = 2
 # worker that was stopped between its look at the clock and its addition.
 GENERATIONS = 5
 LIFETIME = 1.25
+# So many times the TTL after its creation the server deletes a layer by itself, if no worker has done so until then.
+EXPIRY = 1.5
 # A layer has room for so much more than its capacity, for what idle or killed workers asked for and did not use: a
 # filter that was sized right does not grow.
 MARGIN = 1 / 64
@@ -83,6 +85,17 @@ class FilterParameters:
     def lifetime(self) -> float:
         """Seconds after its creation at which a layer is deleted."""
         return self.ttl * LIFETIME if self.ttl else float("inf")
+
+    def has_ended(self, layer: Layer, now: float) -> bool:
+        """Return whether a layer's time is over, so that whoever rotates deletes it."""
+        return now >= layer.created + self.lifetime
+
+    def expires_at(self, began: float) -> int | None:
+        """Return the Unix time in milliseconds at which the server deletes what began then; None: never.
+
+        It comes after all that workers do with it: what has expired has ended before.
+        """
+        return math.ceil((began + self.ttl * EXPIRY) * 1000) if self.ttl else None
 
     def to_json(self, hash_key: int | None = None) -> str:
         """Return the JSON of a new filter, with an epoch of its own and, without `hash_key`, a hash key of its own."""

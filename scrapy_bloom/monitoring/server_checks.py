@@ -8,11 +8,12 @@ import redis
 logger = logging.getLogger(__name__)
 
 
-def warn_about_memory_policy(server: Any, key: str, memory_bytes: int) -> None:
+def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expires: bool = False) -> None:
     """Warn where the filter does not fit the server's maxmemory, or where the server may evict it.
 
-    `memory_bytes` is what the filter takes when it is made. Managed servers may deny INFO, and a cluster answers for
-    each node; what they do not say is not warned about.
+    `memory_bytes` is what the filter takes when it is made. The keys of one that `expires` may be evicted where others
+    may not. Managed servers may deny INFO, and a cluster answers for each node; what they do not say is not warned
+    about.
     """
     try:
         memory = server.info("memory")
@@ -27,10 +28,11 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int) -> None:
             f"{memory_bytes:,}",
             f"{limit:,}",
         )
-    if policy.startswith("allkeys-"):
+    if policy.startswith(("allkeys-", "volatile-") if expires else "allkeys-"):
         logger.warning(
             "The server's maxmemory-policy is %s: it may evict parts of the filter at %r, and the crawl then fetches "
-            "pages again. Set noeviction, or a volatile-* policy",
+            "pages again. Set noeviction%s",
             policy,
             key,
+            ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
         )

@@ -7,10 +7,14 @@ from scrapy_bloom.transport.commands import Command
 
 
 class Memory(Protocol):
-    """The data that operations work on without a server: hashes and strings by their keys, and a clock."""
+    """The data that operations work on without a server: hashes and strings by their keys, and a clock.
+
+    `expiries` are the Unix times, in milliseconds, at which keys are over.
+    """
 
     hashes: dict[str, dict[str, str]]
     strings: dict[str, bytearray]
+    expiries: dict[str, int]
 
     def now(self) -> float:
         """Return Unix time in seconds."""

@@ -6,11 +6,14 @@ from scrapy_bloom._lua import load_script
 from scrapy_bloom._text import as_text
 from scrapy_bloom.storage import keys
 from scrapy_bloom.storage.base import Memory
+from scrapy_bloom.storage.expiry import delete, keep_until
 from scrapy_bloom.transport.commands import Command
 
 # They run when a filter is opened, grows or rotates.
-_LOAD, _RESTORE_FIELDS, _SET_FIELD_BESIDE_FILTER, _REMOVE_USER = (
-    load_script(__package__, name) for name in ("load", "restore_fields", "set_field_beside_filter", "remove_user")
+_LOAD, _REMOVE_USER = (load_script(__package__, name) for name in ("load", "remove_user"))
+_SET_FIELD_IF_ABSENT, _SET_FIELD_BESIDE_FILTER, _RESTORE_FIELDS = (
+    load_script(__package__, "expiry", name)
+    for name in ("set_field_if_absent", "set_field_beside_filter", "restore_fields")
 )
 
 
@@ -44,14 +47,20 @@ class Load(NamedTuple):
 
 
 class SetFieldIfAbsent(NamedTuple):
-    """Set a field of the filter's hash unless it is there. Returns whether it was set."""
+    """Set a field of the filter's hash unless it is there. Returns whether it was set.
+
+    Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    """
 
     key: str
     field: str
     value: str
+    expires: int | None = None
 
     def command(self) -> Command:
-        return Command("HSETNX", self.key, self.field, self.value)
+        if self.expires is None:
+            return Command("HSETNX", self.key, self.field, self.value)
+        return Command("EVAL", _SET_FIELD_IF_ABSENT, 1, self.key, self.field, self.value, self.expires)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -60,6 +69,8 @@ class SetFieldIfAbsent(NamedTuple):
         fields = memory.hashes.setdefault(self.key, {})
         is_new = self.field not in fields
         fields.setdefault(self.field, self.value)
+        if is_new:
+            keep_until(memory, self.key, self.expires)
         return is_new
 
 
@@ -76,7 +87,11 @@ class DeleteField(NamedTuple):
         return bool(raw)
 
     def apply(self, memory: Memory) -> bool:
-        return memory.hashes.get(self.key, {}).pop(self.field, None) is not None
+        fields = memory.hashes.get(self.key, {})
+        was_there = fields.pop(self.field, None) is not None
+        if was_there and not fields:
+            delete(memory, self.key)
+        return was_there
 
 
 class Unlink(NamedTuple):
@@ -91,20 +106,25 @@ class Unlink(NamedTuple):
         return bool(raw)
 
     def apply(self, memory: Memory) -> bool:
-        fields, string = memory.hashes.pop(self.key, None), memory.strings.pop(self.key, None)
-        return bool(fields) or string is not None
+        return delete(memory, self.key)
 
 
 class SetFieldBesideFilter(NamedTuple):
-    """Set a field unless it is there, and only if the hash is still that of `filter`. Returns whether it was set."""
+    """Set a field unless it is there, and only if the hash is still that of `filter`. Returns whether it was set.
+
+    Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    No late or repeated one makes that earlier, nor has the hash of another filter expire.
+    """
 
     key: str
     field: str
     value: str
     filter: str
+    expires: int | None = None
 
     def command(self) -> Command:
-        return Command("EVAL", _SET_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter)
+        expiry = [] if self.expires is None else [self.expires]
+        return Command("EVAL", _SET_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter, *expiry)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -114,20 +134,25 @@ class SetFieldBesideFilter(NamedTuple):
         is_put = fields.get(keys.FILTER_FIELD) == self.filter and self.field not in fields
         if is_put:
             fields[self.field] = self.value
+            keep_until(memory, self.key, self.expires)
         return is_put
 
 
 class RestoreFields(NamedTuple):
-    """Set those fields that a hash lacks, if it lacks `field`. Returns whether it lacked it."""
+    """Set those fields that a hash lacks, if it lacks `field`. Returns whether it lacked it.
+
+    Where it did, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    """
 
     key: str
     field: str
     fields: tuple[tuple[str, str], ...]
+    expires: int | None = None
 
     def command(self) -> Command:
-        return Command(
-            "EVAL", _RESTORE_FIELDS, 1, self.key, self.field, *(part for field in self.fields for part in field)
-        )
+        parts = [part for field in self.fields for part in field]
+        expiry = [] if self.expires is None else [self.expires]
+        return Command("EVAL", _RESTORE_FIELDS, 1, self.key, self.field, *parts, *expiry)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -138,6 +163,7 @@ class RestoreFields(NamedTuple):
             return False
         for name, value in self.fields:
             fields.setdefault(name, value)
+        keep_until(memory, self.key, self.expires)
         return True
 
 
@@ -162,7 +188,7 @@ class RemoveUser(NamedTuple):
         fields.pop(self.field, None)
         if any(name.startswith(keys.user_field("")) for name in fields):
             return None
-        memory.hashes.pop(self.key, None)
+        delete(memory, self.key)
         return fields
 
 

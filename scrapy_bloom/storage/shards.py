@@ -12,6 +12,7 @@ from scrapy_bloom._text import as_text
 from scrapy_bloom.storage import layout
 from scrapy_bloom.storage.base import Memory
 from scrapy_bloom.storage.bits import header_of, set_bit
+from scrapy_bloom.storage.expiry import delete, keep_until
 from scrapy_bloom.storage.layout import HEADER_BYTES, SHORTEST_SHARD_BYTES
 from scrapy_bloom.transport.commands import Command
 
@@ -59,16 +60,21 @@ class Creation(NamedTuple):
 
 
 class CreateShard(NamedTuple):
-    """Make a shard of `size` bytes, all bits 0, unless it is alive and of this epoch. Returns a `Creation`."""
+    """Make a shard of `size` bytes, all bits 0, unless it is alive and of this epoch. Returns a `Creation`.
+
+    It expires at the Unix time `expires`, in milliseconds; None: never. Nothing comes between both.
+    """
 
     key: str
     size: int
     epoch: int
     sealed: bool
+    expires: int | None = None
 
     def command(self) -> Command:
         flags = _ALIVE_AND_SEALED | self.sealed
-        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags)
+        expiry = [] if self.expires is None else [self.expires]
+        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags, *expiry)
 
     def parse_reply(self, raw: Any) -> Creation:
         return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))
@@ -81,7 +87,9 @@ class CreateShard(NamedTuple):
             return Creation(PRESENT, 0, 0)
         made = (layout.sealed if self.sealed else layout.live)(self.epoch)
         start = (made << layout.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
+        delete(memory, self.key)
         memory.strings[self.key] = bytearray(start.ljust(self.size, b"\0"))
+        keep_until(memory, self.key, self.expires)
         return Creation(MADE, 0, 0)
 
 
@@ -107,8 +115,7 @@ class DeleteShard(NamedTuple):
         epoch = layout.identity(header_of(memory, self.key)) & ((1 << layout.EPOCH_BITS) - 1)
         if self.epoch not in (None, epoch):
             return False
-        del memory.strings[self.key]
-        return True
+        return delete(memory, self.key)
 
 
 class SealShard(NamedTuple):

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -103,8 +104,12 @@ def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
         client.execute_command("ACL", "SETUSER", "crawler", "on", f">{SECRET}", *keys, *commands)
         url = f"redis://crawler:{SECRET}@127.0.0.1:{server.port}"
         with scene(tree(PAGES), tmp_path, url, key) as played:
+            expiries: list[Any] = []
+            played.moments.when(MIDDLE, lambda _: expiries.append(client.pttl(key)))
             settings: Kind = {**OURS, "BLOOMFILTER_CAPACITY": 50, "SCHEDULER_FLUSH_ON_START": True}
-            ended = played.crawl(settings)
+            ended = played.crawl({**settings, "BLOOMFILTER_TTL": 3600})
             assert played.missed == set()
+            # It would go on without that.
+            assert expiries[0] > 0
         assert keys_of(client, key) == set()
     assert_ended_well(ended)

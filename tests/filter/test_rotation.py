@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from scrapy_bloom.filter.parameters import GENERATIONS, FilterParameters
 from scrapy_bloom.storage import keys
 from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.crashing import CrashError, Crashing
+from tests.support.servers import Server
 
 
 class Clock:
@@ -150,7 +152,8 @@ def test_a_worker_that_dies_while_layers_are_deleted() -> None:
         store = Crashing(clock)
         bloom = BaseBloomFilter(store, "k", parameters, monotonic=clock)
         bloom.add_many([f"item {number}" for number in range(1000)])
-        clock.now += 1000
+        # They are over, and not expired yet.
+        clock.now += 130
         store.left = left
         with contextlib.suppress(CrashError):
             bloom.add("a")
@@ -176,6 +179,76 @@ def test_expansion_0_with_a_ttl_takes_the_capacity_in_each_generation() -> None:
     by_layer = bloom.info().by_layer
     assert [layer.capacity for layer in by_layer] == [1000, 1000]
     assert sum(layer.error_rate for layer in by_layer) <= 1e-3
+
+
+def stored(client: redis.Redis, key: str) -> list[bytes]:
+    """Return all keys of a filter."""
+    return list(client.scan_iter(f"{key}*", count=10_000))
+
+
+def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) -> None:
+    """A filter that is neither closed nor cleared goes by itself, and so does one that was only opened."""
+    options: dict[str, Any] = {"capacity": 100_000, "error_rate": 1e-3, "ttl": 0.3}
+    BloomFilter(client, f"{key}:opened", **options)
+    bloom = BloomFilter(client, f"{key}:used", **options)
+    bloom.add_user("shop:requests")
+    until(lambda: bloom.add(f"item {time.monotonic()}") and bloom.info().layers > 1)
+    assert len(stored(client, key)) > 3
+    until(lambda: stored(client, key) == [])
+    assert bloom.add("a")
+    assert not bloom.add("a")
+    bloom.clear()
+
+
+def test_a_filter_that_is_used_keeps_all(client: Any, key: str) -> None:
+    """Long after its first layer was to expire it is the same filter, and each of its keys expires after that."""
+    bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-3, ttl=0.5)
+    bloom.add("a")
+    first, before = client.hget(key, "filter"), client.pexpiretime(key)
+    layers = {}
+
+    def is_long_after() -> bool:
+        bloom.add(f"item {time.monotonic()}")
+        layers.update(client.hgetall(key))
+        return bool(client.pexpiretime(key) > before + 2 * 750)
+
+    until(is_long_after)
+    assert client.hget(key, "filter") == first
+    for name, text in layers.items():
+        index = keys.layer_of_field(name.decode())
+        expiry = client.pexpiretime(keys.shard_key(key, index or 0, 0)) if index is not None else -2
+        created = json.loads(text)["created"] if index is not None else 0
+        # Those of layers that are over are deleted before.
+        assert expiry == -2 or abs(expiry - (created + 0.75) * 1000) <= 1
+    assert client.pexpiretime(key) == max(client.pexpiretime(each) for each in stored(client, key))
+    bloom.clear()
+
+
+def test_a_filter_without_a_ttl_never_expires(client: Any, key: str) -> None:
+    """Nothing of it has an expiry, whatever it goes through."""
+    bloom = BloomFilter(client, key, capacity=100, error_rate=1e-3)
+    bloom.add_many([f"item {number}" for number in range(1000)])
+    assert bloom.info().layers > 1
+    assert {client.pexpiretime(each) for each in stored(client, key)} == {-1}
+    bloom.clear()
+
+
+def test_a_user_who_may_have_nothing_expire(server: Server, key: str) -> None:
+    """A server that denies it gets a filter that stays, and no crawl is stopped by that."""
+    with server.client() as admin:
+        admin.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-pexpireat"])
+        with server.client(username=key, password="x") as user:  # noqa: S106  # of this test's own user
+            bloom = BloomFilter(user, key, capacity=1000, ttl=100)
+            assert bloom.add("a")
+            assert not bloom.add("a")
+            assert {admin.ttl(each) for each in stored(admin, key)} == {-1}
+            # Of an earlier release's filter it is the same: the hash expires once a layer is begun that does.
+            other = BloomFilter(admin, key, capacity=1000, ttl=100)
+            other._run(other._steps.rotate())
+            other._run(other._steps.grow(other._stack.newest))
+            assert {admin.ttl(key), admin.ttl(keys.shard_key(key, 1, 0))} <= {149, 150}
+            bloom.clear()
+        admin.acl_deluser(key)
 
 
 def test_ten_generations_on_a_server(client: redis.Redis, key: str) -> None:

@@ -14,11 +14,14 @@ from scrapy_bloom.storage.redis import RedisStore
 SIZE = 64
 BITS = (SIZE - 8) * 8
 EPOCHS = (1, 2**40 - 1)
+# Unix times in milliseconds: over for long, and not over for long.
+TIMES = (1000, 10**13, 2 * 10**13)
 
 names = st.sampled_from(["0:0", "0:1"])
+expiries = st.none() | st.sampled_from(TIMES)
 positions = st.lists(st.integers(0, BITS - 1), min_size=1, max_size=4)
 operations = st.one_of(
-    st.builds(shards.CreateShard, names, st.just(SIZE), st.sampled_from(EPOCHS), st.booleans()),
+    st.builds(shards.CreateShard, names, st.just(SIZE), st.sampled_from(EPOCHS), st.booleans(), expiries),
     st.builds(shards.InspectShard, names),
     st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS])),
     st.builds(bits.CheckBits, names, positions, st.booleans()),
@@ -26,7 +29,11 @@ operations = st.one_of(
     st.builds(bits.CountBits, names, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
     st.builds(fields.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
     st.builds(
-        fields.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["filter", "layer:0"]), st.sampled_from(["{}", "1"])
+        fields.SetFieldIfAbsent,
+        st.just("meta"),
+        st.sampled_from(["filter", "layer:0"]),
+        st.sampled_from(["{}", "1"]),
+        expiries,
     ),
     st.builds(fields.DeleteField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
     st.builds(fields.Load, st.just("meta")),
@@ -35,8 +42,15 @@ operations = st.one_of(
         st.just("meta"),
         st.just("filter"),
         st.sampled_from([(("filter", "{}"),), (("filter", "1"), ("credit", "7"))]),
+        expiries,
     ),
-    st.builds(fields.SetFieldIfAbsent, st.just("meta"), st.just("credit"), st.sampled_from(["0", "90", "closed 5"])),
+    st.builds(
+        fields.SetFieldIfAbsent,
+        st.just("meta"),
+        st.just("credit"),
+        st.sampled_from(["0", "90", "closed 5"]),
+        expiries,
+    ),
     st.builds(
         counters.GrantCredit,
         st.just("meta"),
@@ -46,7 +60,12 @@ operations = st.one_of(
         st.sampled_from([counters.UNLIMITED, 0, 100, 10_000]),
     ),
     st.builds(
-        fields.SetFieldBesideFilter, st.just("meta"), st.just("layer:0"), st.just("x"), st.sampled_from(["{}", "1"])
+        fields.SetFieldBesideFilter,
+        st.just("meta"),
+        st.just("layer:0"),
+        st.just("x"),
+        st.sampled_from(["{}", "1"]),
+        expiries,
     ),
     st.builds(counters.ChargeCounter, st.just("meta"), st.just("credit"), st.integers(1, 9)),
     st.builds(counters.CloseCounter, st.just("meta"), st.just("credit")),
@@ -61,7 +80,7 @@ STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1
 def test_memory_is_the_twin_of_redis(
     client: redis.Redis, key: str, sequence: list[Operation], before: bytes | None
 ) -> None:
-    """Any sequence of operations gives the same replies and the same strings in both stores."""
+    """Any sequence of operations gives the same replies, the same strings and the same expiries in both stores."""
     names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1")}
     client.delete(*names.values())
     over_redis, memory = RedisStore(client), MemoryStore()
@@ -79,6 +98,8 @@ def test_memory_is_the_twin_of_redis(
         stored = client.get(name)
         assert stored is None or isinstance(stored, bytes)
         assert (stored or b"").rstrip(b"\0") == bytes(memory.strings.get(name, b"")).rstrip(b"\0")
+    for name in names.values():
+        assert max(client.pexpiretime(name), 0) == memory.expiries.get(name, 0)
 
 
 def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:

@@ -56,6 +56,20 @@ def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptur
     assert [[part in warning for part in parts] for warning in advised(caplog)] == expected
 
 
+@pytest.mark.parametrize("policy", [*EVICTING, *KEEPING])
+def test_policy_and_a_filter_that_expires(
+    limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keys of a filter with a TTL expire: every policy but noeviction may evict them, and no other is advised."""
+    with limited.client() as client:
+        client.config_set("maxmemory-policy", policy)
+        settings = {"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_TTL": 3600}
+        BloomRFPDupeFilter.from_settings(Settings({**settings, "BLOOMFILTER_CAPACITY": 1000}))
+    warnings = advised(caplog)
+    assert len(warnings) == (policy != "noeviction")
+    assert all(policy in each and "Set noeviction:" in each and "volatile-*" not in each for each in warnings)
+
+
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)
 def test_every_kind_of_reply(
     limited: Server, key: str, options: dict[str, bool | int], caplog: pytest.LogCaptureFixture

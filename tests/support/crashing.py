@@ -1,6 +1,7 @@
 """A store in memory whose worker dies at a known moment."""
 
 from scrapy_bloom.storage.base import Results
+from scrapy_bloom.storage.expiry import delete_expired
 from scrapy_bloom.storage.memory import MemoryStore
 
 
@@ -14,6 +15,7 @@ class Crashing(MemoryStore):
     left: int | None = None
 
     def execute(self, ops):  # type: ignore[no-untyped-def]  # as the parent's
+        delete_expired(self)
         said = Results()
         for op in ops:
             if self.left is not None:

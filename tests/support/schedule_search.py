@@ -25,6 +25,7 @@ from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import Granted
+from scrapy_bloom.storage.expiry import delete_expired
 from scrapy_bloom.storage.fields import Snapshot
 from scrapy_bloom.storage.memory import MemoryStore
 
@@ -186,6 +187,17 @@ class Search:
         """The shards' keys and how many items were added to each, at each different end."""
         return {tuple(sorted(dict(dict(frozen[0]).get(TALLY, ())).items())) for frozen, _ in self._ends()}
 
+    def left_behind(self, now: float) -> set[tuple[str, ...]]:
+        """The keys that are there at this time, if nobody does anything any more, at each different end."""
+        left = set()
+        for frozen, _ in self._ends():
+            self._thaw(frozen)
+            self._now = now
+            delete_expired(self._memory)
+            keys = {*self._memory.hashes, *self._memory.strings} - {TALLY}
+            left.add(tuple(sorted(keys)))
+        return left
+
     def _ends(self) -> Iterator[tuple[Frozen, list[Any]]]:
         """The memory and the results of all workers, at each different end."""
         workers = [self._workers.number(Worker(Past(number))) for number in range(len(self._works))]
@@ -260,6 +272,7 @@ class Search:
         if which not in self._applied:
             self._thaw(self._memories[memory])
             self._now = self._times[ticks]
+            delete_expired(self._memory)
             said = op.apply(self._memory)
             if isinstance(op, CheckBits) and op.mark and not said[1]:
                 counted = self._memory.hashes.setdefault(TALLY, {})
@@ -336,11 +349,13 @@ class Search:
     def _freeze(self) -> Frozen:
         hashes = {key: tuple(sorted(fields.items())) for key, fields in self._memory.hashes.items()}
         strings = {key: bytes(string) for key, string in self._memory.strings.items()}
-        return tuple(sorted(hashes.items())), tuple(sorted(strings.items()))
+        expiries = self._memory.expiries.items()
+        return tuple(sorted(hashes.items())), tuple(sorted(strings.items())), tuple(sorted(expiries))
 
     def _thaw(self, frozen: Frozen) -> None:
         self._memory.hashes = {key: dict(fields) for key, fields in frozen[0]}
         self._memory.strings = {key: bytearray(string) for key, string in frozen[1]}
+        self._memory.expiries = dict(frozen[2])
 
 
 def _comparable(op: Operation) -> Frozen:

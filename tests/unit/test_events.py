@@ -118,6 +118,73 @@ def test_replaced() -> None:
     assert scene.recorder.events == [("on_replaced", (KEY,))]
 
 
+def test_expired() -> None:
+    """Idle for so long that all of its filter is over and gone: nothing was lost with it."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    scene.clock.now += 15.1
+    assert scene.add(1) == [True]
+    assert scene.add(1) == [False]
+    assert scene.recorder.names == []
+
+
+def test_expired_before_anything_was_added() -> None:
+    """Its parameters alone were stored when it was opened, and are over."""
+    scene = Scene(ttl=10.0)
+    scene.clock.now += 15.1
+    assert scene.add(2) == [True, True]
+    assert scene.recorder.names == []
+
+
+def test_expired_and_begun_by_another() -> None:
+    """The worker that wakes up second finds the filter of the first in the place of its own, which is over."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    scene.clock.now += 15.1
+    other = Recorder()
+    assert scene.worker(other).add("item 0")
+    assert scene.add(1) == [False]
+    assert other.names == scene.recorder.names == []
+
+
+def test_bits_that_outlive_their_hash() -> None:
+    """On a node of a cluster whose clock is behind the bits expire later: the hash is not put back for that."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    scene.store.expiries.update(dict.fromkeys(scene.store.strings, 2_000_000))
+    scene.clock.now += 15.1
+    assert scene.add(1) == [True]
+    assert scene.recorder.names == ["on_orphaned"]
+
+
+def test_replaced_before_it_expires() -> None:
+    """A filter with a TTL that is cleared before its time is over was lost."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    other = scene.worker(Recorder())
+    other.clear()
+    other.add("other")
+    scene.clock.now += 12.4
+    scene.add(1)
+    assert scene.recorder.events[0] == ("on_replaced", (KEY,))
+
+
+def test_restored_for_as_long_as_it_was() -> None:
+    """A hash that is put back expires when it would have done so, and not before its newest layer."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    del scene.store.hashes[KEY]
+    del scene.store.expiries[KEY]
+    scene.clock.now += 6
+    assert scene.add(1) == [False]
+    assert scene.recorder.names[0] == "on_restored"
+    # Another layer began then, at 1006.
+    assert scene.store.expiries[KEY] == 1_021_000
+    scene.clock.now += 15.1
+    scene.store.execute([])
+    assert (scene.store.hashes, scene.store.strings) == ({}, {})
+
+
 def test_restored() -> None:
     """The hash alone is gone, and a worker that knows it puts it back when it looks at it."""
     scene = Scene()

@@ -1,4 +1,5 @@
--- Makes a shard of ARGV[1] bytes, of the epoch ARGV[2], with the flags ARGV[3].
+-- Makes a shard of ARGV[1] bytes, of the epoch ARGV[2], with the flags ARGV[3]. It expires at the Unix time ARGV[4], in
+-- milliseconds, if that is said and this user may have it so.
 -- The server is asked for room before, since it would go over its limit in one step.
 -- A server that does not let this user ask refuses by itself when it is full.
 local occupant = kind()
@@ -19,4 +20,5 @@ if done['err'] then
   if string.find(done['err'], 'OOM') then return {'full', 0, 0} end
   return done
 end
+if ARGV[4] then redis.pcall('PEXPIREAT', KEYS[1], ARGV[4]) end
 return {'made', 0, 0}

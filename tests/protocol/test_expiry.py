@@ -1,0 +1,97 @@
+"""A filter with a time to live expires by itself: not before its time, and with all of it, whoever was at what then."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from scrapy_bloom.errors import MismatchError
+from scrapy_bloom.filter import membership
+from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.layers import LayerStack
+from scrapy_bloom.filter.steps import Steps
+from tests.protocol.test_interleavings import AGEING, ITEM, SMALL, adding, ageing, growing_once, winners
+from tests.support.schedule_search import KEY, Search, Work
+
+# A layer lives for 125 s, and expires after 150.
+LONG_AFTER = 10_000.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """A search meets every fault thousands of times; that it is logged is tested elsewhere."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def arriving(admission: Admission) -> Steps[int]:
+    """A worker that knows nothing of the filter opens it, and adds the item."""
+    admission.stack.void()
+    yield from admission.open()
+    return len((yield from membership.add(admission, [ITEM])).new)
+
+
+def opening(admission: Admission) -> Steps[int]:
+    """A worker that knows nothing of the filter opens it, or makes its hash."""
+    admission.stack.void()
+    yield from admission.verify()
+    return 0
+
+
+def replacing(admission: Admission) -> Steps[int]:
+    """A worker puts a filter without a time to live in the place of this one, as often as it must."""
+    other = Admission(LayerStack(KEY, SMALL, lambda: 0.0), admission.events, lambda: None)
+    while True:
+        yield from admission.clear()
+        try:
+            yield from other.verify()
+        except MismatchError:
+            continue
+        return 0
+
+
+def perhaps(work: Work) -> Work:
+    """A worker does something, unless another filter has taken the place of its own."""
+
+    def attempt(admission: Admission) -> Steps[int]:
+        try:
+            done: int = yield from work(admission)
+        except MismatchError:
+            return 0
+        return done
+
+    return attempt
+
+
+def test_a_filter_that_is_used_does_not_expire() -> None:
+    """The hash is kept as long as its newest layer: who comes within the TTL knows what was added last."""
+    before = [(100.0, ageing), (101.0, adding)]
+    search = Search(AGEING, [arriving, ageing], before=before, ticks=[150.1, 200.9], whole=True)
+    assert winners(search) == {0}
+
+
+@pytest.mark.parametrize(("tick", "expected"), [(124.9, {1}), (150.1, {1, 2})])
+def test_no_item_is_lost_as_the_filter_expires(tick: float, expected: set[int]) -> None:
+    """Whenever the time passes, one worker is told "new", and another only where it is forgotten in between.
+
+    All that they have made then expires, too.
+    """
+    search = Search(AGEING, [adding, arriving], ticks=[tick], whole=True)
+    assert winners(search) == expected
+    assert search.left_behind(LONG_AFTER) == {()}
+
+
+@pytest.mark.parametrize("work", [growing_once, ageing], ids=["growing", "ageing"])
+def test_nothing_is_left_of_a_filter_that_nobody_uses(work: Work) -> None:
+    """Wherever the time passes, and whatever workers make after it, all of it expires in the end."""
+    assert Search(AGEING, [work, arriving], ticks=[150.1], whole=True).left_behind(LONG_AFTER) == {()}
+
+
+@pytest.mark.parametrize("work", [growing_once, opening], ids=["growing", "opening"])
+def test_another_filter_does_not_expire(work: Work) -> None:
+    """A late worker has its own filter expire, and not one without a TTL that took its place."""
+    search = Search(AGEING, [perhaps(work), replacing], whole=True)
+    assert all(KEY in keys for keys in search.left_behind(LONG_AFTER))
