@@ -6,6 +6,7 @@ import time
 
 from scrapy_bloom.queue.liveness import Liveness
 from scrapy_bloom.queue.operations import Heartbeat, Requeue, Said
+from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.transport.failures import describe
 
@@ -45,7 +46,7 @@ class Heartbeats:
         workers = {name: value for name, value in (answer.workers or {}).items() if name != self._name}
         for name, seconds in self._liveness.look(workers, time.monotonic()).items():
             # A worker that is not registered itself may only take over the closing of the queue.
-            if answer.said is Said.OK or workers[name].endswith(" closing"):
+            if answer.said is Said.OK or Registration.parse(workers[name]).is_closing:
                 self._requeue(name, workers[name], seconds)
 
     def _requeue(self, name: str, value: str, seconds: float) -> None:

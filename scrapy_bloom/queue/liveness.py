@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Mapping
 
+from scrapy_bloom.queue.registration import Registration
+
 # Looks at the workers in the shortest of their leases, and the seconds between two looks at least.
 _LOOKS_PER_LEASE = 4
 _SHORTEST_PAUSE = 0.02
@@ -50,7 +52,7 @@ class Liveness:
 
 
 def _lease_of(value: str) -> float:
-    return float(value.partition(" ")[0])
+    return Registration.parse(value).lease
 
 
 def _pause_for(lease: float) -> float:

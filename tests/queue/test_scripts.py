@@ -1,5 +1,7 @@
 """Each script does on a server what its twin does in memory, in every order of calls."""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer, Ending
+from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.transport.base import transport_for
+from tests.support import queue_memory
 from tests.support.queue_memory import QueueMemory
 
 names = st.sampled_from(["one", "other", "third"])
@@ -83,6 +87,38 @@ def contents_of(memory: QueueMemory) -> dict[str, Any]:
     }
 
 
+def without_beats(workers: Mapping[str, str]) -> dict[str, str]:
+    """Workers' values with no beats: those of the twin are a number, those of a server a time."""
+    parsed = {name: queue_memory.Registration.parse(value) for name, value in workers.items()}
+    return {name: str(dataclasses.replace(value, beats=0)) for name, value in parsed.items()}
+
+
+def comparable(answer: Answer) -> Answer:
+    """An answer whose workers can be compared."""
+    return answer if answer.workers is None else dataclasses.replace(answer, workers=without_beats(answer.workers))
+
+
+def as_on_server(operation: ops.Operation, memory: QueueMemory, workers: Mapping[str, str]) -> ops.Operation:
+    """Return the operation that means on a server, with these workers, what this one means in the twin."""
+    if isinstance(operation, ops.Requeue) and memory.workers.get(operation.dead) == operation.value:
+        return dataclasses.replace(operation, value=workers[operation.dead])
+    return operation
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bool]:
+    """For each worker that was there before and after, whether its value has changed: all that liveness looks at."""
+    return {name: before[name] != after[name] for name in before.keys() & after.keys()}
+
+
+def assert_equal(server: OnServer, memory: QueueMemory) -> None:
+    """A server and the twin have the same, but for the beats."""
+    found, expected = server.contents(), contents_of(memory)
+    assert {**found, "workers": without_beats(found["workers"])} == {
+        **expected,
+        "workers": without_beats(expected["workers"]),
+    }
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
 @given(sequence=st.lists(operations, max_size=16))
 def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequence: list[ops.Operation]) -> None:
@@ -93,8 +129,54 @@ def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequen
     )
     joins = [ops.Join(name, "5", 0, is_new=False) for name in ("one", "other")]
     for operation in (*joins, *sequence):
-        assert server.apply(operation) == memory.apply(operation), operation
-        assert server.contents() == contents_of(memory), operation
+        workers, twins = server.contents()["workers"], dict(memory.workers)
+        answer = server.apply(as_on_server(operation, memory, workers))
+        assert comparable(answer) == comparable(memory.apply(operation)), operation
+        assert changed(workers, server.contents()["workers"]) == changed(twins, memory.workers), operation
+        assert_equal(server, memory)
+
+
+def last_heard(server: OnServer, worker: str) -> float:
+    """The time at which a worker was last heard of, as its value says it."""
+    heard = Registration.parse(server.contents()["workers"][worker]).last_heard
+    assert heard is not None
+    return heard
+
+
+def test_last_heard(client: Any, key: str) -> None:
+    """A worker that joins, beats, or takes over the closing is heard of at that time, by the server's clock."""
+    server = OnServer(client, key)
+
+    def now() -> float:
+        seconds, microseconds = client.time()
+        return float(seconds * 1000 + microseconds // 1000) / 1000
+
+    def is_heard_at(operation: ops.Operation) -> None:
+        begin = now()
+        server.apply(operation)
+        assert begin <= last_heard(server, operation.worker) <= now() + 0.001
+
+    is_heard_at(ops.Join("one", "5", 0, is_new=True))
+    is_heard_at(ops.Heartbeat("one"))
+    is_heard_at(ops.Join("one", "5", 3, is_new=False))
+    server.apply(ops.Leave("one", 3, Ending.STOPPED))
+    closing = server.contents()["workers"]["one"]
+    is_heard_at(ops.Requeue("other", "one", closing, "5", 0))
+    assert Registration.parse(server.contents()["workers"]["other"]).is_closing
+
+
+@pytest.mark.parametrize("ahead", [0, 3_600_000], ids=["within a millisecond", "the clock was put back"])
+def test_each_heartbeat_is_a_larger_number(client: Any, key: str, ahead: int) -> None:
+    """A value changes with each heartbeat, however quick they are and whatever was done to the clock."""
+    server = OnServer(client, key)
+    server.apply(ops.Join("one", "5", 0, is_new=True))
+    beats = int(server.contents()["workers"]["one"].split()[2]) + ahead
+    client.hset(server.keys.workers, "one", f"5 0 {beats}")
+    for _ in range(20):
+        server.apply(ops.Heartbeat("one"))
+        before, beats = beats, int(server.contents()["workers"]["one"].split()[2])
+        assert beats > before
+    assert not ahead or beats == before + 1
 
 
 @pytest.mark.parametrize("count", [999, 1000, 1001, 7000])
@@ -117,6 +199,7 @@ def test_many_entries(count: int, client: redis.Redis, key: str) -> None:
         ops.Requeue("other", "one", "5 6 0", "5", 0),
     ]
     for step in steps:
-        assert server.apply(step) == memory.apply(step)
-    assert server.contents() == contents_of(memory)
+        answer = server.apply(as_on_server(step, memory, server.contents()["workers"]))
+        assert comparable(answer) == comparable(memory.apply(step))
+    assert_equal(server, memory)
     assert len(memory.queue) == count

@@ -1,7 +1,7 @@
 -- Counts a heartbeat of worker ARGV[1], if it is registered, and returns all workers.
 local my = find(ARGV[1])
 if my then
-  my.beats = my.beats + 1
+  my.beats = next_beat(my.beats)
   record(ARGV[1], my)
 end
 return {my and 'ok' or 'expired', {}, redis.call('HGETALL', KEYS[2])}

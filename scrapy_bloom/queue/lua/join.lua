@@ -10,5 +10,6 @@ if my and my.closing ~= '' then return {'yours'} end
 if my and my.number >= tonumber(ARGV[3]) then return {'ok'} end
 requeue(KEYS[4])
 if ARGV[4] == '1' then requeue(KEYS[3]) end
-record(ARGV[1], {lease = ARGV[2], number = tonumber(ARGV[3]), void = '', beats = 0, closing = ''})
+local beats = next_beat(my and my.beats or 0)
+record(ARGV[1], {lease = ARGV[2], number = tonumber(ARGV[3]), void = '', beats = beats, closing = ''})
 return {'ok'}

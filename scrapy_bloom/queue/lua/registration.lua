@@ -9,6 +9,12 @@ local function find(worker)
   return {lease = lease, number = tonumber(number), void = void, beats = tonumber(beats), closing = closing}
 end
 
+-- Returns a number of beats that is larger than the one before, and the server's Unix time in milliseconds or more.
+local function next_beat(before)
+  local time = redis.call('TIME')
+  return math.max(before + 1, time[1] * 1000 + math.floor(time[2] / 1000))
+end
+
 -- Writes it. A full server refuses an HSET that is the first write of a script, but not one after an HDEL.
 local function record(worker, my)
   redis.call('HDEL', KEYS[2], '')

@@ -6,7 +6,8 @@ local my = find(ARGV[1])
 if string.find(ARGV[3], 'closing', 1, true) then
   if my then return {'alive'} end
   redis.call('HDEL', KEYS[2], ARGV[2])
-  record(ARGV[1], {lease = ARGV[4], number = tonumber(ARGV[5]), void = '', beats = 0, closing = ' closing'})
+  local beats = next_beat(0)
+  record(ARGV[1], {lease = ARGV[4], number = tonumber(ARGV[5]), void = '', beats = beats, closing = ' closing'})
   return {'yours'}
 end
 if not my or my.closing ~= '' then return {'expired'} end
