@@ -24,7 +24,19 @@ from types import ModuleType
 from benchmarks.harness import report, results, versions
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import DIRECTORY, Plot
-from benchmarks.suites import caches, crawls, distance, growth, hashing, memory, promise, repeats, server_cpu, steps
+from benchmarks.suites import (
+    caches,
+    crawls,
+    distance,
+    growth,
+    hashing,
+    memory,
+    promise,
+    repeats,
+    serializers,
+    server_cpu,
+    steps,
+)
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS: dict[str, ModuleType] = {
@@ -38,6 +50,7 @@ PARTS: dict[str, ModuleType] = {
     "growth": growth,
     "promise": promise,
     "hashing": hashing,
+    "serializers": serializers,
 }
 
 

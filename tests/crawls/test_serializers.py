@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.crawling import REFUSED_EXIT_CODE
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
 from tests.support.serializers import bytes_to_text, text_to_bytes, unescaped
 from tests.support.servers import Server
 from tests.support.spiders import noted
@@ -19,10 +19,12 @@ DECODED: Kind = {"REDIS_DECODE_RESPONSES": True}
 # A half of a pair, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'
 LEAF = "/page/100"
+JSON = "scrapy_bloom.serializers.json"
 
 WAYS: dict[str, Kind] = {
     "text stored, bytes read": {"SCHEDULER_SERIALIZER": text_to_bytes.__name__},
     "bytes stored, text read": {"SCHEDULER_SERIALIZER": bytes_to_text.__name__, **DECODED},
+    "JSON": {"SCHEDULER_SERIALIZER": JSON, **DECODED},
 }
 
 
@@ -36,6 +38,20 @@ def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path
         assert keys_of(client, key) == set()
     assert_ended_well(*crawls)
     assert all("cannot be read" not in ended.log for ended in crawls)
+
+
+def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
+    """scrapy-redis's own Scheduler crawls with requests as JSON just so."""
+    settings: Kind = {"SCHEDULER_SERIALIZER": JSON, "SCHEDULER_PERSIST": True}
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        stopped = played.crawl({**FILTER_ALONE, **settings}, "stopped", CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=1)
+        stored = client.zrange(f"{key}:queue", 0, -1)
+        assert stored
+        assert {json.loads(member)["encoding"] for member in stored} == {"utf-8"}
+        ended = played.crawl({**FILTER_ALONE, **settings})
+        assert played.missed == set()
+    assert stopped.exit_code == 0
+    assert_ended_well(ended)
 
 
 def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:

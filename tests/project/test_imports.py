@@ -10,7 +10,7 @@ import scrapy_bloom
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
     {"errors", "_cache", "_engine", "_lua", "_text"},
-    {"_jobdir", "_options", "_last_line", "fingerprints", "transport"},
+    {"_jobdir", "_options", "_last_line", "fingerprints", "serializers", "transport"},
     {"connection", "queue", "storage"},
     {"_filter_key", "filter"},
     {"monitoring", "settings"},
@@ -31,6 +31,7 @@ OUTSIDE = {
     "monitoring.server_checks": {"redis"},
     "monitoring.stats": {"scrapy"},
     "scheduler": {"scrapy", "scrapy_redis"},
+    "serializers.json": {"scrapy"},
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
     "transport.base": {"redis"},

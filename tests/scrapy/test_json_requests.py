@@ -1,0 +1,96 @@
+"""BloomScheduler with requests as JSON: what it meets that is no JSON, and what it is given that cannot be."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from devtools.waiting import until
+from scrapy_bloom import BloomScheduler
+from tests.support import crawling
+from tests.support.in_process import start
+from tests.support.make_directory import MakesDirectory
+from tests.support.scenario import holders_of
+from tests.support.servers import Server
+
+URL = "http://shop.test/"
+JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
+
+Opened = Callable[..., BloomScheduler]
+
+
+@pytest.fixture
+def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    """Opens schedulers of one crawl that is kept, in a directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": valkey.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "SCHEDULER_PERSIST": True,
+        "BLOOMFILTER_CAPACITY": 1000,
+    }
+    schedulers = []
+
+    def open_one(**further: object) -> BloomScheduler:
+        crawler = start({**settings, **further})
+        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
+        schedulers.append(scheduler)
+        assert crawler.spider is not None
+        scheduler.open(crawler.spider)
+        return scheduler
+
+    yield open_one
+    for scheduler in schedulers:
+        scheduler.close("finished")
+
+
+def urls(scheduler: BloomScheduler) -> list[str]:
+    """The URLs of the requests that there are, as they come, until nothing but dead letters is left."""
+    taken: list[str] = []
+
+    def is_empty() -> bool:
+        taken.extend(request.url for request in iter(scheduler.next_request, None))
+        return not scheduler.has_pending_requests()
+
+    until(is_empty)
+    return taken
+
+
+def test_pickles_that_are_left(
+    valkey: Server, opened: Opened, key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pickles of an earlier crawl are kept for those who read pickles, told of and counted, and never executed."""
+    before = opened()
+    before.enqueue_request(Request(URL + "before"))
+    before.close("shutdown")
+    harmful = pickle.dumps({"url": URL, "meta": MakesDirectory(tmp_path / "made")}, protocol=-1)
+    with valkey.client() as client:
+        ((left, _),) = client.zrange(f"{key}:queue", 0, -1, withscores=True)
+        client.zadd(f"{key}:queue", {harmful: -5})
+        worker = opened(**JSON)
+        worker.enqueue_request(Request(URL + "now"))
+        assert urls(worker) == [URL + "now"]
+        for member in (left, harmful):
+            assert holders_of(client, key, member) == {f"{{{key}:queue}}:dead-letter"}
+        assert not (tmp_path / "made").exists()
+        assert worker.stats.get_value("bloomfilter/dead_letters") == 2
+        assert "is a pickle of another serialiser, which this one never reads" in caplog.text
+        client.zrem(f"{{{key}:queue}}:dead-letter", harmful)
+    assert urls(opened()) == [URL + "before"]
+
+
+def test_request_that_cannot_be_json(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that cannot be JSON is told of with what in it cannot be, and counted; the others are crawled."""
+    scheduler = opened(**JSON)
+    item: dict[str, Any] = {"item": {"price": 1j}}
+    assert not scheduler.enqueue_request(Request(URL + "bad", meta=item))
+    assert scheduler.enqueue_request(Request(URL + "good"))
+    assert urls(scheduler) == [URL + "good"]
+    assert scheduler.stats.get_value("scheduler/unserializable") == 1
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "/bad> cannot be serialised and is not crawled: ValueError: meta['item']['price']: a complex cannot" in told

@@ -1,0 +1,343 @@
+"""Requests as JSON: what comes back is what it was, what could not is refused, and what is foreign does nothing."""
+
+import collections
+import enum
+import json
+import math
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request, Spider
+from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
+from scrapy.linkextractors import LinkExtractor
+from scrapy.utils.request import request_from_dict
+
+from scrapy_bloom.serializers.json import dumps, loads
+from tests.support.make_directory import MakesDirectory
+
+URL = "https://shop.test/"
+
+
+class Code(enum.IntEnum):
+    FINE = 200
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Marked(Request):
+    """A request of a user's, with something of its own."""
+
+    attributes = (*Request.attributes, "mark")
+
+    def __init__(self, *args: Any, mark: object = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.mark = mark
+
+
+class Chatty(Request):
+    """A request that says more of itself than it takes."""
+
+    def to_dict(self, *, spider: Spider | None = None) -> dict[str, Any]:
+        return {**super().to_dict(spider=spider), "extra": 1}
+
+
+class ShopSpider(Spider):
+    name = "shop"
+
+    def parse_item(self, response: object) -> None:
+        """Take an item."""
+
+    def failed(self, failure: object) -> None:
+        """Take a failure."""
+
+
+def exactly(value: Any) -> object:
+    """Return a value with its types, all of which compare; a set in one order, a dict in its own."""
+    if isinstance(value, dict):
+        return type(value), [(exactly(key), exactly(each)) for key, each in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [exactly(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return type(value), sorted((exactly(each) for each in value), key=repr)
+    # Minus zero is another float, and one that is not a number is like itself.
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+def request_with(value: object) -> dict[str, Any]:
+    """The dict of a request that has a value in its meta."""
+    return Request(URL, meta={"it": value}).to_dict()
+
+
+def text_with(**parts: object) -> str:
+    """JSON of a request with further parts, as anybody can write it."""
+    return json.dumps({"url": URL, **parts})
+
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=2**62),
+    st.integers(max_value=-(2**62)),
+    st.floats(),
+    # With halves of characters, which hypothesis leaves out otherwise.
+    st.text(st.characters()),
+    st.text(st.characters(categories=["Cs"])),
+    st.binary(),
+    st.sampled_from(["$bytes", "$dict", "$", "", "\ud800\udc00", "a\udc00\ud800\udc00"]),
+)
+HASHABLE = st.recursive(PLAIN, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.sets(HASHABLE, max_size=3),
+        st.frozensets(HASHABLE, max_size=3),
+        st.dictionaries(HASHABLE, inner, max_size=3),
+        st.dictionaries(st.sampled_from(["$bytes", "$dict", "$tuple", "$int"]), inner, max_size=2),
+        st.dictionaries(st.binary(), st.lists(st.binary(), max_size=2), max_size=2),
+    ),
+    max_leaves=12,
+)
+
+
+@given(meta=st.dictionaries(HASHABLE, VALUES, max_size=3), cb_kwargs=st.dictionaries(st.text(), VALUES, max_size=3))
+def test_values_come_back(meta: dict[Any, Any], cb_kwargs: dict[str, Any]) -> None:
+    """All that meta and cb_kwargs can hold comes back exactly, from bytes and from text, and is the same JSON again."""
+    request = Request(URL, meta=meta, cb_kwargs=cb_kwargs).to_dict()
+    stored = dumps(request)
+    assert stored.isascii()
+    assert exactly(loads(stored)) == exactly(loads(stored.decode())) == exactly(request)
+    assert dumps(loads(stored)) == stored
+
+
+@given(
+    headers=st.dictionaries(st.binary(min_size=1), st.lists(st.binary(), max_size=3)),
+    body=st.binary(),
+    cookies=st.dictionaries(st.text(), st.text()) | st.lists(st.dictionaries(st.text(), st.text() | st.booleans())),
+    priority=st.integers(),
+    flags=st.lists(st.text()),
+)
+def test_parts_come_back(headers: Any, body: bytes, cookies: Any, priority: int, flags: list[str]) -> None:
+    """The parts of a request come back as they were, and make the request that it was."""
+    request = Request(
+        URL,
+        method="PUT",
+        headers=headers,
+        body=body,
+        cookies=cookies,
+        encoding="latin-1",
+        priority=priority,
+        dont_filter=True,
+        flags=flags,
+    ).to_dict()
+    assert exactly(loads(dumps(request))) == exactly(request)
+    assert exactly(request_from_dict(loads(dumps(request))).to_dict()) == exactly(request)
+
+
+LARGE = {"positive": 2**20_000, "negative": -(2**20_000), "first": 2**63, "last": -(2**63), "plain": 2**63 - 1}
+
+
+@pytest.mark.parametrize("which", LARGE)
+def test_numbers_of_any_size(which: str) -> None:
+    """A number comes back however many digits it has."""
+    there = loads(dumps(request_with(LARGE[which])))["meta"]["it"]
+    assert (type(there), there == LARGE[which]) == (int, True)
+
+
+SIMILAR: dict[str, object] = {
+    "halves in a key": {"\ud800\udc00": 1},
+    "halves that are no pair": {"\udc00\ud800": "\udc00"},
+    "headers with tuples": {b"a": (b"b",)},
+    "headers with bytes": {b"a": b"bc"},
+    "headers with text": {b"a": ["b"]},
+    "headers with bytes that are no ASCII": {b"a": [b"\xff"]},
+    "names with text": {"a": [b"b"]},
+    "headers and another": {b"a": [b"b"], "c": []},
+    "true and one": [True, 1, 1.0, {True: 0}, {1: 0}],
+    "one name of a tag": {"$bytes": "a"},
+    "names of tags": {"$bytes": "a", "$tuple": []},
+    "a name of none": {"$": {"$$": None}},
+}
+
+
+@pytest.mark.parametrize("what", SIMILAR)
+def test_values_that_look_alike(what: str) -> None:
+    """A value that looks like another one, as JSON or before, comes back as itself."""
+    assert exactly(loads(dumps(request_with(SIMILAR[what])))["meta"]["it"]) == exactly(SIMILAR[what])
+
+
+KINDS: dict[str, Callable[[], Request]] = {
+    "Request": lambda: Request(URL),
+    "FormRequest": lambda: FormRequest(URL, formdata={"a": "b"}),
+    "JsonRequest": lambda: JsonRequest(URL, data={"a": 1}, dumps_kwargs={"indent": 2, "separators": (",", ":")}),
+    "XmlRpcRequest": lambda: XmlRpcRequest(URL, params=("a",), methodname="do"),
+    "a user's": lambda: Marked(URL, mark=(b"\xff", {1: 2})),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_requests(kind: str) -> None:
+    """A request comes back with its class, its callbacks and what its class adds."""
+    spider = ShopSpider()
+    request = KINDS[kind]().replace(callback=spider.parse_item, errback=spider.failed)
+    there = request_from_dict(loads(dumps(request.to_dict(spider=spider))), spider=spider)
+    assert type(there) is type(request)
+    assert exactly(there.to_dict(spider=spider)) == exactly(request.to_dict(spider=spider))
+    assert (there.callback, there.errback) == (spider.parse_item, spider.failed)
+
+
+def test_same_bytes_in_each_process() -> None:
+    """The same request is the same member of the queue, whatever the order of a set is in a process."""
+    program = (
+        "from scrapy import Request; from scrapy_bloom.serializers.json import dumps; import sys;"
+        f"sys.stdout.buffer.write(dumps(Request({URL!r}, meta={{'it': set('abcdef') | {{1, (2,)}}}}).to_dict()))"
+    )
+    seeds = [{"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)} for seed in ("1", "2")]
+    first, second = (subprocess.check_output([sys.executable, "-c", program], env=seed) for seed in seeds)
+    assert first == second
+
+
+def test_link_text() -> None:
+    """The text of a link, which CrawlSpider puts into meta, is lxml's and comes back as plain text."""
+    (link,) = LinkExtractor().extract_links(HtmlResponse(URL, body=b"<a href='/x'>There</a>"))
+    assert type(link.text) is not str
+    assert exactly(loads(dumps(request_with(link.text)))["meta"]["it"]) == (str, "There")
+
+
+REFUSED: dict[str, tuple[object, str]] = {
+    "an object": (object(), r"meta\['it'\]: an object cannot"),
+    "deep": ({"a": [1, (2, {"b": 1j})]}, r"meta\['it'\]\['a'\]\[1\]\[1\]\['b'\]: a complex cannot"),
+    "IntEnum": (Code.FINE, r"meta\['it'\]: a tests.unit.test_json_serializer.Code cannot"),
+    "StrEnum": ([Colour.RED], r"meta\['it'\]\[0\]: a tests.unit.test_json_serializer.Colour cannot"),
+    "str": (Text("a"), r"meta\['it'\]: a tests.unit.test_json_serializer.Text cannot"),
+    "namedtuple": (Point(1), r"meta\['it'\]: a tests.unit.test_json_serializer.Point cannot"),
+    "OrderedDict": (collections.OrderedDict(a=1), r"meta\['it'\]: a collections.OrderedDict cannot"),
+    "defaultdict": (collections.defaultdict(list), r"meta\['it'\]: a collections.defaultdict cannot"),
+    "bytearray": (bytearray(b"a"), r"meta\['it'\]: a bytearray cannot"),
+    "a key": ({(1, Code.FINE): 2}, r"a key of meta\['it'\]\[1\]: a tests.unit.test_json_serializer.Code cannot"),
+    "an element": ({Code.FINE}, r"an element of meta\['it'\]: a tests.unit.test_json_serializer.Code cannot"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_could_not_come_back(what: str) -> None:
+    """A value that would come back as something else is refused, with its type, its place, and what to put there."""
+    value, part = REFUSED[what]
+    with pytest.raises(ValueError, match=f"^{part} come back from JSON as what it is; put there .* str, bytes"):
+        dumps(request_with(value))
+
+
+def test_what_contains_itself() -> None:
+    """A value that contains itself, or nests too deeply, is refused; so is foreign JSON that nests too deeply."""
+    itself: list[Any] = []
+    itself.append({"a": itself})
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (itself, deep):
+        with pytest.raises(ValueError, match=r"^meta\['it'\]\S*: nests deeper than 100 levels, or contains itself"):
+            dumps(request_with(value))
+    with pytest.raises(ValueError, match="none that this serialiser has made: RecursionError"):
+        loads('{"url":' + "[" * 100_000)
+
+
+def test_deepest() -> None:
+    """A value that nests as deeply as is allowed comes back: a dict takes most of a reader's stack."""
+    value: Any = math.inf
+    for _ in range(98):
+        value = {(): value}
+    assert exactly(loads(dumps(request_with(value)))["meta"]["it"]) == exactly(value)
+    with pytest.raises(ValueError, match="nests deeper than 100 levels"):
+        dumps(request_with({(): value}))
+
+
+FOREIGN: dict[str, tuple[str | bytes, str]] = {
+    "nothing": (b"", "JSONDecodeError"),
+    "no JSON": (b"not a request", "JSONDecodeError"),
+    "no text": ('{"url":"é"}'.encode(), "UnicodeDecodeError"),
+    "a list": ("[]", "a request is a dict"),
+    "no URL": ("{}", "a request is a dict"),
+    "a URL that is none": ('{"url":{"$bytes":"a"}}', "a request is a dict"),
+    "an unknown key": (text_with(extra=1), "'extra': Request takes nothing of this name"),
+    "a function": (text_with(_class="os.system"), r"_class = 'os.system': must be a subclass of scrapy.Request"),
+    "another class": (text_with(_class="subprocess.Popen"), "_class = 'subprocess.Popen': must be"),
+    "a class that offers itself": (text_with(_class="scrapy_bloom.BloomScheduler"), "_class = .*: must be"),
+    "a module that is not imported": (text_with(_class="this.Request"), "imported already; import it where"),
+    "a class without a module": (text_with(_class="Request"), "_class = 'Request': must be"),
+    "a class that is no text": (text_with(_class=["a"]), "_class = .*: must be"),
+    "another class's attribute": (text_with(mark=1), "'mark': Request takes nothing of this name"),
+    "Python's own": (text_with(callback="__init__"), "callback = '__init__': must be the name of a method"),
+    "a path": (text_with(errback="crawler.stop"), "errback = 'crawler.stop': must be the name of a method"),
+    "a callback that is no text": (text_with(callback=1), "callback = 1: must be the name of a method"),
+    "an unknown tag": (text_with(meta={"$object": "os.system"}), "there is no '\\$object'"),
+    "a tag of another type": (text_with(meta={"$bytes": 1}), "'\\$bytes' has a int in it"),
+    "bytes that are none": (text_with(meta={"$bytes": "é"}), "UnicodeEncodeError"),
+    "base64 that is none": (text_with(meta={"$base64": "%"}), "Error"),
+    "a float that is none": (text_with(meta={"$float": "1"}), "KeyError"),
+    "an int that is none": (text_with(meta={"$int": "g"}), "invalid literal"),
+    "an unhashable key": (text_with(meta={"$dict": [[[], 1]]}), "unhashable"),
+    "an unhashable element": (text_with(meta={"$set": [[]]}), "unhashable"),
+    "pairs that are none": (text_with(meta={"$dict": [1]}), "TypeError"),
+    "headers that are none": (text_with(headers={"$headers": [[1]]}), "AttributeError"),
+    "headers without a name": (text_with(headers={"$headers": [[]]}), "ValueError"),
+    "a number that is none": ('{"url":NaN}', "NaN is no JSON"),
+    "a number that is too long": ('{"url":' + "1" * 10_000 + "}", "Exceeds the limit"),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_foreign(what: str) -> None:
+    """Text that was not made here is one error that says so, and imports nothing."""
+    data, part = FOREIGN[what]
+    imported = set(sys.modules)
+    with pytest.raises(ValueError, match=f"(?s)^SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json': .*{part}"):
+        loads(data)
+    assert set(sys.modules) == imported
+
+
+@given(st.binary() | st.text())
+def test_anything_is_refused(data: bytes | str) -> None:
+    """Whatever stands in the queue, there is one kind of error."""
+    with pytest.raises(ValueError, match=r"^SCHEDULER_SERIALIZER"):
+        loads(data)
+
+
+def test_pickle_is_not_executed(tmp_path: Path) -> None:
+    """A pickle is refused as what it is, and nothing in it runs, as it would in a worker that reads pickles."""
+    stored = pickle.dumps({"url": URL, "meta": MakesDirectory(tmp_path / "made")}, protocol=-1)
+    with pytest.raises(ValueError, match="is a pickle of another serialiser, which this one never reads"):
+        loads(stored)
+    assert not (tmp_path / "made").exists()
+    pickle.loads(stored)  # noqa: S301  # the control
+    assert (tmp_path / "made").exists()
+
+
+def test_what_loads_would_refuse_is_not_written() -> None:
+    """A request of which `loads` would make nothing is refused when it is written: its spider is told of it."""
+
+    class Hidden(Request):
+        """A class that nobody can name."""
+
+    with pytest.raises(ValueError, match=r"Hidden': must be a subclass of scrapy\.Request at the top of a module"):
+        dumps(Hidden(URL).to_dict())
+    with pytest.raises(ValueError, match=r"^'extra': Chatty takes nothing of this name; add it to its `attributes`"):
+        dumps(Chatty(URL).to_dict())
