@@ -8,11 +8,13 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter.info import FilterInfo, LayerInfo
 
 if TYPE_CHECKING:
+    from scrapy_bloom.addon import Addon
     from scrapy_bloom.dupefilter import BloomRFPDupeFilter
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
 
 __all__ = [
+    "Addon",
     "BloomError",
     "BloomFilter",
     "BloomRFPDupeFilter",
@@ -31,6 +33,7 @@ __all__ = [
 
 
 _WITH_SCRAPY = {
+    "Addon": "scrapy_bloom.addon",
     "BloomRFPDupeFilter": "scrapy_bloom.dupefilter",
     "BloomScheduler": "scrapy_bloom.scheduler",
     "RedisCrawlSpider": "scrapy_bloom.spiders",

@@ -39,11 +39,19 @@ class FilterKey:
     @classmethod
     def of_spider(cls, spider: Spider) -> Self:
         """Return the key under scrapy-redis's Scheduler and its subclasses."""
-        settings = spider.settings
+        return cls.for_workers(spider.settings, spider.name)
+
+    @classmethod
+    def for_workers(cls, settings: BaseSettings, spider: str) -> Self:
+        """Return the key that all workers of the spider of a name share.
+
+        Raises:
+            ConfigError: a key is not allowed, or the filter and the queue have the same.
+        """
         template = settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
-        name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider.name)
+        name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider)
         queue = settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY
-        _refuse_common_keys(name, queue_name(queue, spider.name))
+        _refuse_common_keys(name, queue_name(queue, spider))
         return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"))
 
     @classmethod

@@ -48,6 +48,12 @@ def tell_at_exit(text: str) -> None:
         _commands.append(command)
 
 
+def running_command() -> str | None:
+    """Return the name of the `scrapy` command that this code is called by, or None for another program."""
+    command = _running_command()
+    return None if command is None else type(command).__module__.rpartition(".")[2]
+
+
 def _withdraw() -> None:
     """Take back what was to be told: whoever caught the error has made the crawl start after all."""
     atexit.unregister(_print)

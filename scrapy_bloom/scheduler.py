@@ -110,7 +110,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             ConfigError: a setting is not allowed, or another part does not work with this scheduler.
             UnavailableError: Redis was away for BLOOMFILTER_RETRY_TIMEOUT seconds.
         """
-        _refuse_unfit(settings)
+        cls.check_settings(settings)
         config = BloomSettings.from_settings(settings)
         parent = super().from_settings
         # What cannot work is told of before it is used.
@@ -121,6 +121,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._config = config
         self._batch_size = min(config.batch_size, _LARGEST_BATCH)
         return self
+
+    @classmethod
+    def check_settings(cls, settings: BaseSettings) -> None:
+        """Make sure that the other parts of a crawl work with this one, before there is a connection.
+
+        Args:
+            settings: those of a crawl.
+
+        Raises:
+            ConfigError: one does not.
+        """
+        _refuse_unfit(settings)
 
     def __len__(self) -> int:
         """Return how many requests wait: in the queue, in this process, and taken ahead.

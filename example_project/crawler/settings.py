@@ -5,8 +5,8 @@ import os
 BOT_NAME = "crawler"
 SPIDER_MODULES = ["crawler.spiders"]
 
-SCHEDULER = "scrapy_bloom.BloomScheduler"
-DUPEFILTER_CLASS = "scrapy_bloom.BloomRFPDupeFilter"
+# It sets SCHEDULER and DUPEFILTER_CLASS.
+ADDONS = {"scrapy_bloom.Addon": 500}
 # How many different URLs the crawl is expected to meet, and the share of them that it may miss when it has.
 BLOOMFILTER_CAPACITY = 1_000_000
 BLOOMFILTER_ERROR_RATE = 1e-6

@@ -29,7 +29,7 @@ SHORT_SENTENCES = ("scrapy_bloom", "devtools/prose.py")
 MODULES = sorted(module.name for module in pkgutil.walk_packages(scrapy_bloom.__path__, "scrapy_bloom."))
 CLASSES = [*(getattr(scrapy_bloom, name) for name in sorted(scrapy_bloom.__all__)), BloomSettings]
 # Scrapy builds these and calls their methods: the example is the settings that ask for it, and stands at the class.
-CALLED_BY_SCRAPY = {"BloomRFPDupeFilter", "BloomScheduler", "LeasedStartUrls"}
+CALLED_BY_SCRAPY = {"Addon", "BloomRFPDupeFilter", "BloomScheduler", "LeasedStartUrls"}
 
 
 def of_this_package(thing: object) -> bool:

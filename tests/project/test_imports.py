@@ -15,13 +15,14 @@ LEVELS = (
     {"_filter_key", "filter"},
     {"monitoring", "settings"},
     {"_intake", "dupefilter"},
-    {"scheduler", "spiders"},
+    {"addon", "scheduler", "spiders"},
 )
 # Which third-party packages may be imported where; every other module has the standard library alone.
 OUTSIDE = {
     "_engine": {"scrapy", "twisted"},
     "_filter_key": {"scrapy", "scrapy_redis"},
     "_intake": {"scrapy", "scrapy_redis"},
+    "addon": {"scrapy", "scrapy_redis"},
     "connection": {"scrapy", "scrapy_redis"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "filter.hashing": {"mmh3"},

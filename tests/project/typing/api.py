@@ -10,10 +10,12 @@ from typing import assert_type
 import redis
 from redis.cluster import RedisCluster
 from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
 import scrapy_bloom
 from scrapy_bloom import (
+    Addon,
     BloomError,
     BloomFilter,
     BloomRFPDupeFilter,
@@ -73,6 +75,12 @@ def scheduler_of_a_crawl(settings: BaseSettings, spider: Spider) -> Request | No
     scheduler.open(spider)
     assert_type(scheduler.enqueue_request(Request("https://example.com/")), bool)
     return scheduler.next_request()
+
+
+def addon_of_a_crawl(crawler: Crawler, settings: BaseSettings) -> None:
+    addon = Addon.from_crawler(crawler)
+    assert_type(addon, Addon)
+    assert_type(addon.update_settings(settings), None)
 
 
 class OwnDupeFilter(BloomRFPDupeFilter):

@@ -1,0 +1,62 @@
+"""Scrapy's commands in a project that has the add-on and nothing else of this package in its settings."""
+
+from pathlib import Path
+
+import pytest
+
+from devtools.site import serving
+from tests.crawls import test_refused_start as refused
+from tests.support.pages import tree
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.crawl
+
+ADDONS: refused.Settings = {"ADDONS": {"scrapy_bloom.Addon": 500}, "TELNETCONSOLE_ENABLED": False}
+COMMANDS = {
+    "list": ((), "refused"),
+    "fetch": (("--nolog",), "<a href="),
+    "shell": (("--nolog", "-c", "response.status"), "200"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(command: str, tmp_path: Path) -> None:
+    """A command that is no crawl does what it does without this package, and asks no Redis."""
+    options, part = COMMANDS[command]
+    settings = {**ADDONS, "REDIS_URL": "redis://127.0.0.1:1", "SPIDER_MODULES": "spider"}
+    (tmp_path / "project.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    with serving(tree(3)) as site:
+        urls = () if command == "list" else (site.url,)
+        ended = refused.run(tmp_path, "-m", "scrapy", command, *urls, *options, project="project")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert part in ended.stdout
+
+
+REFUSALS: dict[str, tuple[refused.Settings, str]] = {
+    "a setting": ({"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = 0"),
+    "common keys": ({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, "SCHEDULER_QUEUE_KEY = 'refused:dupefilter' and"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_last_line(what: str, tmp_path: Path) -> None:
+    """The last line names what was refused, before there are any extensions or an engine."""
+    settings, part = REFUSALS[what]
+    settings = {**ADDONS, "REDIS_URL": "redis://127.0.0.1:1", "SPIDER_MODULES": "spider", **settings}
+    ended = refused.in_a_project(tmp_path, settings)
+    refused.assert_refused(ended, part)
+    assert "Enabled extensions" not in ended.stderr
+
+
+def test_without_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The add-on works from the command line, too, where its setting is text."""
+    settings = refused.stored_settings(valkey, key, "") | {
+        "RETRY_ENABLED": False,
+        "ADDONS": '{"scrapy_bloom.Addon": 1}',
+    }
+    for name in ("SCHEDULER", "DUPEFILTER_CLASS"):
+        del settings[name]
+    ended = refused.with_runspider(tmp_path, settings)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "SCHEDULER = 'scrapy_bloom.BloomScheduler' was set" in ended.stderr
+    assert "This worker is " in ended.stderr

@@ -1,0 +1,142 @@
+"""The add-on: what it sets, what it leaves and says of it, and what it refuses before there is an engine."""
+
+import logging
+
+import pytest
+from scrapy import Spider
+from scrapy.settings import Settings
+
+from scrapy_bloom import Addon, BloomRFPDupeFilter, BloomScheduler, ConfigError
+from tests.support import crawling
+from tests.support.in_process import ShopSpider, start
+from tests.support.scenario import Kind
+
+ADDONS: Kind = {"ADDONS": {"scrapy_bloom.Addon": 500}}
+OURS: Kind = {"DUPEFILTER_CLASS": crawling.BLOOM, "SCHEDULER": "scrapy_bloom.BloomScheduler"}
+STOCK_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
+
+
+class OwnDupeFilter(BloomRFPDupeFilter):
+    """A user's."""
+
+
+class OwnScheduler(BloomScheduler):
+    """A user's."""
+
+
+class ChoosingSpider(ShopSpider):
+    """A spider that chooses for itself."""
+
+    custom_settings = {"SCHEDULER": crawling.REDIS_SCHEDULER}  # noqa: RUF012  # as Scrapy has it
+
+
+@pytest.fixture(autouse=True)
+def levels(caplog: pytest.LogCaptureFixture) -> None:
+    """Keep the whole log."""
+    caplog.set_level(logging.INFO)
+
+
+def begun(settings: Kind, spidercls: type[Spider] = ShopSpider) -> Kind:
+    """Return the two settings of a real crawler with the add-on, when its settings are complete."""
+    complete = start({**ADDONS, **settings}, spidercls=spidercls).settings
+    return {name: complete[name] for name in OURS}
+
+
+def told(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+    """Return what the add-on has logged at a level."""
+    records = [record for record in caplog.records if record.name == "scrapy_bloom.addon"]
+    return [record.getMessage() for record in records if record.levelno == level]
+
+
+def test_nothing_is_set(caplog: pytest.LogCaptureFixture) -> None:
+    """Without other settings both classes are ours, which one line says; another one recommends JSON."""
+    assert begun({}) == OURS
+    what, hint = told(caplog)
+    assert what.endswith(": " + ", ".join(f"{name} = {value!r} was set" for name, value in OURS.items()))
+    assert "SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json'" in hint
+    assert told(caplog, logging.WARNING) == []
+
+
+@pytest.mark.parametrize("serializer", ["scrapy_bloom.serializers.json", "scrapy_redis.picklecompat"])
+def test_serializer_is_set(serializer: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is recommended to who has chosen."""
+    begun({"SCHEDULER_SERIALIZER": serializer})
+    assert len(told(caplog)) == 1
+
+
+FOUND: dict[str, tuple[Kind, str]] = {
+    "scrapy-redis's scheduler": ({"SCHEDULER": crawling.REDIS_SCHEDULER}, "a worker held that is killed is lost"),
+    "Scrapy's scheduler": ({"SCHEDULER": crawling.OWN_SCHEDULER}, "each process has a queue of its own"),
+    "a scheduler of the user's": ({"SCHEDULER": f"{__name__}.OwnScheduler"}, "OwnScheduler' was found"),
+    "a filter of the user's": ({"DUPEFILTER_CLASS": f"{__name__}.OwnDupeFilter"}, "OwnDupeFilter' was found, SCHE"),
+    "the same": (dict(OURS), "BloomRFPDupeFilter' was found, SCHEDULER = 'scrapy_bloom.BloomScheduler' was found"),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_settings_that_are_found(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A class that the user has set stays, and the log says what it means where it is not ours."""
+    settings, part = FOUND[what]
+    assert begun(settings) == {**OURS, **settings}
+    line = told(caplog)[0]
+    assert part in line
+    assert all(f"{value!r} was found" in line for value in settings.values())
+    assert (". " in line) == ("'s scheduler" in what)
+    assert told(caplog, logging.WARNING) == []
+    # Scrapy's own scheduler has another way to the disk.
+    assert len(told(caplog)) == (1 if what == "Scrapy's scheduler" else 2)
+
+
+def test_spider_has_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    """A class that a spider has chosen stays like one that its project has."""
+    assert begun({}, ChoosingSpider) == {**OURS, "SCHEDULER": crawling.REDIS_SCHEDULER}
+    assert f"SCHEDULER = '{crawling.REDIS_SCHEDULER}' was found" in told(caplog)[0]
+
+
+def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    """Beside a filter of another package nothing is set, since our scheduler needs ours; one warning says so."""
+    settings: Kind = {"DUPEFILTER_CLASS": STOCK_FILTER}
+    assert begun(settings)["DUPEFILTER_CLASS"] == STOCK_FILTER
+    assert begun(settings)["SCHEDULER"] == crawling.OWN_SCHEDULER
+    assert told(caplog) == []
+    warning = told(caplog, logging.WARNING)[0]
+    assert warning.startswith(f"scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r}")
+    assert "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter'" in warning
+
+
+@pytest.mark.parametrize("priority", ["command", "addon"])
+def test_others_have_chosen(priority: str) -> None:
+    """A class that a command of Scrapy or another add-on has set stays, too."""
+    settings = Settings()
+    settings.set("SCHEDULER", crawling.REDIS_SCHEDULER, priority)
+    Addon.from_crawler(start({})).update_settings(settings)
+    assert {name: settings[name] for name in OURS} == {**OURS, "SCHEDULER": crawling.REDIS_SCHEDULER}
+
+
+REFUSED: dict[str, tuple[Kind, str]] = {
+    "a value": ({"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = 0"),
+    "a name": ({"BLOOMFILTER_CAPACTIY": 1}, "BLOOMFILTER_CAPACTIY = 1"),
+    "a queue": ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}, "SCHEDULER_QUEUE_CLASS = "),
+    "a filter": ({"DUPEFILTER_CLASS": STOCK_FILTER, "SCHEDULER": OURS["SCHEDULER"]}, "DUPEFILTER_CLASS = "),
+    "a key": ({"SCHEDULER_QUEUE_KEY": "100%"}, "SCHEDULER_QUEUE_KEY = '100%'"),
+    "the same key": ({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, "SCHEDULER_QUEUE_KEY = 'shop:dupefilter' and"),
+    "the same key, scrapy-redis": (
+        {"SCHEDULER_DUPEFILTER_KEY": "%(spider)s:requests", "SCHEDULER": crawling.REDIS_SCHEDULER},
+        "SCHEDULER_QUEUE_KEY = 'shop:requests' and",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    """Settings that the engine would stumble over are refused before there is one, and without any connection."""
+    settings, part = REFUSED[what]
+    with pytest.raises(ConfigError) as raised:
+        begun({"REDIS_URL": "redis://127.0.0.1:1", **settings})
+    assert str(raised.value).startswith(part)
+
+
+def test_settings_that_do_not_count() -> None:
+    """Settings of a part that this crawl does not have are not looked at."""
+    begun({"SCHEDULER": crawling.OWN_SCHEDULER, "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"})
+    begun({"DUPEFILTER_CLASS": STOCK_FILTER, "BLOOMFILTER_BIT": 30})
