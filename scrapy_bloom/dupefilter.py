@@ -143,6 +143,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
         self._report.start()
         if crawler is not None:
+            for fetches in (signals.request_reached_downloader, signals.response_received):
+                crawler.signals.connect(self._report.note_fetch, fetches)
             crawler.signals.connect(self._report.finish, signals.spider_closed)
             crawler.signals.connect(self._filter.rest, signals.spider_idle)
             crawler.signals.connect(self._filter.close, signals.spider_closed)
@@ -184,6 +186,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """Show what the filter did, where there is a crawl to show it."""
         if self._report is not None:
             self._report.update()
+
+    def note_workers(self, *, is_alone: bool) -> None:
+        """Note whether the worker of this process is the only one of its queue; the report at the end depends on it.
+
+        Args:
+            is_alone: True if no other worker is registered now.
+        """
+        if self._report is not None:
+            self._report.note_workers(is_alone=is_alone)
 
     def request_fingerprint(self, request: Request) -> str:
         """Return a request's fingerprint: scrapy-redis's, or that of the REQUEST_FINGERPRINTER_CLASS that was set.

@@ -444,6 +444,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 )
             # The filter may have been cleared with the queue, and another worker fill a new one.
             self.df.filter.forget_cached()
+        if answer.workers:
+            self.df.note_workers(is_alone=answer.workers.keys() <= {self._worker.name})
         if isinstance(operation, Leave):
             self._tell_of_the_rest(operation, answer)
 

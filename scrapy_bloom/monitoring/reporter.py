@@ -30,6 +30,10 @@ class CrawlReporter:
         self._next = 0.0
         self._info = bloom.info()
         self._is_current = True
+        # It tells a filter that is done with from one that others fill meanwhile.
+        self._found = self._info.estimated_count if bloom.is_open else None
+        self._has_fetched = False
+        self._is_alone: bool | None = None
 
     def start(self) -> None:
         """Say what was opened."""
@@ -58,6 +62,14 @@ class CrawlReporter:
         self._unpublished += 1
         self.update()
 
+    def note_fetch(self) -> None:
+        """Note that this process fetches something; stats may be counted by nobody."""
+        self._has_fetched = True
+
+    def note_workers(self, *, is_alone: bool) -> None:
+        """Note whether this worker was just the only one of its queue; without a word of it, nobody knows."""
+        self._is_alone = is_alone and self._is_alone is not False
+
     def update(self) -> None:
         """Show what the process does, a few times a second: a stats collector takes longer than a repeat does."""
         now = time.monotonic()
@@ -85,14 +97,16 @@ class CrawlReporter:
             logger.warning("How full the filter at %r is cannot be told: %s", self._filter.key, cause)
         self._publish(self._info)
 
-    def finish(self) -> None:
-        """Say what the filter did in this crawl."""
+    def finish(self, reason: str = "") -> None:
+        """Say what the filter did in this crawl, which has ended for a reason."""
         self.refresh()
         self._show()
         counters = self._filter.counters
         missed = as_expected_pages(counters.expected_false_positives)
         # A program that asks the dupefilter itself need not say what it drops.
         repeats = max(self._dropped, counters.cache_hits)
+        if reason == "finished" and repeats and not counters.added and not self._has_fetched:
+            self._tell_of_nothing_fetched(repeats)
         logger.info(
             "The Bloom filter at %r took %s new requests of this process and dropped %s repeats, %s of them "
             "without asking Redis; that took %s round trips, and %s may have been missed. %s",
@@ -115,6 +129,25 @@ class CrawlReporter:
                 missed,
                 self._info.capacity,
             )
+
+    def _tell_of_nothing_fetched(self, repeats: int) -> None:
+        """Say that all requests of this process were known, unless others are at work, or the filter goes with it.
+
+        A worker that came late to a crawl of others has nothing to do either, and its user must not flush anything.
+        Only BloomScheduler knows its other workers. Under another scheduler it is no warning, and names both reasons.
+        """
+        is_unchanged = self._filter.is_open and self._is_current and self._info.estimated_count == self._found
+        if self._is_alone is False or not is_unchanged:
+            return
+        logger.log(
+            logging.INFO if self._is_alone is None else logging.WARNING,
+            "All %s start requests that went through the filter at %r were known to it when this process began: "
+            "nothing was fetched. %s start the first worker with SCHEDULER_FLUSH_ON_START = True, or empty the filter "
+            "by `scrapy bloom clear`. To fetch them at each start, set dont_filter=True",
+            f"{repeats:,}",
+            self._filter.key,
+            "To crawl anew," if self._is_alone else "Either other workers crawl, and do it all; or, to crawl anew,",
+        )
 
     def _publish(self, shown: Any) -> None:
         if self._collector is not None:

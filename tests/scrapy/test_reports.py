@@ -107,6 +107,98 @@ def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
     assert ended.stats.get_value("dupefilter/filtered") == 45
 
 
+def again(crawler: Start, *numbers: int) -> tuple[Crawler, BloomRFPDupeFilter]:
+    """Return a crawl, and its filter, that has met some of a hundred requests that an earlier one has left."""
+    first = crawler(BLOOMFILTER_CAPACITY=1000)
+    meet(opened(first), first, *range(100))
+    ended = crawler(BLOOMFILTER_CAPACITY=1000)
+    dupefilter = opened(ended)
+    meet(dupefilter, ended, *numbers)
+    return ended, dupefilter
+
+
+def said_of_nothing(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return the levels and the texts by which a crawl says that it has fetched nothing."""
+    records = [(record.levelname, record.getMessage()) for record in caplog.records]
+    return [(level, text) for level, text in records if "nothing was fetched" in text]
+
+
+@pytest.mark.parametrize(("is_alone", "level"), [(True, "WARNING"), (None, "INFO")])
+def test_nothing_fetched(
+    is_alone: bool | None, level: str, crawler: Start, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A crawl whose requests were all known says so, and warns where it knows that nobody else is at work."""
+    ended, dupefilter = again(crawler, 1, 2, 2)
+    if is_alone:
+        dupefilter.note_workers(is_alone=True)
+    end(ended, caplog)
+    ((said, text),) = said_of_nothing(caplog)
+    assert said == level
+    assert text.startswith(f"All 3 start requests that went through the filter at {key!r} were known to it")
+
+
+Meet = Callable[[Crawler, BloomRFPDupeFilter], object]
+
+
+def others_add(_: Crawler, dupefilter: BloomRFPDupeFilter) -> None:
+    """Another process fills the filter meanwhile."""
+    BloomFilter(dupefilter.server, dupefilter.key, capacity=1000, fingerprint="scrapy-redis").add_many(["a", "b", "c"])
+
+
+def others_were_there(_: Crawler, dupefilter: BloomRFPDupeFilter) -> None:
+    """Another worker was seen, and has ended since."""
+    for is_alone in (True, False, True):
+        dupefilter.note_workers(is_alone=is_alone)
+
+
+def fetches(crawler: Crawler, _: BloomRFPDupeFilter) -> None:
+    """A request reaches the downloader."""
+    crawler.signals.send_catch_log(signals.request_reached_downloader, request=None, spider=crawler.spider)
+
+
+def has_a_copy(crawler: Crawler, _: BloomRFPDupeFilter) -> None:
+    """A response comes from a cache."""
+    crawler.signals.send_catch_log(signals.response_received, response=None, request=None, spider=crawler.spider)
+
+
+BUSY: dict[str, Meet] = {
+    "something is new": lambda crawler, dupefilter: meet(dupefilter, crawler, 100),
+    "something is fetched": fetches,
+    "something is cached": has_a_copy,
+    "others add": others_add,
+    "others were there": others_were_there,
+    "the filter is deleted": lambda _, dupefilter: dupefilter.clear(),
+}
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_something_happened(what: str, crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl in which anything has happened, to it or to its filter, says nothing of the kind."""
+    ended, dupefilter = again(crawler, 1, 2)
+    BUSY[what](ended, dupefilter)
+    end(ended, caplog)
+    assert said_of_nothing(caplog) == []
+
+
+def test_nothing_was_asked_for(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl that met nothing, or was stopped, or began with a filter that is new, says nothing of the kind."""
+    unused, _ = again(crawler)
+    end(unused, caplog)
+    stopped, _ = again(crawler, 1)
+    stopped.signals.send_catch_log(signals.spider_closed, spider=stopped.spider, reason="shutdown")
+    assert said_of_nothing(caplog) == []
+
+
+def test_filter_was_new(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that begins with the first of a crawl says nothing of the kind: no earlier one has left any."""
+    first, second = (crawler(BLOOMFILTER_CAPACITY=1000) for _ in range(2))
+    filters = [opened(first), opened(second)]
+    meet(filters[0], first, 1)
+    meet(filters[1], second, 1)
+    end(second, caplog)
+    assert said_of_nothing(caplog) == []
+
+
 def test_too_full(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A filter that holds more than it can ends with a warning: how wrong it is, and how many pages that cost."""
     ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, BLOOMFILTER_EXPANSION=0)

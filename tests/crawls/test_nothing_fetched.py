@@ -1,0 +1,63 @@
+"""Starts of which a filter that was kept knows all requests: nothing is fetched, and the log says why."""
+
+from pathlib import Path
+
+import pytest
+
+from devtools.waiting import until
+from tests.support.pages import tree
+from tests.support.scenario import FILTER_ALONE, OURS, Kind, assert_ended_well, complaints_in, scene
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.crawl
+
+KEPT: Kind = {"SCHEDULER_PERSIST": True}
+KINDS: dict[str, tuple[Kind, str]] = {
+    "BloomScheduler": (OURS, "WARNING"),
+    # It does not know its workers.
+    "scrapy-redis's": (FILTER_ALONE, "INFO"),
+}
+NOTHING = "nothing was fetched"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A complete crawl that is started again says that it fetches nothing, and how to begin anew, which is true."""
+    settings, level = KINDS[kind]
+    with scene(tree(4), tmp_path, valkey.url, key) as played:
+        first = played.crawl({**settings, **KEPT}, "first")
+        again = played.crawl({**settings, **KEPT}, "again", STATS_CLASS="scrapy.statscollectors.DummyStatsCollector")
+        assert played.twice == 0
+        anew = played.crawl({**settings, **KEPT}, "anew", SCHEDULER_FLUSH_ON_START=True)
+        assert played.twice == 4
+    assert_ended_well(first, anew)
+    (line,) = [line for line in again.log.splitlines() if NOTHING in line]
+    assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
+    assert "SCHEDULER_FLUSH_ON_START = True" in line
+    assert "`scrapy bloom clear`" in line
+    assert "dont_filter=True" in line
+    assert ("Either other workers crawl" in line) == (level == "INFO")
+    assert NOTHING not in first.log + anew.log
+    assert complaints_in(again.log) == ([line] if level == "WARNING" else [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_worker_that_comes_late(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker that finds nothing to do beside one that does it all warns of nothing: the filter is in use."""
+    settings, _ = KINDS[kind]
+    with scene(tree(1), tmp_path, valkey.url, key) as played:
+
+        def start_late(_: str) -> None:
+            late = played.start("late", {**settings, **KEPT})
+            # With BloomScheduler it does not end before the other.
+            until(lambda: "idle and waits for others" in late.log or late.has_ended(0))
+
+        played.site.on["/"] = start_late
+        first = played.crawl({**settings, **KEPT}, "first")
+        ended = played.workers[1].wait()
+    assert len(first.fetched) == 1
+    assert ended.fetched == []
+    assert_ended_well(first, ended)
+    assert complaints_in(first.log + ended.log) == []
+    if settings is OURS:
+        assert NOTHING not in ended.log
