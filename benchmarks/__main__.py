@@ -30,6 +30,7 @@ from benchmarks.suites import (
     distance,
     growth,
     hashing,
+    importing,
     memory,
     promise,
     repeats,
@@ -51,6 +52,7 @@ PARTS: dict[str, ModuleType] = {
     "promise": promise,
     "hashing": hashing,
     "serializers": serializers,
+    "importing": importing,
 }
 
 

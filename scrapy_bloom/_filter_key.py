@@ -50,8 +50,7 @@ class FilterKey:
         """
         template = settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
         name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider)
-        queue = settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY
-        _refuse_common_keys(name, queue_name(queue, spider))
+        _refuse_common_keys(name, queue_of(settings, spider))
         return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"))
 
     @classmethod
@@ -102,6 +101,11 @@ class FilterKey:
             self.name,
             Path(str(self.jobdir), _jobdir.KEY_FILE),
         )
+
+
+def queue_of(settings: BaseSettings, spider: str) -> str:
+    """Return the key that scrapy-redis's queue has for the spider of this name."""
+    return queue_name(settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY, spider)
 
 
 def _unique_key() -> str:

@@ -41,7 +41,8 @@ def tell_at_exit(text: str) -> None:
     The text alone is kept: an error holds on to the frames that it came through, and to what these hold.
     """
     command = _running_command()
-    if command is not None:
+    # One that never makes a crawl says by itself what is wrong.
+    if command is not None and getattr(command, "requires_crawler_process", True):
         command.exitcode = _EXIT_CODE
         atexit.unregister(_print)
         atexit.register(_print, " ".join(text.splitlines()))

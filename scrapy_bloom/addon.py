@@ -74,7 +74,9 @@ class Addon:
         has_set.append(filters and _set(settings, "SCHEDULER"))
         scheduler = load_object(settings["SCHEDULER"])
         _tell(settings, dict(zip(_OURS, has_set, strict=True)), scheduler, filters=filters)
-        _check(settings, scheduler, self._crawler.spidercls.name, filters=filters)
+        # A class may leave its name to its spiders.
+        spider = getattr(self._crawler.spider or self._crawler.spidercls, "name", "spider")
+        _check(settings, scheduler, spider, filters=filters)
 
 
 def _tell(settings: BaseSettings, has_set: dict[str, bool], scheduler: Any, *, filters: bool) -> None:

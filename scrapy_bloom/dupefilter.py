@@ -6,6 +6,7 @@ It sees settings and requests, and never a bit.
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 from scrapy import Request, Spider, signals
@@ -21,6 +22,7 @@ from scrapy_bloom._last_line import tell_at_exit, told_at_exit
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
@@ -80,7 +82,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                     "REQUEST_FINGERPRINTER_CLASS",
                     self.key,
                     opened.parameters.fingerprint,
-                    self._fingerprint_scheme(),
+                    self.fingerprint_scheme(),
                 )
 
     @classmethod
@@ -128,16 +130,31 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return cls._build(settings, FilterKey.of_settings(settings), None)
 
     @classmethod
-    def _build(cls, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> Self:
+    def unopened(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
+        """Build it with its settings and fingerprints, and send nothing to Redis yet.
+
+        Args:
+            settings: those of a crawl.
+            key: the name of the filter's key.
+            crawler: the crawl, or None.
+
+        Returns:
+            A dupefilter that opens its filter at the first use.
+        """
         config = BloomSettings.from_settings(settings)
-        self = cls(connect(settings), key=key.name, debug=settings.getbool("DUPEFILTER_DEBUG"))
+        self = cls(connect(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
         self.config = config
-        self.persist = key.persists
-        self._jobdir = key.jobdir
         self._crawler = crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
         self.fingerprint_of = self._choose_fingerprints()
-        parameters = config.parameters()
+        return self
+
+    @classmethod
+    def _build(cls, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> Self:
+        self = cls.unopened(settings, key.name, crawler)
+        self.persist = key.persists
+        self._jobdir = key.jobdir
+        parameters = self.parameters()
         warn_about_memory_policy(self.server, key.name, parameters.memory_bytes, expires=bool(parameters.ttl))
         self._filter = self._open_at(key, flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
         self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
@@ -284,7 +301,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return bloom
 
     def _open(self, flush: bool) -> BloomFilter:
-        scheme = self._fingerprint_scheme()
+        scheme = self.fingerprint_scheme()
         return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
 
     def _choose_fingerprints(self) -> Callable[[Request], bytes]:
@@ -303,8 +320,20 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """Return whether a subclass, or somebody who set it, has another `request_fingerprint` than this class."""
         return "request_fingerprint" in vars(self) or type(self).request_fingerprint is not _OURS
 
-    def _fingerprint_scheme(self) -> str:
-        """Return the name of the fingerprints, as it is stored: it must not change under a filter."""
+    def parameters(self) -> FilterParameters:
+        """Choose what the workers of the filter must agree on, by the settings and the fingerprints.
+
+        Returns:
+            The parameters that a filter of this crawl has.
+        """
+        return replace(self.config.parameters(), fingerprint=self.fingerprint_scheme())
+
+    def fingerprint_scheme(self) -> str:
+        """Name the scheme of the fingerprints, as it is stored: it must not change under a filter.
+
+        Returns:
+            `scrapy-redis`, or the full name of the class or the method that makes them.
+        """
         chosen = vars(self).get("request_fingerprint")
         if chosen is not None:
             named = chosen if hasattr(chosen, "__qualname__") else type(chosen)

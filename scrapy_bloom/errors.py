@@ -65,8 +65,8 @@ class UnavailableError(BloomError):
         self.timeout = timeout
         self.cause = cause
         super().__init__(
-            f"BLOOMFILTER_RETRY_TIMEOUT = {timeout:g}: Redis has been away for longer ({cause}); bring it back, or set "
-            "a longer time"
+            f"BLOOMFILTER_RETRY_TIMEOUT = {timeout:g}: Redis has been away for longer ({cause}); check REDIS_URL, "
+            "bring it back, or set a longer time"
         )
 
     def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str]]:

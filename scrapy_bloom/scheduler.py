@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,22 +25,22 @@ from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _engine
+from scrapy_bloom._delivery import Delivery
 from scrapy_bloom._last_line import told_at_exit
 from scrapy_bloom.connection import connect, hiding_credentials, with_socket_timeouts
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
-from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, RECOVERED, UNSERIALIZABLE
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.keys import QueueKeys, queue_name
-from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Flush, Leave, Operation, Said
+from scrapy_bloom.queue.operations import Ending, Exchange, Flush, Operation
 from scrapy_bloom.queue.overflow import Overflow
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
-from scrapy_bloom.queue.worker import AskFilter, FilterOperation, Phase, QueueWorker, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.worker import AskFilter, FilterOperation, Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.failures import FAULTS, describe, was_not_executed
+from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, disable_client_retries, retry_until
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ _TICK_SECONDS = 0.25
 _IDLE_SECONDS = (0.1, 0.6)
 # Unreadable requests whose errors are logged in full.
 _TRACEBACKS = 3
+# A server stores scores as floats.
+_LARGEST_SCORE = sys.float_info.max
 # scrapy-redis's own stats.
 _ENQUEUED, _DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
 
@@ -169,6 +172,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._spool = Spool(self._requests.keys.queue, job_dir(spider.settings))
         self._overflow = Overflow(self._spool)
         retry_until(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
+        self._delivery = Delivery(self._worker, self._requests, self.df)
         # Also where joining fails: the worker may be registered by then, and `close` takes it out.
         self._has_joined = True
         self._heartbeats.start()
@@ -213,7 +217,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return False
         if fingerprint is None:
             self._count(_ENQUEUED)
-        entry = OutboxEntry(member, -request.priority, fingerprint, request=request)
+        entry = OutboxEntry(member, _score(request), fingerprint, request=request)
         if not self._overflow.put(entry, len(self._worker.outbox)):
             self._worker.offer(entry)
         if len(self._worker.outbox) >= self._batch_size:
@@ -328,7 +332,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Join, at the start; a worker that closes the queue is waited for."""
         has_told = False
         while self._worker.phase is not Phase.WORKING:
-            retry_until(self._carry_out_next, self._config.retry_timeout)
+            retry_until(self._delivery.carry_out_next, self._config.retry_timeout)
             if self._worker.phase is Phase.JOINING:
                 if not has_told:
                     has_told = True
@@ -388,7 +392,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Carry out what the worker does next, and return it."""
         if self._breaker.is_open or self._has_ended:
             raise RedisAwayError
-        operation, repeats = self._call(lambda: self._carry_out_next(want))
+        operation, repeats = self._call(lambda: self._delivery.carry_out_next(want))
         if self._worker.phase is Phase.JOINING and operation is not None:
             # Another worker closes the queue.
             self._wakeup.set(_IDLE_SECONDS[0])
@@ -405,75 +409,17 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         for receipt in self._worker.take_receipts():
             self._tell(receipt.call)
 
-    def _carry_out_next(self, want: int = 0) -> tuple[Operation | FilterOperation | None, Sequence[OutboxEntry]]:
-        """Carry out what the worker does next; return it, and the repeats that it found.
-
-        Nothing comes between a reply and the worker that could fail.
-        """
-        operation = self._worker.next_operation(want)
-        repeats: Sequence[OutboxEntry] = ()
-        try:
-            match operation:
-                case None:
-                    pass
-                case AskFilter():
-                    repeats = self._worker.answer(operation, self._ask(operation.entries))
-                case UseFilter():
-                    self.df.filter.add_user(self._requests.keys.queue)
-                    self._worker.reply(operation, Answer(Said.OK))
-                case ReleaseFilter():
-                    self.df.release(self._requests.keys.queue)
-                    self._worker.reply(operation, Answer(Said.OK))
-                case _:
-                    self._carry_out(operation)
-        except (BloomError, *FAULTS) as error:
-            if operation is not None and not was_not_executed(error):
-                self._worker.lose(operation)
-            raise
-        return operation, repeats
-
-    def _carry_out(self, operation: Operation) -> None:
-        answer = self._requests.execute(operation)
-        self._worker.reply(operation, answer)
-        if answer.said in (Said.EXPIRED, Said.LATE):
-            if not self._worker.is_leaving:
-                logger.warning(
-                    "This worker is not registered with the queue %r any more: others have taken it for dead, or Redis "
-                    "has lost its data. It joins again with what it has, some of which may be fetched twice",
-                    self._requests.keys.queue,
-                )
-            # The filter may have been cleared with the queue, and another worker fill a new one.
-            self.df.filter.forget_cached()
-        if answer.workers:
-            self.df.note_workers(is_alone=answer.workers.keys() <= {self._worker.name})
-        if isinstance(operation, Leave):
-            self._tell_of_the_rest(operation, answer)
-
-    def _ask(self, entries: Sequence[OutboxEntry]) -> list[bool]:
-        """Return of each entry whether it is new to the filter, which remembers it now."""
-        self.df.filter.mark_ambiguous(entry.fingerprint or b"" for entry in entries if entry.is_unsure)
-        return self.df.filter.add_many([entry.fingerprint or b"" for entry in entries])  # type: ignore[no-any-return]
-
     def _shut_down(self, ending: Ending) -> None:
         """Give back and deliver everything, and leave; go on with that where an attempt before has failed."""
         if not self._worker.is_leaving:
             self._worker.stop()
             self._note_finished()
             while not self._has_ended and self._worker.phase is not Phase.JOINING and self._has_news():
-                self._tell_of_delivery(*self._carry_out_next())
+                self._tell_of_delivery(*self._delivery.carry_out_next())
                 self._note_finished()
             self._worker.leave(ending)
         while self._worker.phase is not Phase.GONE:
-            self._carry_out_next()
-
-    def _tell_of_the_rest(self, leave: Leave, answer: Answer) -> None:
-        """Warn of requests that are deleted now, since the crawl was stopped, and of those that nobody can read."""
-        if answer.said is Said.LAST and leave.ending is Ending.STOPPED and answer.waiting:
-            warn_of_deleted_requests(answer.waiting, self._requests.keys.queue)
-        if answer.said is Said.LEFT and leave.ending is Ending.KEEP and answer.waiting:
-            logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self._requests.keys.queue)
-        if answer.dead:
-            warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)
+            self._delivery.carry_out_next()
 
     def _keep_undelivered(self) -> None:
         undelivered = self._worker.undelivered()
@@ -499,7 +445,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             while self._worker.has_news:
                 # Others may have taken it for dead meanwhile.
                 self._join()
-                retry_until(self._carry_out_next, self._config.retry_timeout)
+                retry_until(self._delivery.carry_out_next, self._config.retry_timeout)
             logger.info("%d requests that could not be delivered before are queued, from %s", len(entries), path)
 
     def _is_waiting(self, fingerprint: bytes) -> bool:
@@ -615,6 +561,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             tell()
         except Exception:  # a collector of the user's may keep its stats anywhere
             logger.debug("A stats collector failed", exc_info=True)
+
+
+def _score(request: Request) -> float:
+    """Return the score of a request in the queue: the lowest goes first, and none is beyond what a server can store."""
+    return max(min(-request.priority, _LARGEST_SCORE), -_LARGEST_SCORE)
 
 
 def _refuse_unfit(settings: BaseSettings) -> None:

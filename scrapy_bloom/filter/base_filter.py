@@ -16,7 +16,7 @@ from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.info import Counters, FilterInfo
 from scrapy_bloom.filter.layers import LayerStack
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.filter.steps import Steps, carry_out
 from scrapy_bloom.storage.base import Operation, Results, Store
 
 T = TypeVar("T")
@@ -30,8 +30,11 @@ class BaseBloomFilter:
     """A Bloom filter over a store, for one thread; `BloomFilter` and `MemoryBloomFilter` are the ones to use.
 
     Opening it stores its parameters, and the first addition makes room for its bits. `events` are told of what happens
-    to it; `monotonic` gives seconds that never go back.
+    to it; `monotonic` gives seconds that never go back. A filter that is not filled yet is refused, except by those who
+    fill it.
     """
+
+    _fills = False
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class BaseBloomFilter:
             raise ConfigError(f"key_of = {key_of!r}: must be another filter, whose key this one takes")
         hash_key = None if key_of is None else key_of._hash_key()
         self._stack = LayerStack(self.key, parameters, monotonic)
-        self._steps = Admission(self._stack, events or LoggedEvents(), self._cache.clear, hash_key)
+        self._steps = Admission(self._stack, events or LoggedEvents(), self._cache.clear, hash_key, fills=self._fills)
         if flush:
             self.clear()
         self._run(self._steps.verify())
@@ -142,12 +145,11 @@ class BaseBloomFilter:
         if any(self._cache.get(item) for item in marked):
             self._cache.clear()
 
-    def add_many(self, items: Sequence[Item], first: Sequence[Operation] = ()) -> list[bool]:
+    def add_many(self, items: Sequence[Item]) -> list[bool]:
         """Add items in one batch, in as few round trips as possible.
 
         Args:
             items: bytes or texts. Of equal ones in a batch only the first can be new.
-            first: operations that are carried out before the filter's own, in the same round trip.
 
         Returns:
             For each item whether it is new, as `add` says it.
@@ -165,7 +167,7 @@ class BaseBloomFilter:
         unknown = {item: None for item in batch if not self._cache.get(item)}
         self.counters.cache_hits += len(batch) - len(unknown)
         try:
-            new = self._add(list(unknown), first)
+            new = self._add(list(unknown))
             answers = []
             for item in batch:
                 answers.append(item in new)
@@ -310,12 +312,12 @@ class BaseBloomFilter:
         if self._stack.needs_rotation:
             self._run(self._steps.rotate())
 
-    def _add(self, unknown: list[bytes], first: Sequence[Operation] = ()) -> set[bytes]:
+    def _add(self, unknown: list[bytes]) -> set[bytes]:
         if not unknown:
             return set()
         if self._stack.credits.is_idle:
             self._give_back(keep=len(unknown))
-        new, ambiguous = self._run(membership.add(self._steps, unknown, self._ambiguous), first)
+        new, ambiguous = self._run(membership.add(self._steps, unknown, self._ambiguous))
         self._ambiguous.difference_update(unknown)
         for item in unknown:
             self._cache.put(item, True)
@@ -341,18 +343,13 @@ class BaseBloomFilter:
     def _hash_key(self) -> int:
         return self._run(self._steps.hash_key())
 
-    def _run(self, steps: Steps[T], first: Sequence[Operation] = ()) -> T:
-        """Carry out steps over the store, `first` with the first of them."""
-        results: Results | None = None
-        while True:
-            try:
-                operations = steps.send(results)  # type: ignore[arg-type]  # the first thing sent to a generator is None
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
-            results = self._store.execute([*first, *operations] if first else operations)
-            del results[: len(first)]
-            first = ()
-            self.counters.round_trips += 1
+    def _run(self, steps: Steps[T]) -> T:
+        return carry_out(steps, self._execute)
+
+    def _execute(self, operations: Sequence[Operation]) -> Results:
+        results = self._store.execute(operations)
+        self.counters.round_trips += 1
+        return results
 
 
 def _as_item(item: Item) -> bytes:

@@ -17,13 +17,18 @@ def describe(lifecycle: Lifecycle) -> Steps[FilterInfo]:
     Of a filter to which nothing was added yet, it is what the first addition will make.
     """
     yield from lifecycle.rotate()
+    return (yield from describe_layers(lifecycle.parameters, lifecycle.stack.layers))
+
+
+def describe_layers(parameters: FilterParameters, layers: Sequence[Layer]) -> Steps[FilterInfo]:
+    """Return how large and how full a filter of these layers is; without any, what the first addition will make."""
     by_layer = []
-    for layer in lifecycle.stack.layers:
+    for layer in layers:
         samples = sampling.samples(layer)
         by_layer.append(_describe_layer(layer, sampling.fill(samples, (yield samples))))
     if not by_layer:
-        by_layer = [_describe_layer(lifecycle.parameters.first_layer(lifecycle.key, NO_IDENTITY, 0, 0.0), 0.0)]
-    return _sum_up(lifecycle.parameters, by_layer)
+        by_layer = [_describe_layer(parameters.first_layer("", NO_IDENTITY, 0, 0.0), 0.0)]
+    return _sum_up(parameters, by_layer)
 
 
 def _sum_up(parameters: FilterParameters, by_layer: Sequence[LayerInfo]) -> FilterInfo:

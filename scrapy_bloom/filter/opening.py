@@ -20,16 +20,24 @@ class Opening:
     """Steps that bring one worker's `stack` in line with what is stored of its filter.
 
     `forget` is called when answers that the process remembers become invalid. A filter that is made here takes the
-    `hash_key`, if there is one, and a stored filter must have it.
+    `hash_key`, if there is one, and a stored filter must have it. One that is not filled yet is opened by
+    whoever `fills` it.
     """
 
     def __init__(
-        self, stack: LayerStack, events: Events, forget: Callable[[], None], hash_key: int | None = None
+        self,
+        stack: LayerStack,
+        events: Events,
+        forget: Callable[[], None],
+        hash_key: int | None = None,
+        *,
+        fills: bool = False,
     ) -> None:
         self.stack = stack
         self.events = events
         self._forget = forget
         self._hash_key = hash_key
+        self._fills = fills
 
     @property
     def key(self) -> str:
@@ -83,7 +91,7 @@ class Opening:
         while True:
             snapshot: Snapshot = (yield [*first, Load(self.key)])[-1]
             first = ()
-            _reject_foreign_key(self.key, snapshot)
+            reject_foreign_key(self.key, snapshot)
             is_lost = keys.FILTER_FIELD not in snapshot.fields and self.stack.layers
             # One whose time is over has expired, and would do so again.
             if not is_lost or self.stack.is_over(snapshot.now) or not (yield from self._restore()):
@@ -92,6 +100,8 @@ class Opening:
     def _adopt_stored(self, text: str, snapshot: Snapshot) -> Steps[None]:
         """Go on with the layers of a stored filter that are alive, and delete the others."""
         identity = self._verify_stored(text)
+        if not self._fills:
+            _refuse_unfinished(self.key, snapshot)
         self.stack.text = text
         stored = stored_layers(self.key, snapshot.fields, identity.hash_key)
         self.stack.next_index = stored[-1].index + 1 if stored else 0
@@ -208,12 +218,22 @@ def _ended_fields(ended: Sequence[Layer], alive: Sequence[Layer], snapshot: Snap
     return strange + [layer.field for layer in ended]
 
 
-def _reject_foreign_key(key: str, snapshot: Snapshot) -> None:
+def _refuse_unfinished(key: str, snapshot: Snapshot) -> None:
+    by = snapshot.fields.get(keys.UNFINISHED_FIELD)
+    if by is not None:
+        raise WrongTypeError(
+            f"the filter at {key!r} is not complete: `scrapy bloom {by}` is filling it, or was stopped. Start again "
+            "when it has ended; if it was stopped, run it again first"
+        )
+
+
+def reject_foreign_key(key: str, snapshot: Snapshot) -> None:
+    """Raise a WrongTypeError where something that is no filter is at its key."""
     if snapshot.kind == "set":
         raise WrongTypeError(
-            f"the key {key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: move it in as "
-            "docs/migrate.md shows, use another SCHEDULER_DUPEFILTER_KEY, or delete it and begin anew with "
-            "SCHEDULER_FLUSH_ON_START = True"
+            f"the key {key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: move it in by "
+            "`scrapy bloom import` with the spider's name or --key, use another SCHEDULER_DUPEFILTER_KEY, or delete it "
+            "and begin anew with SCHEDULER_FLUSH_ON_START = True"
         )
     strangers = snapshot.fields and not any(keys.is_field(name) for name in snapshot.fields)
     if snapshot.kind not in ("none", "hash") or strangers:

@@ -4,7 +4,7 @@ import json
 import math
 import secrets
 from dataclasses import InitVar, asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from scrapy_bloom import _options
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
@@ -103,6 +103,22 @@ class FilterParameters:
         key = secrets.randbits(hashing.KEY_BITS) if hash_key is None else hash_key
         return json.dumps({"format": FORMAT, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
 
+    @classmethod
+    def from_json(cls, key: str, text: str) -> Self:
+        """Return the parameters of a stored filter.
+
+        Raises:
+            MismatchError: it has a newer format.
+            WrongTypeError: the text is not that of a filter.
+        """
+        try:
+            stored: dict[str, Any] = json.loads(text)
+            _refuse_newer(key, int(stored["format"]))
+            values = {name: stored[name] for name in ("capacity", "error_rate", "expansion", "ttl", "fingerprint")}
+            return cls(**values)
+        except DAMAGED:  # also a value that is not allowed
+            raise _not_a_filter(key) from None
+
     def verify_stored(self, key: str, text: str) -> Identity:
         """Return the identity of a stored filter.
 
@@ -116,12 +132,8 @@ class FilterParameters:
             # Format 1 had no key: 0 gives its positions.
             hash_key = int(stored.get("key", "0"), 16)
         except DAMAGED:
-            raise WrongTypeError(f"the key {key!r} holds a hash that is not a filter: use another key") from None
-        if written_as > FORMAT:
-            raise MismatchError(
-                f"the filter at {key!r} has format {written_as}, and this scrapy-bloom knows formats up to "
-                f"{FORMAT}: upgrade scrapy-bloom here, or use another key"
-            )
+            raise _not_a_filter(key) from None
+        _refuse_newer(key, written_as)
         differences = [
             f"{name} = {mine!r} here, {stored.get(name)!r} in the stored filter"
             for name, mine in asdict(self).items()
@@ -184,3 +196,15 @@ class FilterParameters:
     def has_expired_generation(self, layer: Layer, now: float) -> bool:
         """Return whether a layer's generation has ended."""
         return self.generation is not None and now >= layer.created + self.generation
+
+
+def _refuse_newer(key: str, written_as: int) -> None:
+    if written_as > FORMAT:
+        raise MismatchError(
+            f"the filter at {key!r} has format {written_as}, and this scrapy-bloom knows formats up to {FORMAT}: "
+            "upgrade scrapy-bloom here, or use another key"
+        )
+
+
+def _not_a_filter(key: str) -> WrongTypeError:
+    return WrongTypeError(f"the key {key!r} holds a hash that is not a filter: use another key")

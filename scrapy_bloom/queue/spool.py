@@ -59,13 +59,18 @@ class Spool:
         that is not asked for, the next start begins with the portion. A file that a worker holds is passed over.
         """
         for path in [path for place in self._places for path in sorted(place.glob(f"{self._stem}-*.jsonl"))]:
-            file = self._claim(path)
-            if file is not None:
-                with contextlib.closing(file):
-                    while entries := file.read(portion):
-                        yield path, entries
-                        file.mark_delivered()
+            for entries in self.load_file(path, portion):
+                yield path, entries
+
+    def load_file(self, path: Path, portion: int = _PORTION) -> Generator[list[OutboxEntry], None, None]:
+        """Yield what was left in a file, as `load` does."""
+        file = self._claim(path)
+        if file is not None:
+            with contextlib.closing(file):
+                while entries := file.read(portion):
+                    yield entries
                     file.mark_delivered()
+                file.mark_delivered()
 
     def _somewhere(self, make: Callable[[Path], T], or_else: str) -> T:
         """Return what is made at a path in the first place where that works."""
@@ -131,6 +136,23 @@ class Spool:
         if not isinstance(start := told.get("start"), int) or first + end != header(self._key, start):
             raise ValueError(f"does not begin as one of the format {FORMAT} does")
         return max(start, len(first + end))
+
+
+def queue_of(path: Path) -> str:
+    """Return the queue that a file's first line names.
+
+    Raises:
+        ValueError: it is no file of undelivered requests.
+        OSError: it cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file")
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_HEADER_BYTES)
+    try:
+        return str(json.loads(first)["queue"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{path} is no file of undelivered requests: its first line names no queue") from None
 
 
 def _require_trusted(status: os.stat_result) -> None:

@@ -10,7 +10,9 @@ from scrapy_bloom.storage.expiry import delete, keep_until
 from scrapy_bloom.transport.commands import Command
 
 # They run when a filter is opened, grows or rotates.
-_LOAD, _REMOVE_USER = (load_script(__package__, name) for name in ("load", "remove_user"))
+_LOAD, _REMOVE_USER, _DELETE_FIELD_BESIDE_FILTER = (
+    load_script(__package__, name) for name in ("load", "remove_user", "delete_field_beside_filter")
+)
 _SET_FIELD_IF_ABSENT, _SET_FIELD_BESIDE_FILTER, _RESTORE_FIELDS = (
     load_script(__package__, "expiry", name)
     for name in ("set_field_if_absent", "set_field_beside_filter", "restore_fields")
@@ -107,6 +109,29 @@ class Unlink(NamedTuple):
 
     def apply(self, memory: Memory) -> bool:
         return delete(memory, self.key)
+
+
+class DeleteFieldBesideFilter(NamedTuple):
+    """Delete a field of this value, if the hash is still that of `filter`. Returns whether it is gone from that one."""
+
+    key: str
+    field: str
+    value: str
+    filter: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        if fields.get(keys.FILTER_FIELD) != self.filter:
+            return False
+        if fields.get(self.field) == self.value:
+            del fields[self.field]
+        return self.field not in fields
 
 
 class SetFieldBesideFilter(NamedTuple):

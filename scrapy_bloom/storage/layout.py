@@ -33,3 +33,8 @@ def identity(header: int) -> int:
 def is_alive(identity: int) -> bool:
     """Return whether an identity is that of a filter's shard, of whatever epoch."""
     return identity >> (EPOCH_BITS + 1) == ALIVE
+
+
+def is_of(identity: int, epoch: int) -> bool:
+    """Return whether an identity is that of a shard of this epoch which is alive, sealed or not."""
+    return identity in (live(epoch), sealed(epoch))

@@ -25,12 +25,8 @@ class Client(Protocol):
 class Transport(Protocol):
     """Carries commands to a server and replies back. It never sends anything twice."""
 
-    def execute(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
-        """Send commands in their order and return their replies; raise the first error among them.
-
-        A `transaction` is all or nothing on one server. In a cluster it only keeps the order: the commands before a
-        failed one are executed, those after it are not.
-        """
+    def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in their order and return their replies; raise the first error among them."""
 
 
 def transport_for(client: Any) -> Transport:

@@ -15,6 +15,8 @@ class Command:
 
     __slots__ = ("_arguments",)
 
+    is_binary = False
+
     def __init__(self, *arguments: Argument) -> None:
         self._arguments = arguments
 
@@ -30,3 +32,11 @@ class Command:
 
     def __repr__(self) -> str:
         return f"Command{self.arguments}"
+
+
+class BinaryCommand(Command):
+    """A command whose reply is bytes, also from a client that decodes replies."""
+
+    __slots__ = ()
+
+    is_binary = True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from redis import exceptions
 
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
 # Everything that redis-py raises of a server; RedisClusterException is no RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
@@ -33,10 +34,8 @@ _TOO_MANY_CLIENTS = "max number of clients"
 
 _LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
 _PERMISSION = (
-    "allow BITFIELD, BITCOUNT, EVAL, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, HSET, HSETNX, PEXPIREAT, "
-    "SCARD, STRLEN, TIME, TYPE and UNLINK on the filter's keys, and with BloomScheduler PING, and EVAL, TIME, ZADD, "
-    "ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL and DEL on the queue's, its own one "
-    "and those that begin with it in braces"
+    f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, and with BloomScheduler {as_sentence(QUEUE_COMMANDS)} "
+    "on the queue's, its own one and those that begin with it in braces; `scrapy bloom doctor` names what is missing"
 )
 _MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
 _OLD_SERVER = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
@@ -107,6 +106,11 @@ def is_from_replica(error: Exception) -> bool:
     return _matches_any(error, _FROM_REPLICA)
 
 
+def hide_credentials(text: str) -> str:
+    """Return a text without what may be a password in a URL that it cites."""
+    return _CREDENTIALS.sub("…@", text)
+
+
 def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
     text = describe(error)
     return any(matches(error, text) for matches in cases)
@@ -121,4 +125,4 @@ def describe(error: Exception) -> str:
     if isinstance(error, BloomError):
         return str(error)
     text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0]
-    return f"{type(error).__name__}: {_CREDENTIALS.sub('…@', text)}"
+    return f"{type(error).__name__}: {hide_credentials(text)}"

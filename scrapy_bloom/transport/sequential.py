@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from redis.client import NEVER_DECODE
+
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.failures import FAULTS, is_from_replica
 from scrapy_bloom.transport.reconnecting import drop_connections
 
 
 class _Executes(Protocol):
-    def execute_command(self, *args: Any) -> Any: ...
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
 class SequentialTransport:
@@ -22,13 +24,14 @@ class SequentialTransport:
     def __init__(self, client: _Executes) -> None:
         self._client = client
 
-    def execute(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:  # noqa: ARG002  # see below
-        """Send commands one by one; none follows a failed one, which is all that a transaction has here."""
+    def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands one by one; none follows a failed one."""
         return [self._send(command) for command in commands]
 
     def _send(self, command: Command) -> Any:
+        options = {NEVER_DECODE: True} if command.is_binary else {}
         try:
-            return self._client.execute_command(*command.arguments)
+            return self._client.execute_command(*command.arguments, **options)
         except FAULTS as error:
             if is_from_replica(error):
                 drop_connections(self._client)

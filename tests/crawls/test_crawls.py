@@ -270,7 +270,7 @@ def test_set_is_refused(site: Site, run: Run, stored: Stored, scheduler: str) ->
     """A SET that scrapy-redis left is refused at the start, with what to do, and is not deleted at the end."""
     stored.client.sadd(stored.key, *range(1234))
     ended = run(SCHEDULER=scheduler)
-    assert_refused(ended, site, repr(stored.key), "docs/migrate.md", "SCHEDULER_FLUSH_ON_START")
+    assert_refused(ended, site, repr(stored.key), "scrapy bloom import", "SCHEDULER_FLUSH_ON_START")
     assert stored.client.scard(stored.key) == 1234
 
 

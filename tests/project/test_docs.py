@@ -9,6 +9,8 @@ import pytest
 
 from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom._options import ERROR_RATE, OPTIONS
+from scrapy_bloom.admin.metrics import FILTER_METRICS, QUEUE_METRICS, UP
+from scrapy_bloom.commands.bloom import ACTIONS
 from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
@@ -111,6 +113,21 @@ def test_keys() -> None:
         StartKeys("<start>").dead_letters,
     ]
     assert keys.layer_of_field(keys.layer_field(7)) == 7
+
+
+def test_actions() -> None:
+    """Every action has its row."""
+    assert {row[0].strip("`") for row in table("docs/commands.md", "How it is called")} == set(ACTIONS)
+
+
+def test_metrics() -> None:
+    """Every metric has its row, with its meaning."""
+    rows = {row[0].strip("`"): row[1] for row in table("docs/commands.md", "During a crawl")}
+    told = {name: meaning for name, (meaning, _) in {**FILTER_METRICS, **QUEUE_METRICS}.items()}
+    assert {name: meaning.lower() for name, meaning in rows.items() if name != UP} == {
+        name: meaning.lower() for name, meaning in told.items()
+    }
+    assert UP in rows
 
 
 def test_modules() -> None:

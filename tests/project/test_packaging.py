@@ -34,7 +34,7 @@ def metadata(wheel: ZipFile, file: str) -> Message:
 def test_wheel_holds_the_package_alone(wheel: ZipFile) -> None:
     """Every file of the package is in it, those that are not Python too, and nothing of the repository around it."""
     package = {path for path in (ROOT / "scrapy_bloom").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    described = {f"{INFO}/{file}" for file in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
+    described = {f"{INFO}/{file}" for file in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
     assert set(wheel.namelist()) == {f"{path.relative_to(ROOT)}" for path in package} | described
 
 
@@ -71,4 +71,5 @@ def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:
         "redis[hiredis]>=6",
         "hiredis>=3",
         "mmh3>=5",
+        "tqdm>=4.66",
     }

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,13 +15,10 @@ from typing import Any
 
 import pytest
 import redis
-from scrapy import Request
-from scrapy.settings import Settings
-from scrapy_redis.dupefilter import RFPDupeFilter
 
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom import BloomRFPDupeFilter, MismatchError
+from tests.support import command
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -177,39 +175,16 @@ def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Re
     assert stored.keys() == []
 
 
-# Moving from scrapy-redis
+# The command
 
 
-def test_a_set_moves_in(
-    own: Server, stored: redis.Redis, run: Callable[[str, dict[str, Any]], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A crawl with the settings of the page knows what scrapy-redis's SET knew, and nothing else."""
-    settings, moving, looking, deleting = blocks("migrate.md", "python")
-    fetched = [Request(f"https://example.com/{number or ''}") for number in range(3000)]
-    with own.client() as client:
-        stock = RFPDupeFilter(client, "news:dupefilter")
-        assert not any(stock.request_seen(request) for request in fetched)
-    names: dict[str, Any] = {}
-    run(moving, names)
-    run(moving, names)  # as the page says that one may
-    run(looking, names)
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 3
-    assert said[0].endswith("of 3,000 requests are in the filter")
-    assert said[2] == "True"
-    assert stored.type("news:dupefilter:set") == "set"
-    run(deleting, names)
-    assert not stored.exists("news:dupefilter:set")
-
-    of_the_page: dict[str, Any] = {}
-    exec(settings, of_the_page)  # noqa: S102  # our own documentation
-    of_the_page = {name: value for name, value in of_the_page.items() if name.isupper()}
-    of_the_page |= {"REDIS_URL": own.url, "SCHEDULER_DUPEFILTER_KEY": "news:dupefilter", "SCHEDULER_PERSIST": True}
-    ours = BloomRFPDupeFilter.from_settings(Settings(of_the_page))
-    assert all(ours.request_seen(request) for request in fetched)
-    assert not ours.request_seen(Request("https://example.com/new"))
-    with pytest.raises(MismatchError, match="capacity = 5 here, 1000000 in the stored filter"):
-        BloomRFPDupeFilter.from_settings(Settings({**of_the_page, "BLOOMFILTER_CAPACITY": 5}))
+@pytest.mark.parametrize("page", ["../README.md", *sorted(path.name for path in DOCS.glob("*.md"))])
+def test_commands(page: str) -> None:
+    """Every `scrapy bloom` of a page has an action and options that there are."""
+    for line in re.findall(r"^(?:\$ )?scrapy bloom (.*?)(?: [>|] .*)?$", (DOCS / page).read_text(), re.MULTILINE):
+        arguments = shlex.split(line, comments=True)
+        if arguments != ["--help"] and arguments[-1] != "--help":
+            command.parse(*arguments)
 
 
 # The other pages
@@ -229,22 +204,6 @@ def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
     (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in block)
     assert "Redis()" in block
     run(block.replace("Redis()", f'Redis.from_url("{PLACEHOLDER}")'), {})
-
-
-def test_emptying_by_hand(own: Server, stored: redis.Redis, run: Callable[[str, dict[str, Any]], None]) -> None:
-    """The filter goes by Python, whatever made it, and the patterns match what a crawl may have left and no more."""
-    (emptying,) = (block for block in blocks("operations.md", "python") if "flush=True" in block)
-    with own.client() as client:
-        other = {"REDIS_URL": own.url, "SCHEDULER_DUPEFILTER_KEY": "news:dupefilter", "BLOOMFILTER_CAPACITY": 5}
-        assert not BloomRFPDupeFilter.from_settings(Settings(other)).request_seen(Request("https://example.com/"))
-        assert stored.exists("news:dupefilter", "news:dupefilter:0:0") == 2
-        run(emptying, {})
-        assert client.keys() == []
-    patterns = re.findall(r"--pattern '(\S+)'", (DOCS / "operations.md").read_text())
-    left = ["news:dupefilter", "news:dupefilter:0:0", "news:requests", "news:requests:leases:x"]
-    for key in (*left, "news:start_urls", "news:items"):
-        stored.set(key, "")
-    assert sorted(key for pattern in patterns for key in stored.keys(pattern)) == left
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))

@@ -154,7 +154,7 @@ def test_last_heard(client: Any, key: str) -> None:
     def is_heard_at(operation: ops.Operation) -> None:
         begin = now()
         server.apply(operation)
-        assert begin <= last_heard(server, operation.worker) <= now() + 0.001
+        assert begin <= last_heard(server, operation.worker) <= now() + 0.005  # each is a millisecond later at least
 
     is_heard_at(ops.Join("one", "5", 0, is_new=True))
     is_heard_at(ops.Heartbeat("one"))

@@ -207,7 +207,7 @@ def test_registered_between(start: Start) -> None:
         one._transport.execute = execute  # type: ignore[method-assign]
         return found
 
-    one._transport.execute = execute_first  # type: ignore[assignment, method-assign]
+    one._transport.execute = execute_first  # type: ignore[method-assign]
     assert one.recover() == 0
     assert start.leased == 2
 

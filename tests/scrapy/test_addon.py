@@ -113,6 +113,16 @@ def test_others_have_chosen(priority: str) -> None:
     assert {name: settings[name] for name in OURS} == {**OURS, "SCHEDULER": crawling.REDIS_SCHEDULER}
 
 
+def test_spider_without_a_name() -> None:
+    """A spider that is named only when it is made has its keys checked all the same."""
+
+    class NamedLater(Spider):
+        """A spider of any name."""
+
+    with pytest.raises(ConfigError, match="must not name the same keys"):
+        begun({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, NamedLater)
+
+
 REFUSED: dict[str, tuple[Kind, str]] = {
     "a value": ({"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = 0"),
     "a name": ({"BLOOMFILTER_CAPACTIY": 1}, "BLOOMFILTER_CAPACTIY = 1"),

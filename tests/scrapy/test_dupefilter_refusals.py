@@ -47,7 +47,7 @@ def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key
     text = str(refusal.value)
     assert repr(key) in text
     assert re.search(r"1[,_]?234\b", text)
-    assert "docs/migrate.md" in text
+    assert "scrapy bloom import" in text
     assert client.scard(key) == 1234
 
 

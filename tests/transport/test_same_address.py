@@ -88,13 +88,10 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
     "wrapped, blocking pool": over(redis.BlockingConnectionPool, Wrapped),
     "a single connection": lambda port: redis.Redis("127.0.0.1", port, single_connection_client=True),
 }
-# What is sent, and whether together.
-WRITES: dict[str, tuple[Callable[[str], list[Command]], bool]] = {
-    "command": (lambda key: [Command("SET", key, "new")], False),
-    "commands": (lambda key: [Command("GET", key), Command("SET", key, "new"), Command("GET", key)], False),
-    "script": (lambda key: [Command("EVAL", SCRIPT, 1, key, "new")], False),
-    "transaction": (lambda key: [Command("SET", key, "new")], True),
-    "script in a transaction": (lambda key: [Command("EVAL", SCRIPT, 1, key, "new")], True),
+WRITES: dict[str, Callable[[str], list[Command]]] = {
+    "command": lambda key: [Command("SET", key, "new")],
+    "commands": lambda key: [Command("GET", key), Command("SET", key, "new"), Command("GET", key)],
+    "script": lambda key: [Command("EVAL", SCRIPT, 1, key, "new")],
 }
 
 
@@ -102,14 +99,14 @@ WRITES: dict[str, tuple[Callable[[str], list[Command]], bool]] = {
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_the_next_attempt_connects_anew(address: Address, key: str, kind: str, write: str) -> None:
     """A connection on which a replica answered is not used again: the second attempt reaches the new master."""
-    commands, transaction = WRITES[write][0](key), WRITES[write][1]
+    commands = WRITES[write](key)
     with contextlib.closing(CLIENTS[kind](address.port)) as client:
         ours = transport_for(client)
         ours.execute([Command("SET", key, "old")])
         address.fail_over()
         with pytest.raises(redis.RedisError):
-            ours.execute(commands, transaction=transaction)
-        ours.execute(commands, transaction=transaction)
+            ours.execute(commands)
+        ours.execute(commands)
     with address.new.client() as new:
         assert new.get(key) == b"new"
 

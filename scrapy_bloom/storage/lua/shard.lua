@@ -1,17 +1,18 @@
--- What is at KEYS[1], and what its header says; the scripts on shards begin with it.
+-- What is at a key, at KEYS[1] if none is named, and what the header at KEYS[1] says; the scripts on shards begin with it.
 -- It reads by GETRANGE: a server that is full refuses a BITFIELD, though it only reads.
 local function number(first, last)
   local bytes, n = redis.call('GETRANGE', KEYS[1], first, last), 0
   for i = 1, last - first + 1 do n = n * 256 + (string.byte(bytes, i) or 0) end
   return n
 end
-local function kind()
-  local t = redis.call('TYPE', KEYS[1])['ok']
+local function kind(name)
+  local key = name or KEYS[1]
+  local t = redis.call('TYPE', key)['ok']
   if t == 'none' then return 'absent' end
   if t ~= 'string' then return 'foreign' end
-  local h = redis.call('GETRANGE', KEYS[1], 0, 7)
+  local h = redis.call('GETRANGE', key, 0, 7)
   local first = string.byte(h, 1)
-  local is_long = redis.call('STRLEN', KEYS[1]) >= 56
+  local is_long = redis.call('STRLEN', key) >= 56
   if (first == 2 or first == 3) and string.sub(h, 7) == string.char(0, 0) and is_long then return 'shard' end
   if (first == 0 or first == 1) and not string.find(string.sub(h, 2), '[^%z]') then return 'shard' end
   return 'foreign'

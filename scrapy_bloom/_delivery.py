@@ -1,0 +1,98 @@
+"""The carrying out of what a worker of the queue does next, on the queue and on the filter."""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.operations import Answer, Ending, Leave, Operation, Said
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.worker import AskFilter, FilterOperation, QueueWorker, ReleaseFilter, UseFilter
+from scrapy_bloom.transport.failures import FAULTS, was_not_executed
+
+logger = logging.getLogger(__name__)
+
+
+class FilterHolder(Protocol):
+    """Whoever has the filter of a crawl: its dupefilter."""
+
+    @property
+    def filter(self) -> BaseBloomFilter:
+        """The filter."""
+
+    def release(self, user: str) -> None:
+        """Keep the filter for a queue no more."""
+
+    def note_workers(self, *, is_alone: bool) -> None:
+        """Note whether no other worker is registered with the queue now."""
+
+
+class Delivery:
+    """Carries out the plan of a `worker`, by one round trip each time, and tells it what became of that."""
+
+    def __init__(self, worker: QueueWorker, requests: RequestQueue, holder: FilterHolder) -> None:
+        self._worker = worker
+        self._requests = requests
+        self._holder = holder
+
+    def carry_out_next(self, want: int = 0) -> tuple[Operation | FilterOperation | None, Sequence[OutboxEntry]]:
+        """Carry out what the worker does next; return it, and the repeats that it found.
+
+        Nothing comes between a reply and the worker that could fail.
+        """
+        operation = self._worker.next_operation(want)
+        repeats: Sequence[OutboxEntry] = ()
+        try:
+            match operation:
+                case None:
+                    pass
+                case AskFilter():
+                    repeats = self._worker.answer(operation, self._ask(operation.entries))
+                case UseFilter():
+                    self._holder.filter.add_user(self._requests.keys.queue)
+                    self._worker.reply(operation, Answer(Said.OK))
+                case ReleaseFilter():
+                    self._holder.release(self._requests.keys.queue)
+                    self._worker.reply(operation, Answer(Said.OK))
+                case _:
+                    self._carry_out(operation)
+        except (BloomError, *FAULTS) as error:
+            if operation is not None and not was_not_executed(error):
+                self._worker.lose(operation)
+            raise
+        return operation, repeats
+
+    def _carry_out(self, operation: Operation) -> None:
+        answer = self._requests.execute(operation)
+        self._worker.reply(operation, answer)
+        if answer.said in (Said.EXPIRED, Said.LATE):
+            if not self._worker.is_leaving:
+                logger.warning(
+                    "This worker is not registered with the queue %r any more: others have taken it for dead, or Redis "
+                    "has lost its data. It joins again with what it has, some of which may be fetched twice",
+                    self._requests.keys.queue,
+                )
+            # The filter may have been cleared with the queue, and another worker fill a new one.
+            self._holder.filter.forget_cached()
+        if answer.workers:
+            self._holder.note_workers(is_alone=answer.workers.keys() <= {self._worker.name})
+        if isinstance(operation, Leave):
+            self._tell_of_the_rest(operation, answer)
+
+    def _ask(self, entries: Sequence[OutboxEntry]) -> list[bool]:
+        """Return of each entry whether it is new to the filter, which remembers it now."""
+        bloom = self._holder.filter
+        bloom.mark_ambiguous(entry.fingerprint or b"" for entry in entries if entry.is_unsure)
+        return bloom.add_many([entry.fingerprint or b"" for entry in entries])
+
+    def _tell_of_the_rest(self, leave: Leave, answer: Answer) -> None:
+        """Warn of requests that are deleted now, since the crawl was stopped, and of those that nobody can read."""
+        if answer.said is Said.LAST and leave.ending is Ending.STOPPED and answer.waiting:
+            warn_of_deleted_requests(answer.waiting, self._requests.keys.queue)
+        if answer.said is Said.LEFT and leave.ending is Ending.KEEP and answer.waiting:
+            logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self._requests.keys.queue)
+        if answer.dead:
+            warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)

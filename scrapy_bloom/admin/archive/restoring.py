@@ -1,0 +1,207 @@
+"""Making a filter of one that was saved in a file: it has the same hash key, and an epoch of its own.
+
+Workers refuse to open it until its bytes were compared.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scrapy_bloom.admin.archive.exporting import Advance
+from scrapy_bloom.admin.archive.saved import Saved
+from scrapy_bloom.admin.servers import Replica
+from scrapy_bloom.errors import BloomError, MismatchError, RefusedError
+from scrapy_bloom.filter.layer import Identity, Layer
+from scrapy_bloom.filter.opening import foreign_string
+from scrapy_bloom.storage import keys, layout, shards
+from scrapy_bloom.storage.base import Store
+from scrapy_bloom.storage.counters import closed, granted_of
+from scrapy_bloom.storage.fields import DeleteFieldBesideFilter, Load, RestoreFields, SetFieldBesideFilter
+from scrapy_bloom.storage.layout import HEADER_BYTES
+from scrapy_bloom.storage.pieces import ReadPiece, WritePiece
+from scrapy_bloom.storage.shards import CreateShard, Creation
+
+ACTION = "restore"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A server whose bytes are those of the file, or the `problem` for which they were not read."""
+
+    address: str
+    problem: str | None
+
+
+class Restoring:
+    """The way of a saved filter to a key of a store at which nothing is.
+
+    `now` is the server's time: layers whose time is over stay away. `advance` is told the bytes of each piece that was
+    written, and of each that was compared.
+    """
+
+    def __init__(self, store: Store, key: str, saved: Saved, now: float, advance: Advance = lambda _: None) -> None:
+        self._store = store
+        self._key = key
+        self._saved = saved
+        self._advance = advance
+        original = saved.filter
+        epoch = json.loads(original.parameters.to_json())["epoch"]
+        self._text = json.dumps({**json.loads(original.text), "epoch": epoch})
+        identity = Identity(epoch, original.identity.hash_key)
+        self._parameters = original.parameters
+        self._now = now
+        self.layers = [
+            replace(layer, key=key, identity=identity)
+            for layer in original.layers
+            if not self._parameters.has_ended(layer, now)
+        ]
+
+    @property
+    def left_out(self) -> int:
+        """Layers of the file whose time is over."""
+        return len(self._saved.filter.layers) - len(self.layers)
+
+    @property
+    def bits_bytes(self) -> int:
+        """Bytes of bits that are written."""
+        return sum(layer.size.bits // 8 for layer in self.layers)
+
+    @property
+    def granted(self) -> int:
+        """Items that the layers have given room for."""
+        return sum(granted_of(self._saved.counter(layer.index) or closed(0)) for layer in self.layers)
+
+    def write(self) -> None:
+        """Make the filter, which is not finished by that.
+
+        Raises:
+            MismatchError: somebody else made one there meanwhile, or cleared this one.
+            RefusedError: there is no room for it.
+            WrongTypeError: something foreign is where its bits should be.
+        """
+        fields = {keys.FILTER_FIELD: self._text, keys.UNFINISHED_FIELD: ACTION}
+        fields |= {layer.field: layer.to_json() for layer in self.layers}
+        expires = self._parameters.expires_at(self.layers[-1].created if self.layers else self._now)
+        making = RestoreFields(self._key, keys.FILTER_FIELD, tuple(fields.items()), expires)
+        is_made = self._store.execute([making])[0]
+        if not is_made:
+            # Unless a reply was lost and the second attempt found what the first had made.
+            self._require_ours()
+        for layer in self.layers:
+            for key in layer.shard_keys:
+                self._create(layer, key)
+        self._write_bits()
+        for layer in self.layers:
+            self._write_counter(layer)
+
+    def compare(self, store: Store) -> None:
+        """Compare the bytes of a store with those of the file.
+
+        Raises:
+            MismatchError: they are not the same.
+        """
+        places = self._places()
+        for piece in self._saved.pieces():
+            if piece.layer not in places:
+                continue
+            layer = places[piece.layer]
+            key = layer.shard_keys[piece.shard]
+            header, data = store.execute(
+                [
+                    ReadPiece(key, 0, HEADER_BYTES - 1),
+                    ReadPiece(key, piece.start, piece.start + len(piece.data) - 1),
+                ]
+            )
+            if data != piece.data or int.from_bytes(header, "big") != self._header_of(layer):
+                raise MismatchError(
+                    f"the bytes of {key!r} are not those of the file: somebody has written there meanwhile, perhaps "
+                    "workers of the filter that was there before, or the server lost some. Stop the workers, and run "
+                    "it again"
+                )
+            self._advance(len(piece.data))
+
+    def compare_replicas(self, replicas: Sequence[Replica]) -> list[Compared]:
+        """Compare the bytes of replicas, and return which of them could be read.
+
+        Raises:
+            MismatchError: those of one are not the same.
+        """
+        return [Compared(replica.address, replica.problem or self._problem_of(replica)) for replica in replicas]
+
+    def finish(self) -> None:
+        """Let workers open the filter.
+
+        Raises:
+            MismatchError: it is not there any more.
+        """
+        done = DeleteFieldBesideFilter(self._key, keys.UNFINISHED_FIELD, ACTION, self._text)
+        if not self._store.execute([done])[0]:
+            raise self._lost()
+
+    def _create(self, layer: Layer, key: str) -> None:
+        is_sealed, expires = layer != self.layers[-1], self._parameters.expires_at(layer.created)
+        creation: Creation = self._store.execute(
+            [CreateShard(key, layer.size.shard_bytes, layer.identity.epoch, is_sealed, expires)]
+        )[0]
+        if creation.outcome == shards.FOREIGN:
+            raise foreign_string(key)
+        if creation.outcome == shards.FULL:
+            raise no_room(self._key, layer.size.memory_bytes, creation.used, creation.limit)
+
+    def _write_bits(self) -> None:
+        places = self._places()
+        for piece in self._saved.pieces():
+            if piece.layer not in places:
+                continue
+            layer = places[piece.layer]
+            # A new shard is all zeros.
+            if any(piece.data):
+                write = WritePiece(layer.shard_keys[piece.shard], layer.identity.epoch, piece.start, piece.data)
+                if not self._store.execute([write])[0]:
+                    raise self._lost()
+            self._advance(len(piece.data))
+
+    def _write_counter(self, layer: Layer) -> None:
+        """Store a layer's counter: that of the newest gives more, as far as there is room, and the others do not."""
+        counter = self._saved.counter(layer.index)
+        if counter is None:
+            return
+        granted = granted_of(counter)
+        text = str(granted) if layer == self.layers[-1] else closed(granted)
+        self._store.execute([SetFieldBesideFilter(self._key, layer.credit_field, text, self._text)])
+
+    def _problem_of(self, replica: Replica) -> str | None:
+        try:
+            self.compare(replica.store)
+        except MismatchError as error:
+            raise MismatchError(f"on the replica {replica.address}: {error}") from None
+        except BloomError as error:
+            return str(error)
+        return None
+
+    def _places(self) -> dict[int, Layer]:
+        return {layer.index: layer for layer in self.layers}
+
+    def _header_of(self, layer: Layer) -> int:
+        state = layout.live if layer == self.layers[-1] else layout.sealed
+        return state(layer.identity.epoch) << layout.RESERVED_BITS
+
+    def _require_ours(self) -> None:
+        fields = self._store.execute([Load(self._key)])[0].fields
+        if fields.get(keys.FILTER_FIELD) != self._text:
+            raise self._lost()
+
+    def _lost(self) -> MismatchError:
+        return MismatchError(
+            f"somebody has cleared what was restored at {self._key!r}, or has made a filter there meanwhile: stop the "
+            "workers of that crawl, and run it again"
+        )
+
+
+def no_room(key: str, needed: int, used: int, limit: int) -> RefusedError:
+    """Return the error of a server that has no room for so many bytes of a filter."""
+    use = f"it uses {used:,} of {limit:,} bytes" if limit else "it is full"
+    return RefusedError(
+        f"Redis has no room for the filter at {key!r}, which takes {needed:,} bytes more ({use}): raise its maxmemory "
+        "or delete what it need not keep, and run it again"
+    )

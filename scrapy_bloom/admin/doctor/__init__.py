@@ -1,0 +1,1 @@
+"""The checks of `scrapy bloom doctor`: each module looks at one thing, and returns findings."""

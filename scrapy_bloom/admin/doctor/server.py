@@ -1,0 +1,101 @@
+"""A server's own settings, and what they mean for a crawl: eviction, memory, persistence, replication."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scrapy_bloom._text import as_size
+from scrapy_bloom.admin.doctor.finding import Finding, advice, loss, ok
+
+# Seconds, and bytes, by which a replica may be behind.
+_MOST_LAG = 10
+_MOST_BEHIND = 10_000_000
+
+Info = Mapping[str, Any]
+
+
+def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
+    """Return what INFO says of a node; a filter takes `memory_bytes` there, and its keys may have an expiry."""
+    return [
+        ok("server", _name(info)),
+        _eviction(info, expires=expires),
+        _memory(info, memory_bytes),
+        _persistence(info),
+        *_replication(info),
+    ]
+
+
+def _name(info: Info) -> str:
+    product = "Valkey" if "valkey_version" in info else "Redis"
+    return f"{product} {info.get('valkey_version') or info.get('redis_version', 'of an unknown version')}"
+
+
+def _eviction(info: Info, *, expires: bool) -> Finding:
+    check, policy = "eviction", str(info.get("maxmemory_policy", "unknown"))
+    if not info.get("maxmemory"):
+        return ok(check, f"nothing is evicted: no maxmemory (policy {policy})")
+    if policy.startswith("allkeys-") or (policy.startswith("volatile-") and expires):
+        why = "any key" if policy.startswith("allkeys-") else "keys with an expiry, which BLOOMFILTER_TTL sets"
+        return loss(
+            check,
+            f"maxmemory-policy is {policy}: a full server evicts {why}, and pages are fetched again",
+            "set maxmemory-policy noeviction",
+        )
+    return ok(check, f"maxmemory-policy is {policy}")
+
+
+def _memory(info: Info, memory_bytes: int) -> Finding:
+    check, limit, used = "memory", int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if limit and used + memory_bytes > limit:
+        return advice(
+            check,
+            f"maxmemory is {as_size(limit)}, {as_size(used)} are used; the filter takes {as_size(memory_bytes)} more",
+            "raise maxmemory, or set a smaller BLOOMFILTER_CAPACITY: a crawl waits where there is no room",
+        )
+    room = f"{as_size(used)} of {as_size(limit)} are used" if limit else f"{as_size(used)} are used, without a limit"
+    return ok(check, f"{room}; the filter takes {as_size(memory_bytes)} more" if memory_bytes else room)
+
+
+def _persistence(info: Info) -> Finding:
+    check = "persistence"
+    if info.get("aof_enabled"):
+        if info.get("aof_last_write_status", "ok") != "ok":
+            return loss(check, "the server cannot write its AOF", "see its log: the disk may be full")
+        return ok(check, "AOF: a restart loses a second at most, unless appendfsync says otherwise")
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return loss(check, "the server cannot write its snapshots", "see its log: the disk may be full")
+    if "rdb_last_save_time" in info and _has_snapshots(info):
+        return advice(
+            check,
+            "RDB: a restart after a crash loses what was queued and marked since the last snapshot",
+            "set appendonly yes",
+        )
+    return loss(check, "none: a restart of the server loses queue and filter", "set appendonly yes")
+
+
+def _has_snapshots(info: Info) -> bool:
+    """Return whether snapshots are made; a server that does not tell its `save` is believed to."""
+    return bool(info.get("save", True))
+
+
+def _replication(info: Info) -> list[Finding]:
+    check = "replication"
+    if info.get("role") == "slave":
+        return [loss(check, "this server is a replica, and takes no writes", "set REDIS_URL to the master")]
+    replicas = [value for name, value in info.items() if name.startswith("slave") and isinstance(value, Mapping)]
+    return [_replica(check, replica, int(info.get("master_repl_offset", 0))) for replica in replicas]
+
+
+def _replica(check: str, replica: Info, offset: int) -> Finding:
+    where = f"{replica.get('ip')}:{replica.get('port')}"
+    behind, lag = max(0, offset - int(replica.get("offset", 0))), int(replica.get("lag", 0))
+    if replica.get("state") != "online":
+        return advice(
+            check, f"the replica {where} is {replica.get('state')}", "wait until it is online, or see its log"
+        )
+    if behind > _MOST_BEHIND or lag > _MOST_LAG:
+        return advice(
+            check,
+            f"the replica {where} is {as_size(behind)} and {lag} s behind: a failover would lose that",
+            "see its network and its load",
+        )
+    return ok(check, f"the replica {where} is {as_size(behind)} behind")

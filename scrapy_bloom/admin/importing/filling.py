@@ -1,0 +1,9 @@
+"""A filter that is being filled: workers do not open it before that is done."""
+
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+
+
+class FillingFilter(BloomFilter):
+    """A `BloomFilter` for whoever fills it, with the mark that it is not complete, or without."""
+
+    _fills = True

@@ -1,0 +1,227 @@
+"""The import of a SET that scrapy-redis left, while crawlers may still add to it.
+
+1. The filter is made at a key of its own, with the mark that it is not complete. The SET gets a mark too.
+2. *Copying*: all that the SET has is added to it.
+3. The SET and the filter change places in one step. Nothing can be added to the SET any more: whoever tries gets an
+   error. No worker opens the filter yet.
+4. *Checking*: all of the SET is added once more. What came after it was copied is new then; all else is found.
+5. The marks go, and workers may open the filter.
+
+A run that was ended goes on where the state says, which stands in the filter's hash. The state names the process that
+has the import. Another that takes it over is known by that, and the first one ends. What both have added until then are
+members of the same SET. A SET that was deleted and begun anew has no mark. What was copied of the old one is thrown
+away then: the new crawl has not met it.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from scrapy_bloom.admin.importing import refusals
+from scrapy_bloom.admin.importing import scripts as sources
+from scrapy_bloom.admin.importing.filling import FillingFilter
+from scrapy_bloom.admin.importing.passes import Passes
+from scrapy_bloom.admin.importing.place import FillingPlace
+from scrapy_bloom.admin.importing.scripts import ImportScripts
+from scrapy_bloom.admin.importing.state import (
+    CHECKING,
+    COPYING,
+    START,
+    ImportKeys,
+    ImportReport,
+    ImportState,
+    Progress,
+    is_fingerprint,
+)
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.opening import foreign_string, reject_foreign_key
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import carry_out
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.storage import keys
+from scrapy_bloom.storage.fields import Load, Snapshot
+from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.retrying import RetryingStore
+
+_FIRST_MEMBERS = 1000
+_PARAMETERS = ("capacity", "error_rate", "expansion", "ttl", "fingerprint")
+
+
+class SetImport:
+    """One run of an import into the filter at `key`.
+
+    `options` are arguments of `BloomFilter`; `tuning` are those of `Passes`.
+    """
+
+    def __init__(self, client: Any, key: str, options: Mapping[str, Any], progress: Progress, **tuning: float) -> None:
+        self.at = ImportKeys.of(key)
+        refusals.refuse_other_slots(client, self.at)
+        self._client = client
+        # What a filter remembers itself it would not look up.
+        self._options = {**options, "cache_size": 0}
+        self._parameters = FilterParameters(**{name: options[name] for name in _PARAMETERS if name in options})
+        self._store = RetryingStore(RedisStore(client), options["retry_timeout"])
+        self._filling = FillingPlace(self.at.filling, self._parameters, self._store)
+        self._scripts = ImportScripts(client, options["retry_timeout"])
+        self._passes = Passes(self.at, self._scripts, progress, **tuning)  # type: ignore[arg-type]  # as they are
+
+    def run(self, *, copy_only: bool = False, delete_source: bool = False) -> ImportReport:
+        """Begin the import, or go on with it, and return what came of it.
+
+        With `copy_only` it ends before the SET and the filter change places.
+
+        Raises:
+            BloomError: there is nothing to import, or the import cannot go on; nothing is lost of the SET.
+        """
+        began = time.monotonic()
+        try:
+            if self._is_to_be_copied():
+                self._copy()
+                if copy_only:
+                    return self._report(began, self._passes.state.copied, is_finished=False)
+                self._change_places()
+            elif keys.UNFINISHED_FIELD not in self._load(self.at.key).fields:
+                return self._look_again(began, delete_source=delete_source)
+            members = self._check()
+        except refusals.GoneError:
+            self._filling.throw_away()
+            raise
+        except refusals.TakenOverError:
+            # What this one has made where the other had moved the filter away.
+            found = self._filling.begun()
+            if found is not None and found[1].owner == self._passes.state.owner:
+                self._filling.throw_away()
+            raise
+        if delete_source:
+            self._scripts.delete(self.at.aside)
+        return self._report(began, members, deleted_source=delete_source)
+
+    def _is_to_be_copied(self) -> bool:
+        """Return whether the SET is at its key; refuse what is no SET and no import."""
+        kind, aside = self._scripts.kinds(self.at.key, self.at.aside)
+        if kind == sources.SET:
+            if aside != "none":
+                raise refusals.occupied(self.at, aside)
+            return True
+        snapshot = self._load(self.at.key)
+        reject_foreign_key(self.at.key, snapshot)
+        if not snapshot.fields:
+            if self._filling.begun() is not None:
+                raise refusals.GoneError(self.at)
+            raise refusals.nothing(self.at, aside)
+        refusals.refuse_filter(self.at, snapshot.fields, aside)
+        return False
+
+    def _copy(self) -> None:
+        """Take over the import that was begun of this SET, or begin one, and copy what is left."""
+        found = self._filling.begun()
+        if found is not None and not self._mark(found[1]):
+            # It was deleted and begun anew, or this is where the run was ended that had just made the filter.
+            self._filling.throw_away()
+            found = None
+        if found is None:
+            self._require_fingerprints()
+            self._filling.make(self._passes.state)
+            found = self._filling.begun()
+            if found is None:
+                raise refusals.TakenOverError(self.at.key)
+            self._mark(found[1])
+        self._take_over(*found)
+        total = self._load(self.at.key).members - 1
+        refusals.warn_of_size(self.at.key, total, self._parameters)
+        if self._passes.state.phase == COPYING:
+            bloom = FillingFilter(self._client, self.at.filling, **self._options)
+            self._passes.copy(bloom, total)
+            bloom.close()
+
+    def _mark(self, state: ImportState) -> bool:
+        """Put the mark of an import into the SET, and return whether it was there."""
+        marked = self._scripts.mark(self.at.key, state.mark)
+        if isinstance(marked, str):
+            raise refusals.gone_while_read(self.at, self.at.key, marked)
+        return marked
+
+    def _take_over(self, found: StoredFilter, state: ImportState) -> None:
+        refusals.refuse_other_parameters(found, self._parameters)
+        self._passes.take_over(found.key, state)
+
+    def _change_places(self) -> None:
+        """Give the filter the key of the SET, however often it changes meanwhile."""
+        before = self._passes.state
+        after = replace(before, phase=CHECKING, cursor=START, run="")
+        outcome = sources.CHANGED
+        while outcome == sources.CHANGED:
+            filling = self._filling.read()
+            if filling is None:
+                raise refusals.TakenOverError(self.at.key)
+            outcome = self._scripts.change_places(self.at, before, after, filling)
+        if outcome != sources.MOVED:
+            raise self._unmoved(outcome)
+        self._passes.note_moved(after)
+
+    def _unmoved(self, outcome: str) -> BloomError:
+        """Return the error of a filter that could not take its key."""
+        if outcome == sources.GONE:
+            return refusals.GoneError(self.at)
+        if outcome == sources.TAKEN:
+            return refusals.TakenOverError(self.at.key)
+        if outcome == sources.OCCUPIED:
+            return refusals.occupied(self.at, *self._scripts.kinds(self.at.aside))
+        return foreign_string(outcome)
+
+    def _check(self) -> int:
+        """Check every member, let workers open the filter, and return how many members there are."""
+        found = self._read(self.at.key)
+        state = None if found is None else refusals.state_of(found)
+        if found is None or state is None:
+            raise refusals.TakenOverError(self.at.key)
+        self._take_over(found, state)
+        bloom = FillingFilter(self._client, self.at.key, **self._options)
+        self._passes.check(bloom, self._load(self.at.aside).members)
+        bloom.close()
+        members = self._load(self.at.aside).members
+        refusals.require_count(self.at, members, self._passes.state.checked)
+        if not self._scripts.finish(self.at.key, self._passes.state, found.fields[keys.FILTER_FIELD]):
+            raise refusals.TakenOverError(self.at.key)
+        return members
+
+    def _look_again(self, began: float, *, delete_source: bool) -> ImportReport:
+        """Look for every member once more: the filter may be another one by now."""
+        members = self._load(self.at.aside).members
+        self._passes.look(BloomFilter(self._client, self.at.key, **self._options), members)
+        refusals.require_count(self.at, members, self._passes.state.checked)
+        if delete_source:
+            self._scripts.delete(self.at.aside)
+        return self._report(began, members, deleted_source=delete_source, was_finished=True)
+
+    def _require_fingerprints(self) -> None:
+        """Refuse a SET that is no dupefilter's, by the members that are met first."""
+        members = self._scripts.scan(self.at.key, START, "", _FIRST_MEMBERS).members
+        others = [each for each in members if not is_fingerprint(each)]
+        refusals.require_fingerprints(self.at.key, others)
+
+    def _load(self, key: str) -> Snapshot:
+        snapshot: Snapshot = self._store.execute([Load(key)])[0]
+        return snapshot
+
+    def _read(self, key: str) -> StoredFilter | None:
+        return carry_out(stored.read(key), self._store.execute)
+
+    def _report(self, began: float, members: int, **outcome: bool) -> ImportReport:
+        state, seconds = self._passes.state, time.monotonic() - began
+        is_finished = outcome.get("is_finished", True)
+        return ImportReport(
+            key=self.at.key,
+            source=self.at.aside if is_finished else self.at.key,
+            members=members,
+            added=state.added,
+            already_known=max(0, members - state.added - state.caught_up),
+            caught_up=state.caught_up,
+            checked=state.checked,
+            seconds=round(seconds, 3),
+            members_a_second=round(self._passes.rate(seconds), 1),
+            **outcome,
+        )

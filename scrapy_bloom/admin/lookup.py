@@ -1,0 +1,39 @@
+"""A look at one item in a stored filter: where its bits are, and what they say. Nothing is added."""
+
+from dataclasses import dataclass
+
+from scrapy_bloom.filter.layer import Layer
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.storage import layout
+from scrapy_bloom.storage.bits import CheckBits
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of an item in one layer: the key of its shard, and whether its bits are all set there.
+
+    It is lost where the string there is not this filter's; then nothing is known of the item.
+    """
+
+    layer: int
+    key: str
+    is_seen: bool
+    is_lost: bool
+
+
+def look_up(stored: StoredFilter, item: bytes) -> Steps[list[Place]]:
+    """Return the places of an item, oldest layer first."""
+    located = [layer.locate(item) for layer in stored.layers]
+    checks = [CheckBits(key, positions, mark=False) for key, positions in located]
+    replies = (yield checks) if checks else []
+    places = []
+    for layer, check, (header, are_set) in zip(stored.layers, checks, replies, strict=True):
+        is_lost = not _is_of(layer, header)
+        places.append(Place(layer.index, check.key, are_set and not is_lost, is_lost))
+    return places
+
+
+def _is_of(layer: Layer, header: int) -> bool:
+    epoch = layer.identity.epoch
+    return layout.identity(header) in (layout.live(epoch), layout.sealed(epoch))

@@ -1,0 +1,1 @@
+"""Filters that become one."""

@@ -1,0 +1,104 @@
+"""The size that a filter will have, before there is one."""
+
+import math
+from dataclasses import dataclass
+
+from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.sizing import error_rate_at, false_positives_while_filling
+
+# Bytes that a server takes for a fingerprint in a SET of a million, by `python -m benchmarks memory`.
+SET_BYTES_A_MEMBER = 80
+COMPARED_ERROR_RATES = tuple(10.0**-exponent for exponent in range(2, 10))
+# Multiples of the capacity for which growth is told.
+_MULTIPLES = (2, 5, 10)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A filter that has met more than its capacity: its layers, bytes and error rate with so many `requests`."""
+
+    requests: int
+    layers: int
+    memory_bytes: int
+    error_rate: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of a filter that holds its capacity, and what that means for a crawl.
+
+    With a TTL it is that of all layers that live at once. A request is expected to be dropped wrongly with the sum of
+    the error rates that new ones meet.
+    """
+
+    capacity: int
+    error_rate: float
+    expansion: int
+    ttl: float | None
+    memory_bytes: int
+    bits: int
+    hashes: int
+    shards: int
+    layers: int
+    bytes_a_request: float
+    set_memory_bytes: int
+    expected_false_positives: float
+    growth: tuple[Growth, ...]
+
+
+def make_plan(parameters: FilterParameters) -> Plan:
+    """Return the plan of a filter with these parameters."""
+    layers = _generations(parameters) if parameters.ttl else _layers_for(parameters, parameters.capacity)
+    memory_bytes = sum(layer.size.memory_bytes for layer in layers)
+    return Plan(
+        capacity=parameters.capacity,
+        error_rate=parameters.error_rate,
+        expansion=parameters.expansion,
+        ttl=parameters.ttl,
+        memory_bytes=memory_bytes,
+        bits=sum(layer.size.bits for layer in layers),
+        hashes=layers[-1].size.hashes,
+        shards=sum(layer.size.shards for layer in layers),
+        layers=len(layers),
+        bytes_a_request=memory_bytes / parameters.capacity,
+        set_memory_bytes=SET_BYTES_A_MEMBER * parameters.capacity,
+        expected_false_positives=_expected_false_positives(parameters, layers),
+        growth=() if parameters.ttl else tuple(_growth(parameters, multiple) for multiple in _MULTIPLES),
+    )
+
+
+def _expected_false_positives(parameters: FilterParameters, layers: list[Layer]) -> float:
+    """Return how many new requests are dropped while a filter fills to its capacity; with a TTL, at most."""
+    if parameters.ttl:
+        return parameters.capacity * parameters.error_rate
+    return false_positives_while_filling(layers[0].size, parameters.capacity)
+
+
+def _layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:
+    """Return the layers of a filter that has met so many requests, each in turn filled to its promise."""
+    layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
+    while parameters.expansion and sum(layer.most_items for layer in layers) < requests:
+        bound = sum(layer.error_bound(layer.most_items) for layer in layers)
+        layers.append(parameters.next_layer(layers[-1], bound, 0.0))
+    return layers
+
+
+def _generations(parameters: FilterParameters) -> list[Layer]:
+    """Return the most layers that live at once where each generation meets its share of the capacity."""
+    generation = float(parameters.generation or 0)
+    layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
+    # Beyond this many every layer that is deleted makes way for an equal one.
+    for number in range(1, 4 * math.ceil(parameters.lifetime / generation)):
+        now = number * generation
+        alive = [layer for layer in layers if now < layer.created + parameters.lifetime]
+        bound = sum(layer.error_bound(layer.capacity) for layer in alive)
+        layers = [*alive, parameters.next_layer(alive[-1], bound, now)]
+    return layers
+
+
+def _growth(parameters: FilterParameters, multiple: int) -> Growth:
+    requests = multiple * parameters.capacity
+    layers = _layers_for(parameters, requests)
+    rate = parameters.error_rate if parameters.expansion else error_rate_at(layers[0].size, requests)
+    return Growth(requests, len(layers), sum(layer.size.memory_bytes for layer in layers), rate)

@@ -1,0 +1,226 @@
+"""The filter and the queue that an action is about: those of a spider of the project, or those that were named."""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.exceptions import UsageError
+from scrapy.settings import BaseSettings, Settings
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.project import inside_project
+from scrapy_redis import defaults
+from scrapy_redis.scheduler import Scheduler
+
+from scrapy_bloom import _jobdir
+from scrapy_bloom._filter_key import FilterKey, queue_of
+from scrapy_bloom.connection import connect
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.errors import ConfigError, WrongTypeError
+from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps, T, carry_out
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.queue.inspection import QueueState, inspect
+from scrapy_bloom.queue.keys import key_of
+from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.retrying import RetryingStore
+from scrapy_bloom.transport.retry import retry_until
+
+_PLACE = "the name of a spider of the project, or --key KEY"
+
+
+def add_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None:
+    """Let an action be told which filter it is about; without `spider` its name is not the first argument."""
+    if spider:
+        parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project")
+    parser.add_argument("--key", metavar="KEY", help="the key of the filter, where it is not that of a spider")
+    parser.add_argument("--queue", metavar="KEY", help="the key of the queue, where it is not that of a spider")
+    parser.add_argument("--redis-url", metavar="URL", help="the server, where it is not that of the settings")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A crawl's settings, and where its filter and its queue are.
+
+    `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings.
+    `has_spider` says that it is a spider of the project, and not only a place for keys.
+    """
+
+    crawler: Crawler
+    has_spider: bool
+    named_key: str | None = None
+    named_queue: str | None = None
+    wait: float = 0.0
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False) -> "Target":
+        """Return what options mean; with `wait`, a server that goes away is waited for as in a crawl."""
+        spider = getattr(options, "spider", None)
+        if options.redis_url:
+            settings = settings.copy()
+            settings.set("REDIS_URL", options.redis_url, priority="cmdline")
+        has_spider = spider is not None or (options.key is None and inside_project())
+        crawler = _crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
+        seconds = BloomSettings.from_settings(crawler.settings).retry_timeout if wait else 0.0
+        return cls(crawler, has_spider, options.key, options.queue, seconds)
+
+    @property
+    def settings(self) -> BaseSettings:
+        """The settings of the crawl."""
+        return self.crawler.settings
+
+    @property
+    def spider(self) -> str:
+        """The name of the spider, or an empty one."""
+        return getattr(self.crawler.spidercls, "name", None) or ""
+
+    @cached_property
+    def client(self) -> Any:
+        """A client as the crawl would have it."""
+        return connect(self.settings)
+
+    @cached_property
+    def store(self) -> RetryingStore:
+        """The store in which the filter is."""
+        return RetryingStore(RedisStore(self.client), self.wait)
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the filter."""
+        if self.named_key is not None:
+            return self.named_key
+        if not self.has_spider:
+            raise UsageError(f"give {_PLACE}", print_help=False)
+        if issubclass(load_object(self.settings["SCHEDULER"]), Scheduler):
+            return FilterKey.for_workers(self.settings, self.spider).name
+        return self._key_without_scheduler()
+
+    @property
+    def queues(self) -> list[str]:
+        """The keys of the queues that are known: the one that was named, or the spider's."""
+        if self.named_queue is not None:
+            return [self.named_queue]
+        return [queue_of(self.settings, self.spider)] if self.has_spider else []
+
+    @cached_property
+    def dupefilter(self) -> BloomRFPDupeFilter:
+        """The dupefilter that the crawl would have, without its filter; ours, where the crawl has another one."""
+        kind = load_object(self.settings["DUPEFILTER_CLASS"])
+        if not issubclass(kind, BloomRFPDupeFilter):
+            kind = BloomRFPDupeFilter
+        fingerprinter = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
+        self.crawler.request_fingerprinter = build_from_crawler(fingerprinter, self.crawler)
+        return kind.unopened(self.settings, self.key, self.crawler)  # type: ignore[no-any-return]  # load_object: Any
+
+    @property
+    def parameters(self) -> FilterParameters:
+        """The parameters that the crawl wants its filter to have."""
+        return self.dupefilter.parameters()
+
+    def carry_out(self, steps: Steps[T]) -> T:
+        """Carry out steps on the server."""
+        return carry_out(steps, self.store.execute)
+
+    def inspect_queue(self, key: str) -> QueueState:
+        """Return the state of a queue."""
+        return retry_until(lambda: inspect(self.client, key), self.wait)
+
+    def tell_of_waiting(self, queues: Iterable[str]) -> None:
+        """Say on stderr that a filter knows requests which are not fetched yet: they are in queues that stay behind."""
+        for state in map(self.inspect_queue, queues):
+            if number := state.waiting + state.leased + state.dead_letters:
+                print(
+                    f"scrapy bloom: {number:,} requests of the queue {state.key!r} are in the filter and not fetched "
+                    "yet: the queue stays where it is",
+                    file=sys.stderr,
+                )
+
+    def read(self) -> StoredFilter | None:
+        """Return the filter as it is stored, or None: there is none."""
+        return self.carry_out(stored.read(self.key))
+
+    def require(self) -> StoredFilter:
+        """Return the filter as it is stored.
+
+        Raises:
+            WrongTypeError: there is none.
+        """
+        found = self.read()
+        if found is None:
+            raise WrongTypeError(
+                f"there is no filter at {self.key!r} on {self.server}: no crawl has begun with it, or it has ended and "
+                "was cleared"
+            )
+        return found
+
+    @cached_property
+    def server(self) -> str:
+        """The server's address and database, without any password."""
+        pool = getattr(self.client, "connection_pool", None)
+        where: dict[str, Any] = getattr(pool, "connection_kwargs", {})
+        if "path" in where:
+            address = f"unix:{where['path']}"
+        elif "host" in where:
+            address = f"{where['host']}:{where.get('port', 6379)}"
+        else:
+            address = type(self.client).__name__
+        return f"{address}, database {where.get('db', 0) or 0}"
+
+    def _key_without_scheduler(self) -> str:
+        """Return the key under Scrapy's own scheduler, or under one that this package does not know."""
+        template = self.settings.get("SCHEDULER_DUPEFILTER_KEY")
+        if template:
+            return key_of("SCHEDULER_DUPEFILTER_KEY", template, self.spider)
+        jobdir = self.settings.get("JOBDIR")
+        kept = _jobdir.read_key(jobdir) if jobdir else None
+        if kept is not None:
+            return kept
+        raise ConfigError(
+            f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl of it has a filter of its own, whose key its log "
+            f"names; give that by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
+            f"{defaults.SCHEDULER_DUPEFILTER_KEY!r}"
+        )
+
+
+def require_file(options: argparse.Namespace, settings: Settings) -> None:
+    """Refuse an action that has a spider where it should have a file: whoever gives one name may forget either."""
+    if options.spider is None and str(options.file) in _spiders(settings).list():
+        raise UsageError(f"{str(options.file)!r} is a spider: give the FILE behind it", print_help=False)
+
+
+def crawl_settings(spider: str | None, settings: Settings) -> BaseSettings:
+    """Return the settings of a spider's crawl, or those of the project where none is named."""
+    names = _spiders(settings).list()
+    if spider is None and len(names) == 1:
+        (spider,) = names
+    return _crawler(_spider_class(spider, settings) if spider else Spider, settings).settings
+
+
+def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
+    """Return a crawler that is never started, with what the add-ons make of the settings."""
+    crawler = Crawler(kind, settings)
+    crawler.addons.load_settings(crawler.settings)
+    return crawler
+
+
+def _spider_class(name: str | None, settings: Settings) -> type[Spider]:
+    loader = _spiders(settings)
+    names: list[str] = loader.list()
+    if name is None and len(names) == 1:
+        (name,) = names
+    if name is None:
+        raise UsageError(f"give {_PLACE}; there are {', '.join(sorted(names)) or 'none'}", print_help=False)
+    if name not in names:
+        where = f"there are {', '.join(sorted(names))}" if names else "run it in a project, or give --key KEY"
+        raise UsageError(f"{name!r} is no spider of a project: {where}", print_help=False)
+    return loader.load(name)  # type: ignore[no-any-return]  # load_object: Any
+
+
+def _spiders(settings: Settings) -> Any:
+    return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())

@@ -1,0 +1,135 @@
+"""Delete a filter. It shows what would go, and deletes that with --yes alone.
+
+Without --yes the exit code is 1 where something would go, and 0 where there is nothing.
+"""
+
+import argparse
+from typing import Any
+
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_bloom._text import as_size
+from scrapy_bloom.admin import clearing, occupants
+from scrapy_bloom.admin.clearing import Doomed
+from scrapy_bloom.admin.importing.state import ImportKeys
+from scrapy_bloom.admin.occupants import Occupant
+from scrapy_bloom.commands import _output
+from scrapy_bloom.commands._ending import ExitCode
+from scrapy_bloom.commands._target import Target
+from scrapy_bloom.commands._target import add_options as add_target
+from scrapy_bloom.filter.info import FilterInfo
+from scrapy_bloom.queue.inspection import QueueState
+
+EXAMPLES = """\
+examples:
+  scrapy bloom clear news
+  scrapy bloom clear news --yes
+  scrapy bloom clear news --with-queue --yes
+  scrapy bloom clear --key news:dupefilter --redis-url redis://localhost:6379 --yes
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this action."""
+    add_target(parser)
+    parser.add_argument("--yes", action="store_true", help="delete what was shown")
+    parser.add_argument(
+        "--with-queue",
+        action="store_true",
+        help="delete the queue as well, with what its workers have leased, the dead letters and the list of workers",
+    )
+    _output.add_options(parser)
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Carry it out."""
+    target = Target.of(options, settings)
+    flushed = target.queues if options.with_queue else []
+    if options.with_queue and not flushed:
+        raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
+    filters = [target.key, ImportKeys.of(target.key).filling]
+    doomed = clearing.look(target.store, target.client, filters, target.queues, flushed)
+    if not options.json:
+        _tell(target, doomed)
+    if options.yes:
+        clearing.delete(target.store, target.client, doomed)
+    if not options.json and not doomed.is_nothing:
+        print("deleted" if options.yes else "nothing was deleted: --yes deletes it")
+    if options.json:
+        _output.print_json(_as_json(target, doomed, deleted=options.yes and not doomed.is_nothing))
+    return ExitCode.DONE if options.yes or doomed.is_nothing else ExitCode.NO
+
+
+def _tell(target: Target, doomed: Doomed) -> None:
+    print(f"server: {target.server}")
+    if doomed.is_nothing:
+        print(f"key: {target.key}: nothing is there")
+    for occupant, info in doomed.filters:
+        print(f"key: {occupant.key}: {_filter_text(occupant, info)}")
+    for queue in doomed.queues:
+        print(f"queue: {queue.key}: {_queue_text(queue, goes=queue.key in doomed.flushed)}")
+    if any(not worker.is_silent for queue in doomed.queues for worker in queue.workers):
+        print(
+            "warning: workers are alive: they would go on with an empty filter, and fetch pages again; stop them first"
+        )
+
+
+def _filter_text(occupant: Occupant, info: FilterInfo | None) -> str:
+    if occupant.kind == occupants.SET:
+        return f"a SET of {occupant.members:,} members, as scrapy-redis leaves it"
+    if occupant.kind == occupants.SHARDS:
+        return f"{occupant.shards} shards of a filter whose hash is gone"
+    found = occupant.filter
+    if found is None:
+        return f"a filter that cannot be read ({occupant.problem})"
+    content = "without a layer yet"
+    if info is not None:
+        content = f"{info.layers} layers, {as_size(info.memory_bytes)}, about {info.estimated_count:,} requests"
+    parts = [f"a filter, {content}"]
+    if found.unfinished:
+        parts.append(f"which `scrapy bloom {found.unfinished}` has not finished")
+    if found.users:
+        parts.append(f"kept for the queues {', '.join(found.users)}")
+    return ", ".join(parts)
+
+
+def _queue_text(queue: QueueState, *, goes: bool) -> str:
+    fate = "goes, too" if goes else "stays"
+    return (
+        f"{fate}; {queue.waiting:,} requests wait, {queue.leased:,} are leased, {queue.dead_letters:,} are dead "
+        f"letters, {len(queue.workers)} workers are registered"
+    )
+
+
+def _as_json(target: Target, doomed: Doomed, *, deleted: bool) -> dict[str, Any]:
+    return {
+        "server": target.server,
+        "key": target.key,
+        "filters": [_filter_json(occupant, info) for occupant, info in doomed.filters],
+        "queues": [
+            {
+                "key": queue.key,
+                "waiting": queue.waiting,
+                "leased": queue.leased,
+                "dead_letters": queue.dead_letters,
+                "workers": len(queue.workers),
+                "goes": queue.key in doomed.flushed,
+            }
+            for queue in doomed.queues
+        ],
+        "deleted": deleted,
+    }
+
+
+def _filter_json(occupant: Occupant, info: FilterInfo | None) -> dict[str, Any]:
+    found = occupant.filter
+    return {
+        "key": occupant.key,
+        "kind": occupant.kind,
+        "layers": info.layers if info else 0,
+        "memory_bytes": info.memory_bytes if info else 0,
+        "estimated_count": info.estimated_count if info else occupant.members,
+        "unfinished": found.unfinished if found else None,
+        "users": found.users if found else [],
+    }

@@ -1,0 +1,149 @@
+"""Move the SET that scrapy-redis left into a filter at its key, while crawlers run.
+
+The SET is copied into a filter beside it. Then both change places in one step: the filter has the key, and the SET is
+at KEY:set. What was added meanwhile is caught up, and every member is checked. Stopped at any moment, it goes on when
+it is run again.
+
+From the change of places on, workers with the old settings get an error (WRONGTYPE) for each request, which is lost for
+the crawl. To lose none, copy with --copy-only while they run, stop them, and run it again.
+"""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from scrapy import Request
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_bloom.admin.importing import files as import_files
+from scrapy_bloom.admin.importing.refusals import refuse_other_scheme
+from scrapy_bloom.admin.importing.set_import import SetImport
+from scrapy_bloom.admin.importing.state import ImportReport
+from scrapy_bloom.commands import _output, _parameters
+from scrapy_bloom.commands._ending import ExitCode
+from scrapy_bloom.commands._progress import ShownProgress
+from scrapy_bloom.commands._target import Target
+from scrapy_bloom.commands._target import add_options as add_target
+from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+
+EXAMPLES = """\
+examples:
+  scrapy bloom import news
+  scrapy bloom import news --delete-source
+  scrapy bloom import --key news:dupefilter --redis-url redis://localhost:6379 --capacity 1e8
+  scrapy bloom import news --from-file jobs/news/requests.seen
+"""
+_GO_ON = "run the same command again to go on"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this action."""
+    add_target(parser)
+    parser.add_argument("--from-file", metavar="FILE", type=Path, help="a file of fingerprints, or of URLs, one a line")
+    parser.add_argument("--copy-only", action="store_true", help="stop before the SET and the filter change places")
+    parser.add_argument("--delete-source", action="store_true", help="delete the SET when all of it was checked")
+    _output.add_options(parser)
+    _parameters.add_options(parser)
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Carry it out."""
+    target = Target.of(options, settings, wait=True)
+    arguments = _arguments(options, target)
+    progress = ShownProgress("B" if options.from_file else " members")
+    try:
+        if options.from_file:
+            report = _import_file(options.from_file, target, arguments, progress)
+        else:
+            report = _import_set(options, target, arguments, progress)
+    except KeyboardInterrupt:
+        progress.end()
+        print(f"scrapy bloom: stopped: {_GO_ON}", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except (RefusedError, UnavailableError):
+        print(f"scrapy bloom: nothing is lost: {_GO_ON}", file=sys.stderr)
+        raise
+    finally:
+        progress.end()
+    if options.json:
+        _output.print_json(_as_json(report))
+    else:
+        print(_text(report, from_file=bool(options.from_file)))
+    return ExitCode.DONE
+
+
+def _arguments(options: argparse.Namespace, target: Target) -> dict[str, Any]:
+    """Return the arguments of the filter: those of the crawl's settings, or what was given for a key."""
+    given = _parameters.given(options)
+    if given and target.has_spider:
+        raise UsageError(f"{', '.join(given)}: the spider's settings decide; set BLOOMFILTER_* there", print_help=False)
+    if options.copy_only and options.delete_source:
+        raise UsageError("--copy-only: the SET stays where it is, so that --delete-source waits", print_help=False)
+    if options.from_file and (options.copy_only or options.delete_source):
+        raise UsageError("--from-file: --copy-only and --delete-source are for a SET", print_help=False)
+    scheme = target.dupefilter.fingerprint_scheme()
+    return {**target.dupefilter.config.filter_options(), **given, "fingerprint": scheme}
+
+
+def _import_set(
+    options: argparse.Namespace, target: Target, arguments: dict[str, Any], progress: ShownProgress
+) -> ImportReport:
+    refuse_other_scheme(arguments["fingerprint"])
+    action = SetImport(target.client, target.key, arguments, progress)
+    return action.run(copy_only=options.copy_only, delete_source=options.delete_source)
+
+
+def _import_file(path: Path, target: Target, arguments: dict[str, Any], progress: ShownProgress) -> ImportReport:
+    import_files.refuse_seen_file(path, arguments["fingerprint"])
+    return import_files.import_file(
+        path,
+        lambda: BloomFilter(target.client, target.key, **arguments),
+        lambda url: target.dupefilter.fingerprint_of(Request(url)),
+        progress,
+    )
+
+
+def _as_json(report: ImportReport) -> dict[str, object]:
+    named = asdict(report)
+    del named["was_finished"], named["is_finished"]
+    return named
+
+
+def _text(report: ImportReport, *, from_file: bool) -> str:
+    if from_file:
+        return (
+            f"{report.members:,} lines of {report.source} are in the filter at {report.key!r}: {report.added:,} were "
+            f"new, {report.already_known:,} were known ({_pace(report)})."
+        )
+    if not report.is_finished:
+        return (
+            f"{report.members:,} members of the SET at {report.source!r} are copied ({_pace(report)}). Stop the "
+            "workers, and run this again without --copy-only: it catches up and puts the filter in the SET's place."
+        )
+    if report.was_finished:
+        done = (
+            f"All {report.members:,} members of the SET are in the filter at {report.key!r} already ({_pace(report)})."
+        )
+    else:
+        done = (
+            f"All {report.members:,} members are in the filter at {report.key!r}, and each was checked: "
+            f"{report.added:,} copied, {report.caught_up:,} caught up ({_pace(report)})."
+        )
+    return f"{done} {_what_next(report)}"
+
+
+def _what_next(report: ImportReport) -> str:
+    source = (
+        "The SET is deleted."
+        if report.deleted_source
+        else (f"The SET is at {report.source!r} until you delete it by --delete-source, or by UNLINK.")
+    )
+    return f"{source}\nStart the workers with scrapy-bloom: with its add-on, or its classes, and these settings."
+
+
+def _pace(report: ImportReport) -> str:
+    return f"{report.seconds:,.1f} s, {report.members_a_second:,.0f} a second"

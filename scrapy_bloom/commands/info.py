@@ -1,0 +1,142 @@
+"""Show what is stored of a crawl: its filter and each layer, its queue, and what its workers do.
+
+The exit code is 1 if there is no filter, but for --prometheus. Nothing is changed, so that a replica may be asked.
+"""
+
+import argparse
+import sys
+import time
+
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_bloom._text import as_size
+from scrapy_bloom.admin import report
+from scrapy_bloom.admin.report import FilterReport
+from scrapy_bloom.commands import _output
+from scrapy_bloom.commands._ending import ExitCode
+from scrapy_bloom.commands._target import Target
+from scrapy_bloom.commands._target import add_options as add_target
+from scrapy_bloom.errors import UnavailableError
+from scrapy_bloom.filter.info import LayerInfo
+from scrapy_bloom.queue.inspection import QueueState, WorkerState
+
+EXAMPLES = """\
+examples:
+  scrapy bloom info news
+  scrapy bloom info news --watch
+  scrapy bloom info --key news:dupefilter --redis-url redis://localhost:6379 --json
+  scrapy bloom info news --prometheus > news.prom.new && mv news.prom.new /var/lib/node_exporter/news.prom
+"""
+
+_LONGEST_WATCH = 86_400
+_CLEAR_SCREEN = "\033[H\033[2J"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this action."""
+    add_target(parser)
+    form = parser.add_mutually_exclusive_group()
+    _output.add_options(form)
+    form.add_argument("--prometheus", action="store_true", help="print the text format of Prometheus' metrics")
+    form.add_argument(
+        "--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="show it anew every 2 seconds, or so many"
+    )
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Carry it out."""
+    if options.watch is not None and not 0 < options.watch <= _LONGEST_WATCH:
+        raise UsageError(f"--watch {options.watch:g}: give seconds above 0, {_LONGEST_WATCH} at most", print_help=False)
+    target = Target.of(options, settings)
+    while options.watch is not None:
+        print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{_now(target)}", flush=True)
+        time.sleep(options.watch)
+    found, queues = _look(target)
+    if options.json:
+        _output.print_json(report.as_dict(target.server, target.key, found, queues))
+    elif options.prometheus:
+        from scrapy_bloom.admin import metrics  # noqa: PLC0415  # not everyone has its library
+
+        print(metrics.exposition(target.key, found, queues), end="")
+        # A metric says if there is a filter; what was printed is to be published in any case.
+        return ExitCode.DONE
+    else:
+        print(_told(target, found, queues))
+    return ExitCode.NO if found is None else ExitCode.DONE
+
+
+def _now(target: Target) -> str:
+    """Return what is shown now; whoever watches goes on when Redis is back."""
+    try:
+        return _told(target, *_look(target))
+    except UnavailableError as error:
+        return f"{target.key} on {target.server}\n\nRedis is away: {error.cause}"
+
+
+def _look(target: Target) -> tuple[FilterReport | None, list[QueueState]]:
+    found = target.carry_out(report.report(target.key))
+    names = dict.fromkeys([*target.queues, *(found.stored.users if found else [])])
+    return found, [target.inspect_queue(name) for name in names]
+
+
+def _told(target: Target, found: FilterReport | None, queues: list[QueueState]) -> str:
+    told = [f"{target.key} on {target.server}"]
+    told += [f"\nThere is no filter at {target.key!r}."] if found is None else [_filter(found)]
+    return "\n".join(told + [_queue(queue) for queue in queues])
+
+
+def _filter(found: FilterReport) -> str:
+    info, parameters = found.info, found.stored.parameters
+    ttl = f", each remembered for {_output.duration(parameters.ttl)}" if parameters.ttl else ""
+    rows = [
+        ("holds", f"about {info.estimated_count:,} of {info.capacity:,} requests{ttl}"),
+        ("error rate", f"{info.estimated_error_rate:.2g} now, {info.error_rate:.2g} at most"),
+        ("memory", f"{as_size(info.memory_bytes)} in {info.layers} layer(s), {info.shards} strings"),
+        ("fingerprints", repr(parameters.fingerprint)),
+    ]
+    if found.stored.users:
+        rows.append(("used by", ", ".join(found.stored.users)))
+    if found.stored.unfinished:
+        rows.append(("NOT COMPLETE", f"`scrapy bloom {found.stored.unfinished}` fills it, or was stopped"))
+    if not found.has_layers:
+        return f"\n{_output.pairs(rows)}\n\nNothing was added yet: the first request makes the memory."
+    return f"\n{_output.pairs(rows)}\n\n{_layers(found)}"
+
+
+def _layers(found: FilterReport) -> str:
+    head = ["layer", "full", "", "holds", "room", "error rate", "at most", "memory", "age"]
+    rows = [
+        _layer(index.index, described, age)
+        for index, described, age in zip(found.stored.layers, found.info.by_layer, found.ages, strict=True)
+    ]
+    return _output.table([head, *rows])
+
+
+def _layer(index: int, layer: LayerInfo, age: float) -> list[str]:
+    share = layer.estimated_count / layer.capacity
+    return [
+        str(index),
+        _output.bar(share),
+        f"{share:.0%}",
+        f"{layer.estimated_count:,}",
+        f"{layer.capacity:,}",
+        f"{layer.estimated_error_rate:.2g}",
+        f"{layer.error_rate:.2g}",
+        as_size(layer.memory_bytes),
+        _output.duration(age),
+    ]
+
+
+def _queue(queue: QueueState) -> str:
+    told = f"\nqueue {queue.key}: {queue.waiting:,} requests wait, {queue.dead_letters:,} are dead letters"
+    if not queue.workers:
+        return f"{told}, no worker of BloomScheduler"
+    head = ["worker", "last heard of", "holds", ""]
+    return f"{told}\n\n{_output.table([head, *map(_worker, queue.workers)])}"
+
+
+def _worker(worker: WorkerState) -> list[str]:
+    heard = "unknown" if worker.silent is None else f"{_output.duration(worker.silent)} ago"
+    state = "silent: others put back what it holds" if worker.is_silent else "closes the queue" * worker.is_closing
+    return [worker.name, heard, f"{worker.holds:,}", state]

@@ -1,0 +1,90 @@
+"""Make a filter from a file that `scrapy bloom export` wrote, on any server and at any key.
+
+The whole file is read before anything is written: one that was cut off or altered is refused. Workers refuse the
+filter until its bytes were compared with those of the file, on the server and on its replicas. What was stopped in the
+middle is run again.
+"""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_bloom._text import as_size
+from scrapy_bloom.admin.archive import saved
+from scrapy_bloom.admin.archive.format import Archive
+from scrapy_bloom.admin.archive.restore import Restored, restore
+from scrapy_bloom.admin.archive.saved import Saved
+from scrapy_bloom.admin.shapes import setting_differences
+from scrapy_bloom.commands import _output
+from scrapy_bloom.commands._ending import ExitCode, stopped
+from scrapy_bloom.commands._progress import progress_of
+from scrapy_bloom.commands._target import Target, require_file
+from scrapy_bloom.commands._target import add_options as add_target
+
+EXAMPLES = """\
+examples:
+  scrapy bloom restore news news.bloom
+  scrapy bloom restore --key news:dupefilter --redis-url redis://localhost:6380 news.bloom --overwrite
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this action."""
+    add_target(parser)
+    parser.add_argument("file", metavar="FILE", type=Path, help="the file to read")
+    parser.add_argument("--overwrite", action="store_true", help="delete the filter that is there first")
+    _output.add_options(parser)
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Carry it out."""
+    require_file(options, settings)
+    if options.file.exists() and not options.file.is_file():
+        raise UsageError(f"{str(options.file)!r}: must be a file, which is read twice", print_help=False)
+    target = Target.of(options, settings, wait=True)
+    with options.file.open("rb") as file, stopped("run it again"):
+        archive = Archive(options.file, file)
+        with progress_of("reading", options.file.stat().st_size) as advance:
+            found = saved.read(archive, advance)
+        warnings = _warnings(target, found)
+        total = 2 * sum(layer.size.bits // 8 for layer in found.filter.layers)
+        with progress_of("restoring", total) as advance:
+            done = restore(
+                target.store,
+                target.client,
+                target.key,
+                found,
+                overwrite=options.overwrite,
+                wait=target.wait,
+                advance=advance,
+            )
+    if options.json:
+        _output.print_json({"server": target.server, "key": target.key, **asdict(done), "warnings": warnings})
+    else:
+        _tell(target, done)
+    for warning in warnings:
+        print(f"scrapy bloom: {warning}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _warnings(target: Target, found: Saved) -> list[str]:
+    """Return for which settings the workers of the spider would be refused."""
+    if not target.has_spider:
+        return []
+    differing = setting_differences(target.parameters, found.filter.parameters, "in the file")
+    return [f"{each}: workers with these settings will be refused" for each in differing]
+
+
+def _tell(target: Target, done: Restored) -> None:
+    print(
+        f"restored {done.layers} layer(s) of {as_size(done.written)} at {target.key!r} on {target.server}, with "
+        f"{done.granted:,} requests at most; the bytes are those of the file"
+    )
+    if done.left_out:
+        print(f"{done.left_out} layers of the file were left out: their time is over")
+    for replica in done.replicas:
+        print(f"replica {replica.address}: {replica.problem or 'its bytes are those of the file'}")

@@ -1,0 +1,78 @@
+"""A stored filter as it is, for those who look at it or move it: read without its parameters, and never changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scrapy_bloom.filter.layer import Identity, Layer
+from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.storage import keys
+from scrapy_bloom.storage.fields import Load, Snapshot
+
+
+@dataclass(frozen=True)
+class StoredFilter:
+    """The filter at `key`: all that its hash says.
+
+    Attributes:
+        key: the key of the hash.
+        fields: the fields of the hash, by their names.
+        parameters: those that it was made with.
+        identity: its epoch and hash key.
+        layers: those that live, oldest first.
+        now: the server's time when it was read, in Unix seconds.
+    """
+
+    key: str
+    fields: Mapping[str, str]
+    parameters: FilterParameters
+    identity: Identity
+    layers: tuple[Layer, ...]
+    now: float
+
+    @property
+    def text(self) -> str:
+        """The field that describes the filter: of another text it is another filter."""
+        return self.fields[keys.FILTER_FIELD]
+
+    @property
+    def unfinished(self) -> str | None:
+        """The action that fills it and has not ended, or None: it may be used."""
+        return self.fields.get(keys.UNFINISHED_FIELD)
+
+    @property
+    def users(self) -> list[str]:
+        """The queues for which it is kept."""
+        prefix = keys.user_field("")
+        return sorted(name.removeprefix(prefix) for name in self.fields if name.startswith(prefix))
+
+
+def read(key: str) -> Steps[StoredFilter | None]:
+    """Return the filter at a key, or None: nothing is there.
+
+    Raises:
+        MismatchError: it has a newer format, or other hashes.
+        WrongTypeError: something else is there.
+    """
+    snapshot: Snapshot = (yield [Load(key)])[0]
+    reject_foreign_key(key, snapshot)
+    text = snapshot.fields.get(keys.FILTER_FIELD)
+    return None if text is None else of_fields(key, text, snapshot.fields, snapshot.now)
+
+
+def of_fields(key: str, text: str, fields: Mapping[str, str], now: float) -> StoredFilter:
+    """Return the filter of a hash with these fields, of which `text` is the one that describes it.
+
+    Raises:
+        MismatchError: it has a newer format, or other hashes.
+        WrongTypeError: they cannot be read.
+    """
+    parameters = FilterParameters.from_json(key, text)
+    identity = parameters.verify_stored(key, text)
+    layers = tuple(
+        layer
+        for layer in stored_layers(key, fields, identity.hash_key)
+        if layer.identity == identity and not parameters.has_ended(layer, now)
+    )
+    return StoredFilter(key, fields, parameters, identity, layers, now)

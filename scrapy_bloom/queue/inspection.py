@@ -1,0 +1,111 @@
+"""A queue and its workers as they are, for those who look: nothing is changed, and nobody is registered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_bloom._text import as_text
+from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.registration import Registration
+from scrapy_bloom.transport.base import Transport, transport_for
+from scrapy_bloom.transport.commands import BinaryCommand, Command
+
+# What queues are, and how each is counted: scrapy-redis has lists, too.
+_COUNTS = {"zset": "ZCARD", "list": "LLEN", "none": None}
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """A registered worker: its lease and its silence in seconds, and how many requests it holds.
+
+    The silence is None where an earlier release does not tell when it was last heard of.
+    """
+
+    name: str
+    lease: float
+    silent: float | None
+    holds: int
+    is_closing: bool
+
+    @property
+    def is_silent(self) -> bool:
+        """True if others take it for dead, or are about to."""
+        return self.silent is not None and self.silent > self.lease
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """The queue at `key`: requests that wait, its workers, and its dead letters."""
+
+    key: str
+    waiting: int
+    dead_letters: int
+    workers: tuple[WorkerState, ...]
+
+    @property
+    def leased(self) -> int:
+        """Requests that workers hold."""
+        return sum(worker.holds for worker in self.workers)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing of it."""
+        return not (self.waiting or self.dead_letters or self.workers)
+
+
+def inspect(client: Any, key: str) -> QueueState:
+    """Return the state of a queue; a value that is no registration is left out.
+
+    Raises:
+        WrongTypeError: it is no queue, neither of this package nor of scrapy-redis.
+    """
+    keys, transport = QueueKeys(key), transport_for(client)
+    kind, dead, values, (seconds, microseconds) = transport.execute(
+        [Command("TYPE", key), Command("ZCARD", keys.dead_letters), Command("HGETALL", keys.workers), Command("TIME")]
+    )
+    waiting = _count(transport, key, as_text(kind))
+    registered = _registrations(values)
+    held = transport.execute([Command("ZCARD", keys.leases(name)) for name in registered]) if registered else []
+    now = int(seconds) + int(microseconds) / 1e6
+    workers = tuple(
+        _worker(name, registration, int(holds), now)
+        for (name, registration), holds in zip(registered.items(), held, strict=True)
+    )
+    return QueueState(key, waiting, int(dead), workers)
+
+
+def first_request(client: Any, key: str) -> bytes | None:
+    """Return the stored bytes of the request that goes first, or None: nothing waits, or the queue is a list."""
+    transport = transport_for(client)
+    if as_text(transport.execute([Command("TYPE", key)])[0]) != "zset":
+        return None
+    return next(iter(transport.execute([BinaryCommand("ZRANGE", key, 0, 0)])[0]), None)
+
+
+def _count(transport: Transport, key: str, kind: str) -> int:
+    if kind not in _COUNTS:
+        raise WrongTypeError(f"the key {key!r} holds a {kind} that is not a queue: give the --queue")
+    verb = _COUNTS[kind]
+    return 0 if verb is None else int(transport.execute([Command(verb, key)])[0])
+
+
+def _registrations(values: Any) -> dict[str, Registration]:
+    found = {}
+    for name, value in _items(values):
+        try:
+            found[as_text(name)] = Registration.parse(as_text(value))
+        except (ValueError, UnicodeDecodeError):
+            continue
+    return found
+
+
+def _items(values: Any) -> Sequence[tuple[Any, Any]]:
+    """Return the fields of a hash, which a client gives as a dict over RESP3, and as a list otherwise."""
+    return list(values.items()) if isinstance(values, dict) else list(zip(values[::2], values[1::2], strict=True))
+
+
+def _worker(name: str, registration: Registration, holds: int, now: float) -> WorkerState:
+    heard = registration.last_heard
+    silent = None if heard is None else max(0.0, now - heard)
+    return WorkerState(name, registration.lease, silent, holds, registration.is_closing)

@@ -1,0 +1,217 @@
+"""`scrapy bloom clear`: it shows what would go, and deletes that alone, when it is told to."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom._text import as_text
+from scrapy_bloom.queue.entries import QueueEntry
+from scrapy_bloom.queue.operations import Exchange, Join
+from scrapy_bloom.queue.request_queue import RequestQueue
+from tests.support import command
+from tests.support.moving import SMALL, items, keys_at
+from tests.support.servers import Server
+
+Clear = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def clear(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Clear:
+    """Runs the action with --json, and gives its exit code and what it printed."""
+
+    def run(*options: str) -> tuple[int, dict[str, Any]]:
+        code = command.call("clear", "--key", key, "--redis-url", server.url, "--json", *options)
+        printed = capsys.readouterr()
+        return code, json.loads(printed.out) if printed.out else {"error": printed.err}
+
+    return run
+
+
+def fill_queue(client: redis.Redis, key: str) -> RequestQueue:
+    """A queue with two requests that wait, one that a worker has leased, and a dead letter."""
+    queue = RequestQueue(client, key)
+    queue.execute(Join("worker", "60", 0, True))
+    pushed = tuple(QueueEntry(0, f"request {number}".encode()) for number in range(3))
+    queue.execute(Exchange("worker", 1, 1, pushes=pushed))
+    client.zadd(queue.keys.dead_letters, {"letter": 0})
+    return queue
+
+
+def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear: Clear) -> None:
+    """It shows what would go, and says by its exit code that it has not done it."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add_many(items(300))
+    bloom.add_user("shop:requests")
+    before = {name: client.dump(name) for name in keys_at(client, key)}
+    code, told = clear()
+    assert (code, told["deleted"], told["key"]) == (1, False, key)
+    (filter_,) = told["filters"]
+    info = bloom.info()
+    names = ("layers", "memory_bytes", "estimated_count")
+    assert [filter_[name] for name in names] == [getattr(info, name) for name in names]
+    assert (filter_["kind"], filter_["users"], filter_["unfinished"]) == ("filter", ["shop:requests"], None)
+    assert [queue["key"] for queue in told["queues"]] == ["shop:requests"]
+    assert {name: client.dump(name) for name in keys_at(client, key)} == before
+    code, told = clear("--yes")
+    assert (code, told["deleted"]) == (0, True)
+    assert not keys_at(client, key)
+    code, told = clear()
+    assert (code, told["deleted"], told["filters"]) == (0, False, [])
+
+
+OURS: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
+    "an unfinished filter": (
+        lambda client, key: (BloomFilter(client, key, **SMALL), client.hset(key, "unfinished", "import")),
+        "filter",
+    ),
+    "shards without a hash": (
+        lambda client, key: (BloomFilter(client, key, **SMALL).add_many(items(300)), client.delete(key)),
+        "shards",
+    ),
+    "a damaged filter": (
+        lambda client, key: (BloomFilter(client, key, **SMALL).add("a"), client.hset(key, "filter", "{")),
+        "unreadable filter",
+    ),
+    "a hash without parameters": (
+        lambda client, key: (BloomFilter(client, key, **SMALL).add("a"), client.hdel(key, "filter")),
+        "unreadable filter",
+    ),
+}
+
+
+@pytest.mark.parametrize("occupant", OURS)
+@pytest.mark.parametrize("suffix", ["", ":importing"])
+def test_what_is_ours_goes(client: redis.Redis, key: str, clear: Clear, occupant: str, suffix: str) -> None:
+    """So does what an import has left beside it."""
+    put, kind = OURS[occupant]
+    put(client, key + suffix)
+    code, told = clear("--yes")
+    assert code == 0
+    assert [(each["key"], each["kind"]) for each in told["filters"]] == [(key + suffix, kind)]
+    assert not keys_at(client, key)
+
+
+def test_a_set_of_fingerprints_goes(client: redis.Redis, key: str, clear: Clear) -> None:
+    """A SET at the key goes if scrapy-redis may have left it; one beside it is nobody's that is known here."""
+    client.sadd(key, "a" * 40, "b" * 40)
+    client.sadd(f"{key}:importing", "a" * 40)
+    code, told = clear("--yes")
+    assert (code, [each["kind"] for each in told["filters"]]) == (0, ["set"])
+    assert [as_text(name) for name in keys_at(client, key)] == [f"{key}:importing"]
+    client.sadd(key, "news", "sports")
+    assert clear("--yes")[0] == 2
+    assert client.scard(key) == 2
+
+
+STRANGERS: dict[str, Callable[[redis.Redis, str], object]] = {
+    "users of somebody": lambda client, key: client.hset(key, mapping={"user:17": "alice", "user:18": "bob"}),
+    "a field of ours among others": lambda client, key: client.hset(key, mapping={"filter": "on", "color": "red"}),
+    "a filter of another kind": lambda client, key: client.hset(key, "filter", "on"),
+    "a layer of another kind": lambda client, key: client.hset(key, "layer:0", "{}"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_hash_that_may_not_be_ours_stays(client: redis.Redis, key: str, clear: Clear, stranger: str) -> None:
+    """A name of ours alone does not make it ours."""
+    STRANGERS[stranger](client, key)
+    before = client.dump(key)
+    assert clear("--yes")[0] == 2
+    assert client.dump(key) == before
+
+
+def test_a_bitmap_stays(client: redis.Redis, key: str, clear: Clear) -> None:
+    """Zeros at the place of a shard are not taken for one."""
+    client.setbit(f"{key}:0:0", 100_000, 1)
+    assert clear("--yes")[0] == 0
+    assert client.exists(f"{key}:0:0")
+
+
+FOREIGN: dict[str, Callable[[redis.Redis, str], object]] = {
+    "list": lambda client, key: client.rpush(key, "a"),
+    "string": lambda client, key: client.set(key, "a"),
+    "hash": lambda client, key: client.hset(key, "a", "b"),
+    "zset": lambda client, key: client.zadd(key, {"a": 1}),
+}
+
+
+@pytest.mark.parametrize("suffix", ["", ":importing"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_not_ours_stays(client: redis.Redis, key: str, clear: Clear, kind: str, suffix: str) -> None:
+    """It is refused by its type, and so is all that would go beside it."""
+    BloomFilter(client, key, **SMALL).add("a")
+    if not suffix:
+        client.delete(key)
+    place = key + suffix
+    FOREIGN[kind](client, place)
+    before = {name: client.dump(name) for name in keys_at(client, key)}
+    code, told = clear("--yes")
+    assert code == 2
+    assert f"holds a {kind} that is not a filter" in told["error"]
+    assert {name: client.dump(name) for name in keys_at(client, key)} == before
+
+
+def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, clear: Clear) -> None:
+    """With what its workers have leased and its dead letters; how many requests these are is shown before."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    queue = fill_queue(client, f"{key}:queue")
+    code, told = clear("--queue", f"{key}:queue")
+    content = {"key": f"{key}:queue", "waiting": 2, "leased": 1, "dead_letters": 1, "workers": 1}
+    assert (code, told["queues"]) == (1, [{**content, "goes": False}])
+    assert clear("--queue", f"{key}:queue", "--yes")[0] == 0
+    assert queue.count() == 2
+    code, told = clear("--queue", f"{key}:queue", "--with-queue")
+    assert (code, told["queues"]) == (1, [{**content, "goes": True}])
+    assert queue.count() == 2
+    code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
+    assert (code, told["deleted"]) == (0, True)
+    assert not [*client.scan_iter(f"*{key}*", count=10_000)]
+
+
+def test_other_queues(client: redis.Redis, key: str, clear: Clear) -> None:
+    """A list, as scrapy-redis's other queues are, is counted; what is no queue is refused; and one must be named."""
+    client.rpush(f"{key}:queue", "a", "b")
+    code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
+    assert (code, told["queues"][0]["waiting"]) == (0, 2)
+    client.set(f"{key}:queue", "a")
+    code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
+    assert code == 2
+    assert "holds a string that is not a queue" in told["error"]
+    code, told = clear("--with-queue", "--yes")
+    assert code == 2
+    assert "give --queue KEY" in told["error"]
+    assert client.get(f"{key}:queue") == b"a"
+
+
+def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The text names server, database, key and all that would go, and warns of workers."""
+    cwd = command.make_project(
+        tmp_path / "project",
+        REDIS_URL=f"{valkey.url}/3",
+        SCHEDULER_DUPEFILTER_KEY=key + ":%(spider)s",
+        SCHEDULER_QUEUE_KEY=key + ":%(spider)s:queue",
+    )
+    with valkey.client(db=3) as client:
+        bloom = BloomFilter(client, f"{key}:shop", **SMALL)
+        bloom.add("a")
+        bloom.add_user(f"{key}:shop:queue")
+        fill_queue(client, f"{key}:shop:queue")
+        said = command.run("clear", "shop", cwd=cwd)
+        assert said.returncode == 1
+        assert said.stdout.splitlines() == [
+            f"server: 127.0.0.1:{valkey.port}, database 3",
+            f"key: {key}:shop: a filter, 1 layers, 320 bytes, about 1 requests, kept for the queues {key}:shop:queue",
+            f"queue: {key}:shop:queue: stays; 2 requests wait, 1 are leased, 1 are dead letters, 1 workers are "
+            "registered",
+            "warning: workers are alive: they would go on with an empty filter, and fetch pages again; stop them first",
+            "nothing was deleted: --yes deletes it",
+        ]
+        said = command.run("clear", "shop", "--with-queue", "--yes", cwd=cwd)
+        assert (said.returncode, said.stdout.splitlines()[-1]) == (0, "deleted")
+        assert not [*client.scan_iter(f"*{key}*", count=10_000)]

@@ -1,0 +1,157 @@
+"""The command as a whole: its help, its exit codes, and what it costs those who do not use it."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from scrapy.exceptions import UsageError
+
+from devtools.servers import free_port
+from scrapy_bloom.commands.bloom import ACTIONS
+from tests.support import command
+
+# What takes time to import, and Scrapy itself does without.
+HEAVY = {"redis", "mmh3", "hiredis", "scrapy_redis", "tqdm", "prometheus_client", "scrapy_bloom.dupefilter"}
+LIST = f"""
+import sys
+from scrapy.cmdline import execute
+try:
+    execute(["scrapy", "list"])
+finally:
+    print(sorted({HEAVY!r} & set(sys.modules)), "scrapy_bloom.commands.bloom" in sys.modules)
+"""
+
+
+def test_help(tmp_path: Path) -> None:
+    """The help tells every action, the exit codes and some examples; that of an action, its own options."""
+    said = command.run("--help", cwd=tmp_path)
+    assert said.returncode == 0
+    for action in ACTIONS:
+        assert f"  {action} " in said.stdout
+    assert "3  Redis is away" in said.stdout
+    assert "--error-rate N" in command.run("plan", "--help", cwd=tmp_path).stdout
+
+
+def test_costs_nothing(tmp_path: Path) -> None:
+    """A project's `scrapy list` loads the command, and nothing that takes time."""
+    project = command.make_project(tmp_path)
+    said = subprocess.run([sys.executable, "-c", LIST], cwd=project, capture_output=True, text=True, check=False)
+    assert said.stdout.splitlines() == ["news", "shop", "[] True"], said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nothing"], "'nothing' is no action; there are plan, "),
+        (["--json", "plan"], "--json: there is no such option"),
+        (["plan", "-s", "CAPACITY"], "Invalid -s value"),
+        (["plan", "--nothing"], None),
+        (["plan", "--capac", "1000"], None),
+        (["info", "--json", "--prometheus", "--key", "x"], None),
+    ],
+)
+def test_wrong_options(arguments: list[str], text: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anything that is no action and no option is refused by name, before anything is done."""
+    with pytest.raises((UsageError, SystemExit)) as refused:
+        command.call(*arguments)
+    if text is not None:
+        assert text in str(refused.value)
+    else:
+        assert str(refused.value) == "2"
+        assert arguments[1] in capsys.readouterr().err
+
+
+def test_settings_stand_before_and_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting counts on either side of the action; the one behind goes before."""
+    assert command.call("-s", "BLOOMFILTER_CAPACITY=5000", "plan") == 0
+    assert "5,000 requests" in capsys.readouterr().out
+    assert command.call("-s", "BLOOMFILTER_CAPACITY=5000", "plan", "-s", "BLOOMFILTER_CAPACITY=7000") == 0
+    assert "7,000 requests" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("action", ["info", "doctor", "check", "clear"])
+def test_redis_is_away(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that is away is another exit code, with its address and without its password."""
+    url = f"redis://:secret@127.0.0.1:{free_port()}"
+    further = ["http://example.com/"] if action == "check" else []
+    assert command.call(action, *further, "--key", "shop:dupefilter", "--redis-url", url) == 3
+    said = capsys.readouterr().err
+    assert "Redis is away" in said
+    assert "secret" not in said
+
+
+def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a spider and a key nothing is guessed; in a project of two spiders they are named."""
+    assert command.call("info") == 2
+    assert "give the name of a spider of the project, or --key KEY" in capsys.readouterr().err
+    assert command.call("info", "shop") == 2
+    assert "'shop' is no spider" in capsys.readouterr().err
+    project = command.make_project(tmp_path)
+    said = command.run("info", cwd=project)
+    assert said.returncode == 2
+    assert "there are news, shop" in said.stderr
+
+
+def test_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting that is not allowed is refused on one line, by its name."""
+    assert command.call("plan", BLOOMFILTER_CAPACITY=0) == 2
+    assert capsys.readouterr().err.startswith("scrapy bloom: BLOOMFILTER_CAPACITY = 0: must be a whole number")
+
+
+def test_reader_that_ends(tmp_path: Path) -> None:
+    """Whoever reads only the first line, as `head` does, is no error."""
+    with command.start("plan", "--compare", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_with_the_addon(tmp_path: Path) -> None:
+    """The settings are those that the add-on makes; a refusal of its own is said once."""
+    project = command.make_project(tmp_path, ADDONS={"scrapy_bloom.Addon": 500}, BLOOMFILTER_CAPACITY=0)
+    said = command.run("info", "shop", cwd=project)
+    assert said.returncode == 2
+    assert said.stderr.count("BLOOMFILTER_CAPACITY = 0") == 1
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_help_of_each_action(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every action has a help with examples, and says what is missing where nothing is given."""
+    with pytest.raises(SystemExit) as ended:
+        command.call(action, "--help")
+    assert ended.value.code == 0
+    assert f"usage: scrapy bloom {action}" in capsys.readouterr().out
+    assert import_module(f"scrapy_bloom.commands.{action.replace('import', 'import_')}").EXAMPLES.startswith(
+        "examples:\n"
+    )
+
+
+@pytest.mark.parametrize("action", ["check", "push", "export", "restore"])
+def test_missing_arguments(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An argument that is missing is named, and that is no answer."""
+    with pytest.raises(SystemExit) as ended:
+        command.call(action)
+    assert ended.value.code == 2
+    assert "arguments are required: " in capsys.readouterr().err
+
+
+def test_a_spider_in_the_place_of_a_file(tmp_path: Path) -> None:
+    """Nobody gets a file of the name of a spider by forgetting the file."""
+    project = command.make_project(tmp_path)
+    said = command.run("export", "shop", cwd=project)
+    assert said.returncode == 2
+    assert "'shop' is a spider: give the FILE behind it" in said.stderr
+
+
+def test_a_project_that_cannot_be_read(tmp_path: Path) -> None:
+    """An error that nobody foresaw is one line and no answer; a password in a wrong place is not repeated."""
+    project = command.make_project(tmp_path, ADDONS={"project.spiders.Nothing": 1})
+    said = command.run("info", "shop", cwd=project)
+    assert (said.returncode, len(said.stderr.splitlines())) == (2, 1)
+    said = command.run("info", "shop", "redis://:secret@localhost", cwd=project)
+    assert said.returncode == 2
+    assert "secret" not in said.stderr

@@ -1,0 +1,220 @@
+"""`scrapy bloom doctor`: each fault that it names is made on a real server, and told with what to do."""
+
+import json
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devtools import waiting
+from devtools.site import MadeUpLinks, serving
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS
+from tests.support import command, crawling
+from tests.support.servers import KINDS, Server, running
+
+KEY, QUEUE = "shop:dupefilter", "shop:requests"
+
+
+@pytest.fixture(params=KINDS)
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the test's own that a crawl can trust."""
+    with running(request.param, "--appendonly", "yes") as server:
+        yield server
+
+
+@pytest.fixture
+def mine(own: Server) -> Iterator[Any]:
+    with own.client(decode_responses=True) as client:
+        yield client
+
+
+def examine(
+    server: Server, capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object
+) -> tuple[int, dict[str, tuple[str, str, str]]]:
+    """The exit code, and the worst finding of each check."""
+    place = ("--key", KEY, "--queue", QUEUE, "--redis-url", server.url, *arguments)
+    code = command.call("doctor", *place, "--json", **settings)
+    found = json.loads(capsys.readouterr().out)["findings"]
+    order = ["ok", "advice", "loss"]
+    by_weight = sorted(found, key=lambda finding: order.index(finding["level"]))
+    return code, {each["check"]: (each["level"], each["text"], each["advice"]) for each in by_weight}
+
+
+def test_nothing_wrong(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that a crawl can trust gets a clean bill, and nothing is written there."""
+    code, found = examine(own, capsys)
+    assert code == 0
+    assert {level for level, _, _ in found.values()} == {"ok"}
+    assert not mine.keys()
+    assert command.call("doctor", "--key", KEY, "--redis-url", own.url) == 0
+    assert "Nothing here loses pages" in capsys.readouterr().out
+
+
+def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eviction, memory and persistence are told where they lose something."""
+    mine.config_set("maxmemory", "4mb")
+    mine.config_set("maxmemory-policy", "allkeys-lru")
+    mine.config_set("appendonly", "no")
+    code, found = examine(own, capsys, BLOOMFILTER_CAPACITY=10**7)
+    assert code == 1
+    assert found["eviction"][0] == found["persistence"][0] == "loss"
+    assert found["memory"][0] == "advice"
+    mine.config_set("maxmemory-policy", "volatile-lru")
+    mine.config_set("save", "3600 1")
+    code, found = examine(own, capsys, BLOOMFILTER_CAPACITY=10**7)
+    assert (code, found["eviction"][0], found["persistence"][0]) == (0, "ok", "advice")
+    code, found = examine(own, capsys, BLOOMFILTER_TTL=3600)
+    assert (code, found["eviction"][0]) == (1, "loss")
+
+
+def test_replicas(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replica is told of as one, and as how far behind it is."""
+    mine.config_set("repl-diskless-sync-delay", 0)
+    with running("valkey", "--replicaof", f"127.0.0.1 {own.port}") as replica:
+        waiting.until(lambda: mine.info().get("slave0", {}).get("state") == "online")
+        code, found = examine(own, capsys)
+        assert (code, found["replication"][0]) == (0, "ok")
+        code, found = examine(replica, capsys)
+        assert (code, found["replication"][0]) == (1, "loss")
+
+
+@pytest.mark.parametrize("missing", ["bitfield", "hsetnx", "zpopmin", "time", "zadd", "hincrby", "hset"])
+def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rule that is named is exactly what was missing; with it nothing is."""
+    allowed = {command.lower() for command in (*FILTER_COMMANDS, *QUEUE_COMMANDS)} - {missing}
+    looking = ["+info", "+config|get", "+scan", "+object", "+memory"]
+    keys = [f"~{KEY}", f"~{KEY}:*", f"~{QUEUE}", f"~{{{QUEUE}}}:*"]
+    mine.execute_command(
+        "ACL", "SETUSER", "worker", "on", ">secret", *keys, *looking, *(f"+{each}" for each in allowed)
+    )
+    url = own.url.replace("//", "//worker:secret@")
+    place = ["--key", KEY, "--queue", QUEUE, "--redis-url", url]
+    if missing != "time":  # without it nobody can look at a filter at all
+        assert command.call("doctor", *place) == 1
+        said = capsys.readouterr()
+        assert f"ACL SETUSER worker +{missing}\n" in said.out
+        assert "secret" not in said.out + said.err
+    mine.execute_command("ACL", "SETUSER", "worker", f"+{missing}")
+    assert command.call("doctor", *place) == 0
+    assert not mine.keys()
+
+
+def test_keys_without_permission(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys that a user may not touch are named by their patterns."""
+    mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", f"~{KEY}", f"~{KEY}:*", "~*none*", "+@all")
+    url = own.url.replace("//", "//worker:secret@")
+    assert command.call("doctor", "--key", KEY, "--redis-url", url) == 0
+    capsys.readouterr()
+    assert command.call("doctor", "--key", KEY, "--queue", "none", "--redis-url", url) == 0
+    mine.execute_command("ACL", "SETUSER", "worker", "resetkeys", f"~{QUEUE}", f"~{{{QUEUE}}}:*", f"~{KEY}")
+    assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", url) == 1
+    assert f"ACL SETUSER worker ~{KEY} ~{KEY}:*" in capsys.readouterr().out
+
+
+def test_filter(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A SET in its place, one that is too full, and one that is not complete are told."""
+    mine.sadd(KEY, "a")
+    code, found = examine(own, capsys)
+    assert (code, found["filter"][0]) == (1, "loss")
+    assert "scrapy bloom import" in found["filter"][1]
+    mine.delete(KEY)
+    bloom = BloomFilter(mine, KEY, capacity=100, expansion=0)
+    bloom.add_many([f"{number}" for number in range(300)])
+    code, found = examine(own, capsys)
+    assert (code, found["filter"][0]) == (1, "loss")
+    assert "too full" in found["filter"][1]
+    bloom.clear()
+    BloomFilter(mine, KEY).add("a")
+    assert examine(own, capsys)[1]["filter"][0] == "ok"
+    mine.hset(KEY, "unfinished", "restore")
+    code, found = examine(own, capsys)
+    assert (code, "scrapy bloom restore" in found["filter"][1]) == (1, True)
+
+
+def test_queue(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Dead letters, silent workers, and leases that nobody has."""
+    keys = QueueKeys(QUEUE)
+    mine.hset(keys.workers, "worker-1", "60 7 1700000000000")
+    mine.hset(keys.workers, "worker-2", f"60 7 {time.time() * 1000:.0f}")
+    mine.zadd(keys.leases("worker-1"), {"a": 1})
+    code, found = examine(own, capsys)
+    assert (code, found["queue"][0]) == (0, "advice")
+    assert "1 workers are silent" in found["queue"][1]
+    mine.zadd(keys.dead_letters, {"c": 1})
+    mine.zadd(keys.leases("worker-3"), {"b": 1})
+    code, found = examine(own, capsys)
+    assert (code, found["queue"][0], found["leases"][0]) == (1, "loss", "advice")
+    assert keys.leases("worker-3") in found["leases"][1]
+    assert keys.leases("worker-1") not in found["leases"][1]
+
+
+def test_serializers(own: Server, tmp_path: Path) -> None:
+    """A serialiser that is not there is told, and one that cannot read what waits."""
+    project = command.make_project(tmp_path, REDIS_URL=own.url)
+    with own.client() as client:
+        client.zadd(QUEUE, {pickle.dumps({"url": "https://example.com/"}): 0})
+    for name, text in (("nosuch.module", "cannot be imported"), ("scrapy_bloom.serializers.json", "pickles wait")):
+        said = command.run("doctor", "shop", "-s", f"SCHEDULER_SERIALIZER={name}", cwd=project)
+        assert (said.returncode, text in said.stdout) == (1, True), said.stdout
+    assert command.run("doctor", "shop", cwd=project).returncode == 0
+
+
+def test_keys_that_may_not_be_looked_at(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rule is named also where even a look is denied."""
+    mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~other", "+@all")
+    url = own.url.replace("//", "//worker:secret@")
+    assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", url) == 1
+    assert f"ACL SETUSER worker ~{KEY} ~{KEY}:* ~{QUEUE} ~{{{QUEUE}}}:*" in capsys.readouterr().out
+
+
+def test_undelivered(
+    own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file with requests that a worker left is found where it would be taken up."""
+    (tmp_path / "undelivered-shop_requests-1.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert examine(own, capsys)[1]["undelivered requests"][0] == "advice"
+
+
+@pytest.mark.crawl
+def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The keys of a crawl that was killed under Scrapy's own scheduler are found, and the command that removes them."""
+    with serving(MadeUpLinks(pages=5000, links=5)) as site:
+        settings = {"SCHEDULER": crawling.OWN_SCHEDULER, "REDIS_URL": own.url}
+        with crawling.crawling("killed", site.url + "/", tmp_path, **settings):
+            waiting.until(lambda: len(mine.keys("dupefilter:*")) > 3)
+    left = mine.keys("dupefilter:*")
+    assert examine(own, capsys)[1]["leftover filters"][0] == "ok"
+    code, found = examine(own, capsys, "--idle", "0")
+    level, text, what_to_do = found["leftover filters"]
+    assert (code, level) == (0, "advice")
+    assert f"1 filters of crawls that were killed under Scrapy's own scheduler, {len(left)} keys" in text
+    assert "scrapy bloom clear --yes --key KEY" in what_to_do
+
+
+def test_in_a_project(own: Server, tmp_path: Path) -> None:
+    """In a project the classes count: with scrapy-redis's own a crawl would lose something."""
+    project = command.make_project(tmp_path / "ours", REDIS_URL=own.url)
+    said = command.run("doctor", "shop", cwd=project)
+    assert said.returncode == 0, said.stdout + said.stderr
+    theirs: dict[str, Any] = {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    }
+    project = command.make_project(tmp_path / "theirs", REDIS_URL=own.url, **theirs)
+    found = command.report("doctor", "shop", cwd=project)["findings"]
+    assert {each["check"] for each in found if each["level"] == "loss"} == {"dupefilter", "scheduler"}
+
+
+def test_other_parameters(own: Server, mine: Any, tmp_path: Path) -> None:
+    """A stored filter of other parameters than the settings' is told: no worker would start."""
+    BloomFilter(mine, KEY, capacity=5000, fingerprint="scrapy-redis")
+    project = command.make_project(tmp_path, REDIS_URL=own.url)
+    said = command.run("doctor", "shop", cwd=project)
+    assert said.returncode == 1
+    assert "capacity = 1000000 here, 5000 in the stored filter" in said.stdout

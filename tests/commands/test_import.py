@@ -1,0 +1,406 @@
+"""`scrapy bloom import`: a SET, or a file, into a filter, while crawlers run."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+from scrapy import Request
+from scrapy.utils.request import fingerprint as scrapys
+
+from devtools.site import path_of, serving
+from devtools.waiting import until
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.admin.importing.files import kind_of
+from scrapy_bloom.admin.importing.refusals import GoneError
+from scrapy_bloom.admin.importing.set_import import SetImport
+from scrapy_bloom.admin.importing.state import is_mark
+from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
+from tests.support import command, crawling
+from tests.support.imports import OPTIONS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import
+from tests.support.pages import tree
+from tests.support.servers import Server
+
+PAGES = 80
+
+
+class Gate:
+    """Lets pages be answered up to a number of them, which may be raised."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._asked = 0
+        self._raised = threading.Condition()
+
+    def __call__(self, _: str) -> None:
+        with self._raised:
+            self._asked += 1
+            number = self._asked
+            self._raised.wait_for(lambda: number <= self.most)
+
+    def raise_to(self, most: int) -> None:
+        """Answer so many in all."""
+        with self._raised:
+            self.most = most
+            self._raised.notify_all()
+
+
+class ClusterLike(redis.Redis):
+    """A client that says of each key in which slot a cluster has it, as a cluster's does."""
+
+    def keyslot(self, key: str) -> int:
+        return int(key_slot(key.encode()))
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object) -> tuple[int, str, str]:
+    """The exit code of the command in this process, and what it printed."""
+    code = command.call("import", *arguments, **settings)
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All members are in a filter of the given parameters, and the report says so; again it is done, and deletes."""
+    at = ("--key", key, "--redis-url", server.url, "--capacity", "5000", "--error-rate", "1e-4")
+    with server.client() as client:
+        members = fill(client, key, 3000)
+        code, out, err = call(capsys, *at, "--json")
+        assert (code, err) == (0, "")
+        said = json.loads(out)
+        assert said.pop("seconds") > 0
+        assert said.pop("members_a_second") > 0
+        assert said == {
+            "key": key,
+            "source": f"{key}:set",
+            "members": 3000,
+            "added": 3000,
+            "already_known": 0,
+            "caught_up": 0,
+            "checked": 3000,
+            "deleted_source": False,
+        }
+        bloom = BloomFilter(client, key, capacity=5000, error_rate=1e-4, fingerprint="scrapy-redis")
+        assert all(bloom.contains_many(members))
+        assert client.scard(f"{key}:set") == 3000
+
+        code, out, _ = call(capsys, *at)
+        assert code == 0
+        assert "are in the filter" in out
+        assert "--delete-source" in out
+        code, out, _ = call(capsys, *at, "--delete-source", "--json")
+        assert code == 0
+        assert json.loads(out)["checked"] == 3000
+        assert json.loads(out)["deleted_source"] is True
+        assert not client.exists(f"{key}:set")
+        code, _, err = call(capsys, *at)
+        assert code == 2
+        assert "holds a filter already" in err
+
+
+def test_a_set_whose_members_are_not_all_known_is_kept(valkey: Server, key: str) -> None:
+    """Before the SET of a finished import is deleted each member is looked for once more."""
+    with valkey.client() as client:
+        fill(client, key, 20)
+        set_import(client, key).run()
+        client.sadd(f"{key}:set", fingerprint(777))
+        with pytest.raises(Exception, match="does not hold 1 members of the SET"):
+            set_import(client, key).run(delete_source=True)
+        assert client.scard(f"{key}:set") == 21
+
+
+def test_another_filter_is_there_since(
+    valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A SET that is not in the filter is not said to be in it."""
+    (tmp_path / "urls").write_text("https://example.com/\n")
+    place = ["--key", key, "--redis-url", valkey.url]
+    with valkey.client() as client:
+        fill(client, key, 20)
+        assert command.call("import", *place) == 0
+        assert command.call("import", *place) == 0
+        assert command.call("clear", *place, "--yes") == 0
+        assert command.call("import", *place, "--from-file", str(tmp_path / "urls")) == 0
+        capsys.readouterr()
+        assert command.call("import", *place) == 2
+        assert "does not hold 20 members of the SET" in capsys.readouterr().err
+        assert client.scard(f"{key}:set") == 20
+
+
+def test_a_pipe_is_refused(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file is read twice, which a pipe cannot be."""
+    os.mkfifo(tmp_path / "pipe")
+    assert command.call("import", "--key", key, "--redis-url", valkey.url, "--from-file", str(tmp_path / "pipe")) == 2
+    assert "must be a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://example.com:abc/", "http://[::1]]/"])
+def test_a_url_of_which_no_request_can_be_made(
+    url: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused with its number before anything is added."""
+    (tmp_path / "urls").write_text("https://example.com/\n" * 1500 + url + "\n")
+    assert command.call("import", "--key", key, "--redis-url", valkey.url, "--from-file", str(tmp_path / "urls")) == 2
+    assert "line 1501 is" in capsys.readouterr().err
+    with valkey.client() as client:
+        assert not client.exists(key)
+
+
+@pytest.mark.parametrize(
+    "options", [{"decode_responses": True}, {"protocol": 3}, {"protocol": 3, "decode_responses": True}]
+)
+def test_any_client(valkey: Server, key: str, options: dict[str, Any]) -> None:
+    """Whatever the protocol and the kind of replies: the bytes of the members are those that are stored."""
+    with valkey.client() as client, valkey.client(**options) as other:
+        members = fill(client, key, 20)
+        set_import(other, key).run()
+        assert all(BloomFilter(client, key, **OPTIONS).contains_many(members))
+
+
+def test_more_members_than_the_capacity(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The filter grows, and what that takes is said with the capacity to set."""
+    with valkey.client() as client:
+        members = fill(client, key, 2500)
+        report = set_import(client, key, batch=500).run()
+        assert (report.members, report.checked) == (2500, 2500)
+        (said,) = [each.getMessage() for each in caplog.records if "has 2,500 members" in each.getMessage()]
+        assert "takes 2 layers" in said
+        assert "a capacity above 2_500" in said
+        bloom = BloomFilter(client, key, **OPTIONS)
+        assert bloom.info().layers == 2
+        assert all(bloom.contains_many(members))
+
+
+def test_a_restarted_server_begins_the_scan_again(durable: Server, key: str) -> None:
+    """A cursor means nothing to a server that was started anew: no member is left out."""
+    with FaultyClient(port=durable.port) as faulty, durable.client() as client:
+        members = fill(client, key, 200)
+        set_import(client, key).run(copy_only=True)
+        faulty.arm(lambda: None, 60)
+        with pytest.raises(KilledError):
+            set_import(faulty, key).run()
+        state = json.loads(client.hget(key, "import") or "")
+        assert 0 < state["checked"] < 200
+        durable.kill()
+        durable.start()
+        report = set_import(client, key).run()
+        assert (report.members, report.checked) == (200, 200)
+        assert all(BloomFilter(client, key, **OPTIONS).contains_many(members))
+
+
+def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An import that is interrupted says in one line that it goes on when it is run again."""
+    with valkey.client() as client:
+        fill(client, key, 20_000)
+        process = command.start("import", "--key", key, "--redis-url", valkey.url, cwd=tmp_path)
+        until(lambda: client.exists(f"{key}:importing"))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+        assert (process.returncode, out) == (130, "")
+        assert err == "scrapy bloom: stopped: run the same command again to go on\n"
+
+
+def test_a_set_that_was_begun_anew(valkey: Server, key: str) -> None:
+    """The members of a SET that is gone are none of the one that took its place."""
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        old = fill(client, key, 100)
+        faulty.arm(lambda: None, 40)
+        with pytest.raises(KilledError):
+            set_import(faulty, key).run()
+        client.delete(key)
+        new = fill(client, key, 100, first=1000)
+        assert set_import(client, key).run().members == 100
+        bloom = BloomFilter(client, key, **OPTIONS)
+        assert all(bloom.contains_many(new))
+        assert not any(bloom.contains_many(old))
+
+
+def test_a_set_that_is_deleted_meanwhile(valkey: Server, key: str) -> None:
+    """A crawl that ends deletes its SET: no filter is left that would call its pages seen."""
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        fill(client, key, 100)
+        faulty.arm(lambda: faulty.steps == 40 and client.delete(key))
+        with pytest.raises(GoneError, match="was deleted while it was copied"):
+            set_import(faulty, key).run()
+        assert list(client.scan_iter(f"{key}*", count=100_000)) == []
+
+
+def test_refusals(valkey: Server, key: str) -> None:
+    """Anything that is no SET to import is refused with what to do; nothing is changed."""
+    with valkey.client() as client:
+
+        def refused(match: str, kind: type[Exception] = WrongTypeError, **options: Any) -> None:
+            before = sorted(client.scan_iter(f"{key}*", count=100_000))
+            with pytest.raises(kind, match=match):
+                set_import(client, key, **options).run()
+            assert sorted(client.scan_iter(f"{key}*", count=100_000)) == before
+
+        refused("there is no SET at")
+        fill(client, f"{key}:set", 3)
+        refused("RENAME it to")
+        fill(client, key, 3)
+        refused("where the SET goes when the filter takes its key, holds a set")
+        client.delete(f"{key}:set", key)
+        client.sadd(key, "https://example.com/")
+        refused("has the member 'https://example.com/', which is no fingerprint")
+        client.delete(key)
+        client.lpush(key, "a")
+        refused("holds a list that is not a filter")
+        client.delete(key)
+        BloomFilter(client, key, **OPTIONS)
+        refused("holds a filter already")
+        client.hset(key, "unfinished", "restore")
+        refused("`scrapy bloom restore` is filling")
+        client.hset(key, "unfinished", "import")
+        refused("the SET that it is made of is gone")
+
+
+def test_an_import_goes_on_with_its_own_parameters(valkey: Server, key: str) -> None:
+    """Other settings than those it was begun with are refused; a filter that is not complete is, by workers."""
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        fill(client, key, 20)
+        set_import(client, key).run(copy_only=True)
+        with pytest.raises(MismatchError, match="was begun with other parameters: capacity = 77 here, 1000 in the"):
+            SetImport(client, key, {**OPTIONS, "capacity": 77}, Silent()).run()
+        faulty.arm(lambda: None, 12)
+        with pytest.raises(KilledError):
+            set_import(faulty, key).run()
+        assert client.type(key) == b"hash"
+        with pytest.raises(WrongTypeError, match="`scrapy bloom import` is filling it"):
+            BloomFilter(client, key, **OPTIONS)
+        set_import(client, key).run()
+        BloomFilter(client, key, **OPTIONS)
+
+
+def test_what_stands_where_the_shards_go(valkey: Server, key: str) -> None:
+    """A stranger's string stops the change of places; what an earlier filter left there gives way."""
+    with valkey.client() as client:
+        members = fill(client, key, 20)
+        client.set(f"{key}:0:0", "a stranger's")
+        with pytest.raises(WrongTypeError, match="holds something that is not a filter's"):
+            set_import(client, key).run()
+        assert client.type(key) == b"set"
+        BloomFilter(client, f"{key}:old", **OPTIONS).add("a")
+        client.rename(f"{key}:old:0:0", f"{key}:0:0")
+        set_import(client, key).run()
+        assert all(BloomFilter(client, key, **OPTIONS).contains_many(members))
+
+
+def test_a_cluster_needs_one_slot(valkey: Server, key: str) -> None:
+    """A key that is on another node than what is beside it cannot change places: the reason is told."""
+    with ClusterLike(port=valkey.port) as client, valkey.client() as plain:
+        with pytest.raises(ConfigError, match="cannot change places in one step"):
+            set_import(client, key)
+        braced = f"{{{key}}}:dupefilter"
+        fill(plain, braced, 20)
+        assert set_import(client, braced).run().members == 20
+
+
+def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fingerprints as they are, URLs by the project's fingerprinter; a line of another kind is refused before all."""
+    at = ("--key", key, "--redis-url", valkey.url)
+    chosen = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+    seen, urls, wrong = tmp_path / "requests.seen", tmp_path / "urls", tmp_path / "wrong"
+    request = Request("https://example.com/?b=1&a=2")
+    seen.write_text("".join(f"{scrapys(Request(f'https://example.com/{number}')).hex()}\n" for number in range(2500)))
+    urls.write_text(f"{request.url}\n\nhttps://example.com/7\n{request.url}\n")
+    wrong.write_text(f"https://example.com/1\n{fingerprint(1)}\n")
+    with valkey.client() as client:
+        code, _, err = call(capsys, *at, "--from-file", str(seen))
+        assert code == 2
+        assert "Set REQUEST_FINGERPRINTER_CLASS = 'scrapy.utils.request.RequestFingerprinter'" in err
+        code, _, err = call(capsys, *at, "--from-file", str(wrong), **chosen)
+        assert code == 2
+        assert "line 2 is" in err
+        assert not client.exists(key)
+        code, out, _ = call(capsys, *at, "--from-file", str(seen), "--json", **chosen)
+        assert code == 0
+        assert (json.loads(out)["members"], json.loads(out)["added"]) == (2500, 2500)
+        code, out, _ = call(capsys, *at, "--from-file", str(urls), **chosen)
+        assert code == 0
+        assert "1 were new, 2 were known" in out
+        fills = {**OPTIONS, "capacity": 1_000_000, "fingerprint": chosen["REQUEST_FINGERPRINTER_CLASS"]}
+        bloom = BloomFilter(client, key, **fills)
+        assert scrapys(Request("https://example.com/?a=2&b=1")).hex() in bloom
+        assert scrapys(Request("https://example.com/2499")).hex() in bloom
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (b"", "the file is empty"),
+        (b"\n\nexample.com\n", "line 3 is 'example.com'; it must be"),
+        (b"https://example.com/\n/about\n", "line 2 is '/about'"),
+        (b"https://example.com/\nhttps://[::1\n", "line 2 is"),
+        (b"https://example.com/\nhttps://example.com/\xff\n", "line 2 is"),
+        (b"https://example.com/" + b"a" * (1 << 21), "must be of the same kind"),
+    ],
+    ids=["empty", "other", "mixed", "broken", "no text", "endless"],
+)
+def test_lines_that_are_refused(tmp_path: Path, text: bytes, match: str) -> None:
+    """A file that is neither fingerprints nor URLs is refused with the number of its first wrong line."""
+    path = tmp_path / "lines"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=match):
+        kind_of(path)
+
+
+def test_options_that_are_refused(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that means nothing here, and fingerprints that no SET has, are refused."""
+    at = ("--key", key, "--redis-url", valkey.url)
+    assert "--capacity = 'many': must" in call(capsys, *at, "--capacity", "many")[2]
+    assert "are for a SET" in call(capsys, *at, "--from-file", "x", "--delete-source")[2]
+    assert "--copy-only" in call(capsys, *at, "--copy-only", "--delete-source")[2]
+    chosen = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+    assert "Remove REQUEST_FINGERPRINTER_CLASS" in call(capsys, *at, **chosen)[2]
+    assert call(capsys, *at, "--from-file", "nowhere")[0] == 2
+
+
+@pytest.mark.crawl
+def test_crawlers_run_meanwhile(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two crawls add to the SET, the import is killed and run again: afterwards nothing is fetched a second time."""
+    spider = f"{key}:links"
+    stock = {
+        "SCHEDULER": crawling.REDIS_SCHEDULER,
+        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+        "SCHEDULER_PERSIST": True,
+        "SCHEDULER_DUPEFILTER_KEY": spider,
+        "SCHEDULER_QUEUE_KEY": f"{spider}:requests",
+        "REDIS_URL": valkey.url,
+        "CONCURRENT_REQUESTS": 4,
+    }
+    ours = {"SCHEDULER": "scrapy_bloom.BloomScheduler", "DUPEFILTER_CLASS": crawling.BLOOM}
+    at = ("import", "--key", spider, "--redis-url", valkey.url)
+    with serving(tree(PAGES)) as site, valkey.client() as client:
+        fill(client, spider, 10_000)
+        site.before = gate = Gate(10)
+        with (
+            crawling.crawling("one", f"{site.url}/", tmp_path, **stock) as one,
+            crawling.crawling("two", f"{site.url}/", tmp_path, **stock) as two,
+        ):
+            until(lambda: len(site.fetched) > 10)
+            before = client.scard(spider)
+            killed = command.start(*at, "--copy-only", cwd=tmp_path)
+            until(lambda: client.exists(f"{spider}:importing"))
+            gate.raise_to(16)
+            killed.kill()
+            killed.communicate()
+            assert client.type(spider) == b"set"
+            report = json.loads(call(capsys, *at[1:], "--copy-only", "--json")[1])
+            assert report["members"] > before
+            for worker in (one, two):
+                worker.process.send_signal(signal.SIGINT)
+            gate.raise_to(PAGES)
+            for worker in (one, two):
+                worker.wait()
+        members = len([each for each in client.smembers(spider) if not is_mark(each)])
+        assert report["members"] < members < 10_000 + PAGES
+        report = json.loads(call(capsys, *at[1:], "--json")[1])
+        assert report["members"] == report["checked"] == members
+        assert report["caught_up"] > 0
+        crawling.crawl("three", f"{site.url}/", tmp_path, **{**stock, **ours})
+        assert sorted(site.paths) == sorted(map(path_of, range(PAGES)))

@@ -1,0 +1,128 @@
+"""An import that is killed, or whose reply is lost, at any moment: run again, it loses nothing that a SET ever took."""
+
+from functools import partial
+from itertools import count
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.admin.importing.filling import FillingFilter
+from scrapy_bloom.admin.importing.refusals import TakenOverError
+from scrapy_bloom.errors import WrongTypeError
+from tests.support.imports import (
+    AFTER,
+    BEFORE,
+    LOST,
+    OPTIONS,
+    FaultyClient,
+    KilledError,
+    OldWorker,
+    fill,
+    fingerprint,
+    set_import,
+)
+from tests.support.servers import Server
+
+
+def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
+    """Every member is in a filter that a worker opens, the SET is beside it as it was, and nothing else is left."""
+    assert all(BloomFilter(client, key, **OPTIONS).contains_many(accepted))
+    assert client.smembers(f"{key}:set") == {member.encode() for member in accepted}
+    assert client.hkeys(key)[:1] == [b"filter"]
+    assert not {b"import", b"unfinished"} & set(client.hkeys(key))
+    assert list(client.scan_iter(f"{key}:importing*", count=100_000)) == []
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        client.sadd(key, fingerprint(10**6))
+
+
+@pytest.mark.parametrize("how", [BEFORE, AFTER, LOST])
+def test_every_moment(valkey: Server, key: str, how: str) -> None:
+    """Between any two steps a worker adds; at each step in turn the import ends, and is run again."""
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            worker = OldWorker(client, name, fill(client, name, 4))
+            faulty.arm(worker.add, at, how)
+            steps = import_to_the_end(faulty, name, worker)
+            assert worker.refusals
+            assert_imported(client, name, worker.accepted)
+            client.unlink(*client.scan_iter(f"{name}*", count=100_000))
+            if at > steps:
+                break
+        # All of them were met: copying, changing places and checking take more than this.
+        assert at > 30
+
+
+def import_to_the_end(faulty: FaultyClient, key: str, worker: OldWorker) -> int:
+    """Import, again if it is killed; returns the number of steps of the first run."""
+    try:
+        set_import(faulty, key).run()
+    except KilledError:
+        steps = faulty.steps
+        faulty.arm(worker.add)
+        set_import(faulty, key).run()
+        return steps
+    return faulty.steps
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_two_at_once(valkey: Server, key: str, first: bool) -> None:
+    """One import begins when another has come so far, for every such step: one of both ends it, the other is told."""
+    told = 0
+    with valkey.client() as client, valkey.client() as second, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            accepted = fill(client, name, 12)
+            faulty.arm(lambda name=name, at=at: faulty.steps == at and set_import(second, name).run(copy_only=first))
+            try:
+                set_import(faulty, name).run()
+            except TakenOverError:
+                told += 1
+            if first:
+                set_import(second, name).run()
+            assert_imported(client, name, accepted)
+            if at > faulty.steps:
+                break
+    assert told > 10
+
+
+def test_growth_at_any_moment(valkey: Server, key: str) -> None:
+    """An import that was taken over may still add: a layer that it has the filter grow by changes places too."""
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            accepted = fill(client, name, 4)
+            set_import(client, name).run(copy_only=True)
+            faulty.arm(partial(grow_at, at, faulty, client, name))
+            set_import(faulty, name).run()
+            assert_imported(client, name, accepted)
+            if at > faulty.steps:
+                break
+
+
+def grow_at(at: int, faulty: FaultyClient, client: redis.Redis, key: str) -> None:
+    """Add at this step more than the first layer holds, where the filter still is at the key at which it is made."""
+    if faulty.steps == at and client.exists(f"{key}:importing"):
+        FillingFilter(client, f"{key}:importing", **OPTIONS).add_many([f"{number}" for number in range(1100)])
+
+
+def test_a_stranger_at_any_moment(valkey: Server, key: str) -> None:
+    """Something that comes to be where the SET would go stays, whenever that is, and so does the SET."""
+    refused = 0
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            accepted = fill(client, name, 4)
+            faulty.arm(lambda name=name, at=at: faulty.steps == at and client.set(f"{name}:set", "mine", nx=True))
+            try:
+                set_import(faulty, name).run()
+            except WrongTypeError:
+                refused += 1
+                assert client.get(f"{name}:set") == b"mine"
+                assert client.smismember(name, accepted) == [1] * len(accepted)
+            else:
+                assert_imported(client, name, accepted)
+            if at > faulty.steps:
+                break
+    assert refused > 10

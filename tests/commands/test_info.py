@@ -1,0 +1,129 @@
+"""`scrapy bloom info`: what is stored, told to people, to programs and to Prometheus, and never changed."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.admin.metrics import FILTER_METRICS, QUEUE_METRICS, UP
+from scrapy_bloom.queue.keys import QueueKeys
+from tests.support import command
+from tests.support.servers import Server
+
+ROOT = Path(__file__).parents[2]
+
+
+def fill(client: redis.Redis, key: str) -> BloomFilter:
+    """A filter of two layers, with a queue and a worker that was last heard of long ago."""
+    bloom = BloomFilter(client, f"{key}:dupefilter", capacity=1000)
+    bloom.add_many([f"{number}" for number in range(1500)])
+    bloom.add_user(f"{key}:requests")
+    keys = QueueKeys(f"{key}:requests")
+    client.zadd(keys.queue, {"a": 1, "b": 2})
+    client.zadd(keys.dead_letters, {"c": 1})
+    client.zadd(keys.leases("worker-1"), {"d": 1, "e": 1, "f": 1})
+    client.hset(keys.workers, "worker-1", "60 7 1700000000000")
+    client.hset(keys.workers, "worker-2", "60 7 3 closing")
+    return bloom
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert command.call("info", *arguments, "--json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_as_an_object(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The names are those of `FilterInfo`; the queue is found by the filter that it uses."""
+    bloom = fill(client, key)
+    place = ["--key", f"{key}:dupefilter", "--redis-url", server.url]
+    before = client.hgetall(f"{key}:dupefilter")
+    found, info = told(capsys, *place), bloom.info()
+    for name in ("capacity", "error_rate", "layers", "shards", "bits", "hashes", "memory_bytes", "estimated_count"):
+        assert found[name] == getattr(info, name)
+    assert [layer["capacity"] for layer in found["by_layer"]] == [1000, 2000]
+    assert (found["users"], found["unfinished"], found["exists"]) == ([f"{key}:requests"], None, True)
+    (queue,) = found["queues"]
+    assert (queue["waiting"], queue["dead_letters"]) == (2, 1)
+    first, second = sorted(queue["workers"], key=lambda worker: worker["name"])
+    assert (first["holds"], first["lease"], first["is_closing"]) == (3, 60.0, False)
+    assert first["silent"] > 10_000_000
+    assert (second["holds"], second["silent"], second["is_closing"]) == (0, None, True)
+    assert client.hgetall(f"{key}:dupefilter") == before
+
+
+def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each layer has a bar, each worker its silence."""
+    fill(client, key)
+    assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^0 +\[#{20}\] ", said, re.MULTILINE)
+    assert re.search(r"^worker-1 .* d ago +3 +silent: others put back", said, re.MULTILINE)
+    assert "2 requests wait, 1 are dead letters" in said
+
+
+def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The metrics are those that are documented and that the dashboard shows, each with the filter's key."""
+    fill(client, key)
+    assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url, "--prometheus") == 0
+    families = list(text_string_to_metric_families(capsys.readouterr().out))
+    names = {UP, *FILTER_METRICS, *QUEUE_METRICS}
+    assert {family.name for family in families} == names
+    assert {sample.labels["filter"] for family in families for sample in family.samples} == {f"{key}:dupefilter"}
+    values = {family.name: family.samples[0].value for family in families}
+    assert (values["scrapy_bloom_capacity"], values["scrapy_bloom_queue_leased"]) == (1000, 3)
+    assert set(re.findall(r"scrapy_bloom_\w+", (ROOT / "docs/grafana.json").read_text())) == names
+
+
+def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No filter is an answer: no."""
+    place = ["--key", key, "--redis-url", valkey.url]
+    assert command.call("info", *place, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["exists"] is False
+    assert command.call("info", *place, "--prometheus") == 0
+    assert f'scrapy_bloom_exists{{filter="{key}"}} 0.0' in capsys.readouterr().out
+    assert command.call("info", *place) == 1
+    assert f"There is no filter at {key!r}" in capsys.readouterr().out
+    with valkey.client() as client:
+        assert not client.keys(f"{key}*")
+
+
+def test_of_an_older_format(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter of a format to come, a SET and a stranger's hash are told as what they are."""
+    with valkey.client() as client:
+        client.hset(f"{key}:newer", "filter", json.dumps({"format": 99, "epoch": 1}))
+        client.sadd(f"{key}:set", "a")
+        client.hset(f"{key}:hash", "a", "b")
+    for name, text in (("newer", "upgrade scrapy-bloom"), ("set", "scrapy bloom import"), ("hash", "not a filter")):
+        assert command.call("info", "--key", f"{key}:{name}", "--redis-url", valkey.url) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
+    """It is shown anew until somebody stops it."""
+    place = ["--key", key, "--redis-url", valkey.url]
+    with command.start("info", *place, "--watch", "0.01", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            while f"{key} on 127.0.0.1" not in process.stdout.readline():
+                assert process.poll() is None
+        process.terminate()
+        process.stdout.close()
+    assert command.call("info", *place, "--watch", "0") == 2
+
+
+def test_in_a_project(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    """In a project the spider's name says which filter and which queue."""
+    spider = f"info-{tmp_path.name}"
+    project = command.make_project(tmp_path, REDIS_URL=server.url, SCHEDULER_DUPEFILTER_KEY=f"{spider}:%(spider)s")
+    bloom = BloomFilter(client, f"{spider}:shop", capacity=5000)
+    bloom.add("a")
+    found = command.report("info", "shop", cwd=project)
+    assert (found["key"], found["capacity"]) == (f"{spider}:shop", 5000)
+    assert [queue["key"] for queue in found["queues"]] == ["shop:requests"]
+    bloom.clear()

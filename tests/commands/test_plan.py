@@ -1,0 +1,76 @@
+"""`scrapy bloom plan`: its figures are those of the filter that will be made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_bloom import MemoryBloomFilter
+from scrapy_bloom.admin.planning import COMPARED_ERROR_RATES, make_plan
+from scrapy_bloom.filter.parameters import FilterParameters
+from tests.support import command
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object) -> dict[str, Any]:
+    assert command.call("plan", *arguments, "--json", **settings) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("expansion", [0, 2])
+def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan is what the filter takes."""
+    plan = planned(capsys, "--capacity", "3e5", "--error-rate", "1e-4", "--expansion", str(expansion))
+    info = MemoryBloomFilter(capacity=300_000, error_rate=1e-4, expansion=expansion).info()
+    names = ("capacity", "error_rate", "memory_bytes", "bits", "hashes", "shards", "layers")
+    assert {name: plan[name] for name in names} == {name: getattr(info, name) for name in names}
+    assert plan["set_memory_bytes"] == 80 * 300_000
+
+
+def test_growth() -> None:
+    """The growth that is told is that of a filter which meets so many."""
+    plan = make_plan(FilterParameters(500, 1e-3))
+    bloom = MemoryBloomFilter(capacity=500, error_rate=1e-3)
+    bloom.add_many([f"{number}" for number in range(5000)])
+    info, told = bloom.info(), plan.growth[-1]
+    assert (told.requests, told.layers) == (5000, info.layers)
+    assert told.memory_bytes == info.memory_bytes
+
+
+def test_generations() -> None:
+    """With a TTL the plan has all layers that live at once, as a filter has after some of them."""
+    plan = make_plan(FilterParameters(1000, 1e-3, ttl=1000))
+    assert plan.layers == 7
+    assert plan.memory_bytes > make_plan(FilterParameters(1000, 1e-3)).memory_bytes
+
+
+def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table compares error rates by the sizes that each has; a lower one takes more."""
+    plans = planned(capsys, "--compare", BLOOMFILTER_CAPACITY=10_000)["plans"]
+    assert [plan["error_rate"] for plan in plans] == list(COMPARED_ERROR_RATES)
+    assert [plan["bits"] for plan in plans] == sorted(plan["bits"] for plan in plans)
+    assert command.call("plan", "--compare") == 0
+    assert "1e-09" in capsys.readouterr().out
+
+
+def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter that may not grow is told to exceed its error rate beyond its capacity."""
+    growth = planned(capsys, "--capacity", "1000", "--expansion", "0")["growth"]
+    assert [each["layers"] for each in growth] == [1, 1, 1]
+    assert growth[-1]["error_rate"] > 0.5
+
+
+@pytest.mark.parametrize("given", [["--capacity", "0"], ["--error-rate", "1"], ["--ttl", "-1"], ["--capacity", "many"]])
+def test_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that is not allowed is refused by the option's name."""
+    assert command.call("plan", *given) == 2
+    assert f"scrapy bloom: {given[0]} = {given[1]!r}: must" in capsys.readouterr().err
+
+
+def test_in_a_project(tmp_path: Path) -> None:
+    """In a project its settings count, and options go before them."""
+    project = command.make_project(tmp_path, BLOOMFILTER_CAPACITY=5000, BLOOMFILTER_ERROR_RATE=1e-4)
+    assert command.report("plan", cwd=project)["capacity"] == 5000
+    told = command.report("plan", "shop", "--error-rate", "1e-2", cwd=project)
+    assert (told["capacity"], told["error_rate"]) == (5000, 0.01)

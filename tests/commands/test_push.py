@@ -1,0 +1,157 @@
+"""`scrapy bloom push` and `requeue`: requests that were left behind come back into the queue, each once."""
+
+import pickle
+import signal
+from pathlib import Path
+
+import pytest
+import redis
+from scrapy import Request
+
+from devtools import waiting
+from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom._text import as_text
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.spool import Spool
+from tests.support import command
+from tests.support.servers import Server
+
+
+def entry(number: int) -> OutboxEntry:
+    request = Request(f"https://example.com/{number}")
+    fingerprint = BloomRFPDupeFilter(None, "").request_fingerprint(request)
+    return OutboxEntry(pickle.dumps(request.to_dict()), 0.0, fingerprint.encode())
+
+
+@pytest.fixture
+def queue(key: str) -> str:
+    return f"{key}:requests"
+
+
+def leave(directory: Path, queue: str, *numbers: int) -> Path:
+    """The file that a worker would leave with these requests."""
+    return Spool(queue, directory).save([entry(number) for number in numbers])
+
+
+def place(server: Server, key: str) -> list[str]:
+    return ["--key", f"{key}:dupefilter", "--redis-url", server.url]
+
+
+def test_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
+    """Each request is queued once, and the file is gone."""
+    path = leave(tmp_path, queue, 1, 2, 3)
+    found = command.report("push", *place(server, key), str(path), cwd=tmp_path)
+    assert found["files"] == [{"file": str(path), "queue": queue, "queued": 3, "repeats": 0}]
+    assert set(client.zrange(queue, 0, -1)) == {entry(number).member for number in (1, 2, 3)}
+    assert not path.exists()
+    assert not client.exists(QueueKeys(queue).workers)
+    assert client.hexists(f"{key}:dupefilter", f"user:{queue}")
+
+
+def test_push_of_what_the_filter_knows(
+    valkey: Server, key: str, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The filter may know it from the worker that left it: it is queued all the same."""
+    path = leave(tmp_path, queue, 1)
+    with valkey.client() as client:
+        dupefilter = BloomRFPDupeFilter(client, f"{key}:dupefilter")
+        assert not dupefilter.request_seen(Request("https://example.com/1"))
+        assert command.call("push", *place(valkey, key), str(path)) == 0
+        assert "1 requests queued" in capsys.readouterr().out
+        assert client.zcard(queue) == 1
+
+
+def test_push_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:
+    """In a project the spider says which queue; a file of another one is refused."""
+    names = {"SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s", "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s:dupefilter"}
+    project = command.make_project(tmp_path, REDIS_URL=server.url, **names)
+    path = leave(tmp_path, f"{key}:shop", 1)
+    said = command.run("push", "news", str(path), cwd=project)
+    assert said.returncode == 2
+    assert f"has requests of the queue '{key}:shop', not of '{key}:news'" in said.stderr
+    assert command.run("push", "shop", path.name, cwd=project).returncode == 0
+    assert client.zcard(f"{key}:shop") == 1
+
+
+def test_killed_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
+    """A push that is killed is run again: nothing is lost, and nothing is queued twice."""
+    numbers = range(3000)
+    path = leave(tmp_path, queue, *numbers)
+    with command.start("push", *place(server, key), str(path), cwd=tmp_path) as process:
+        waiting.until(lambda: client.zcard(queue))
+        process.send_signal(signal.SIGKILL)
+    assert path.exists()
+    assert client.zcard(queue) < len(numbers)
+    assert command.call("push", *place(server, key), str(path), BLOOMFILTER_LEASE=0.1) == 0
+    (dead,) = client.hkeys(QueueKeys(queue).workers)
+    held = client.zrange(QueueKeys(queue).leases(as_text(dead)), 0, -1)
+    assert {*client.zrange(queue, 0, -1), *held} == {entry(number).member for number in numbers}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("", "names no queue"), ('{"format": 1}\n', "names no queue"), ("[]\n", "names no queue"), (None, "No such file")],
+)
+def test_push_of_another_file(
+    content: str | None, text: str, valkey: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that no worker has left is refused by its name."""
+    path = tmp_path / "undelivered.jsonl"
+    if content is not None:
+        path.write_text(content)
+    assert command.call("push", *place(valkey, tmp_path.name), str(path)) == 2
+    said = capsys.readouterr().err
+    assert text in said
+    assert str(path) in said
+
+
+def test_push_of_an_untrusted_file(
+    valkey: Server, key: str, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that others could have written to is left alone, and said so."""
+    path = leave(tmp_path, queue, 1)
+    path.chmod(0o666)
+    assert command.call("push", *place(valkey, key), str(path)) == 2
+    said = capsys.readouterr().err
+    assert "can be written by other users" in said
+    assert "is still there" in said
+
+
+def test_requeue(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
+    """Dead letters go back, all or those that match; a dry run counts them."""
+    keys = QueueKeys(queue)
+    client.zadd(keys.dead_letters, {entry(number).member: number for number in range(250)})
+    options = ["--queue", queue, *place(server, key)]
+    found = command.report("requeue", *options, "--match", "example.com/24", "--dry-run", cwd=tmp_path)
+    assert (found["dead_letters"], found["matching"], client.zcard(queue)) == (250, 11, 0)
+    assert command.call("requeue", *options, "--match", "example.com/24") == 0
+    assert (client.zcard(queue), client.zcard(keys.dead_letters)) == (11, 239)
+    assert client.zscore(queue, entry(24).member) == 24
+    assert command.call("requeue", *options) == 0
+    assert (client.zcard(queue), client.zcard(keys.dead_letters)) == (250, 0)
+    assert not client.exists(keys.workers)
+
+
+def test_requeue_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:
+    """In a project the spider says which queue; without any, it is asked for."""
+    project = command.make_project(tmp_path, REDIS_URL=server.url, SCHEDULER_QUEUE_KEY=f"{key}:%(spider)s")
+    client.zadd(QueueKeys(f"{key}:shop").dead_letters, {"a": 1})
+    assert command.report("requeue", "shop", cwd=project)["matching"] == 1
+    assert client.zcard(f"{key}:shop") == 1
+    assert command.call("requeue", *place(server, key)) == 2
+
+
+def test_queue_that_is_closed(
+    valkey: Server, key: str, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the last worker of a crawl clears the queue nothing is put into it."""
+    path = leave(tmp_path, queue, 1)
+    with valkey.client() as client:
+        client.hset(QueueKeys(queue).workers, "last", "60 7 3 closing")
+        client.zadd(QueueKeys(queue).dead_letters, {"a": 1})
+        assert command.call("push", *place(valkey, key), str(path)) == 2
+        assert command.call("requeue", "--queue", queue, *place(valkey, key)) == 2
+        assert capsys.readouterr().err.count("run it again") == 2
+        assert path.exists()
+        assert client.zcard(QueueKeys(queue).dead_letters) == 1

@@ -1,0 +1,96 @@
+"""The command `scrapy bloom` as a process of its own, in a project and outside."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scrapy.settings import Settings
+
+from devtools.crawl_process import LIMIT, ROOT
+from scrapy_bloom.commands.bloom import Command
+
+SPIDERS = """
+import scrapy
+
+class ShopSpider(scrapy.Spider):
+    name = "shop"
+
+class NewsSpider(scrapy.Spider):
+    name = "news"
+"""
+
+
+def make_project(directory: Path, **settings: object) -> Path:
+    """A project with the spiders `shop` and `news` and these settings; the directory to run the command in."""
+    package = directory / "project"
+    package.mkdir(parents=True)
+    (directory / "scrapy.cfg").write_text("[settings]\ndefault = project.settings\n")
+    (package / "__init__.py").write_text("")
+    (package / "spiders.py").write_text(SPIDERS)
+    chosen = {
+        "SPIDER_MODULES": ["project.spiders"],
+        "SCHEDULER": "scrapy_bloom.BloomScheduler",
+        "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
+        **settings,
+    }
+    (package / "settings.py").write_text("".join(f"{name} = {value!r}\n" for name, value in chosen.items()))
+    return directory
+
+
+def start(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
+    """The command `scrapy bloom` with these arguments, under way."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "scrapy", "bloom", *arguments],
+        cwd=cwd,
+        env=_environment(cwd),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """The command `scrapy bloom` with these arguments, when it has ended."""
+    process = start(*arguments, cwd=cwd)
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def report(*arguments: str, cwd: Path) -> dict[str, Any]:
+    """The object that the command prints with --json."""
+    said = run(*arguments, "--json", cwd=cwd)
+    assert not said.stderr, said.stderr
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+def parse(*arguments: str, **settings: object) -> tuple[Command, argparse.Namespace]:
+    """The command in this process with its options read, outside every project."""
+    command, parser = Command(), argparse.ArgumentParser()
+    command.settings = Settings(settings)
+    command.add_options(parser)
+    options, rest = parser.parse_known_args(arguments)
+    command.process_options(rest, options)
+    return command, options
+
+
+def call(*arguments: str, **settings: object) -> int:
+    """The exit code of the command in this process, outside every project; it prints as the command does."""
+    command, options = parse(*arguments, **settings)
+    command.run([], options)
+    return command.exitcode
+
+
+def _environment(cwd: Path) -> dict[str, str]:
+    """That of the tests, but for the settings of a project around the checkout."""
+    mine = {
+        name: value for name, value in os.environ.items() if name not in ("SCRAPY_PROJECT", "SCRAPY_SETTINGS_MODULE")
+    }
+    return {**mine, "PYTHONPATH": os.pathsep.join((str(ROOT), str(cwd)))}

@@ -1,0 +1,105 @@
+"""Imports of a SET: members, and a client whose process ends, or whose reply is lost, at a known command."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom.admin.importing.set_import import SetImport
+
+OPTIONS: dict[str, Any] = {
+    "capacity": 1000,
+    "error_rate": 1e-6,
+    "expansion": 2,
+    "ttl": None,
+    "fingerprint": "scrapy-redis",
+    "retry_timeout": 5.0,
+}
+BEFORE, AFTER, LOST = "before", "after", "lost"
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+class Silent:
+    """Progress that nobody looks at."""
+
+    def begin(self, task: str, total: int, done: int = 0) -> None:
+        pass
+
+    def advance(self, number: int) -> None:
+        pass
+
+
+class FaultyClient(redis.Redis):
+    """A client that calls `between` before each step.
+
+    At the step with the number `at`, from 1 on, the process is killed `before` or `after` it, or the reply is `lost`.
+    A step is a command. Of BITFIELDs that follow each other, which add to the filter or look, only the first is one:
+    what may happen to a filter between those is tried in tests/protocol.
+    """
+
+    def arm(self, between: Callable[[], object], at: int = 0, how: str = BEFORE) -> None:
+        """Set what happens from the next step on, which is the first."""
+        self.steps = 0
+        self._between, self._at, self._how = between, at, how
+        self._was_bitfield = False
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        is_bitfield = args[0] == "BITFIELD"
+        is_step, self._was_bitfield = not (is_bitfield and self._was_bitfield), is_bitfield
+        if not is_step:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+        self.steps += 1
+        self._between()
+        how = self._how if self.steps == self._at else None
+        if how == BEFORE:
+            raise KilledError
+        reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+        if how == AFTER:
+            raise KilledError
+        if how == LOST:
+            raise redis.ConnectionError(LOST)
+        return reply
+
+
+class OldWorker:
+    """A worker of scrapy-redis that goes on to add; `accepted` is all that the SET took, `refusals` how often not."""
+
+    def __init__(self, client: redis.Redis, key: str, accepted: list[str]) -> None:
+        self.accepted = accepted
+        self.refusals = 0
+        self._client = client
+        self._key = key
+
+    def add(self) -> None:
+        """Add one more."""
+        member = fingerprint(len(self.accepted))
+        if self._client.type(self._key) != b"set":
+            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+                self._client.sadd(self._key, member)
+            self.refusals += 1
+        elif self._client.sadd(self._key, member):
+            self.accepted.append(member)
+
+
+def fingerprint(number: int) -> str:
+    """One as scrapy-redis makes them."""
+    return hashlib.sha1(b"%d" % number, usedforsecurity=False).hexdigest()
+
+
+def fill(client: redis.Redis, key: str, members: int, first: int = 0) -> list[str]:
+    """Make a SET of so many fingerprints, kept so that a scan takes several turns."""
+    found = [fingerprint(number) for number in range(first, first + members)]
+    # The server keeps a SET that ever had such a long member as a table, and gives any other small one at once.
+    client.sadd(key, "x" * 100, *found)
+    client.srem(key, "x" * 100)
+    return found
+
+
+def set_import(client: redis.Redis, key: str, **tuning: Any) -> SetImport:
+    """An import that reads few members at once, and saves its state after each batch."""
+    return SetImport(client, key, OPTIONS, Silent(), **{"batch": 2, "save_seconds": 0.0, **tuning})

@@ -1,0 +1,69 @@
+"""Filters on their way into a file and out of it, in this process, or in one that is killed."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from scrapy_bloom.admin.archive import exporting, saved
+from scrapy_bloom.admin.archive.exporting import Advance, Exported
+from scrapy_bloom.admin.archive.format import Archive
+from scrapy_bloom.admin.archive.restore import Restored, restore
+from scrapy_bloom.admin.occupants import require
+from scrapy_bloom.storage.redis import RedisStore
+
+# As many bits as fit, so that a filter takes a few kilobytes and grows at once.
+SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
+
+
+def items(number: int, name: str = "item") -> list[str]:
+    """So many different items."""
+    return [f"{name} {each}" for each in range(number)]
+
+
+def export(client: redis.Redis, key: str, path: Path, **options: Any) -> Exported:
+    """Export the filter at a key."""
+    store = RedisStore(client)
+    return exporting.export(store, require(store, key), path, **options)
+
+
+def read(path: Path) -> saved.Saved:
+    """Read a file as a restore does, before it writes anything."""
+    with path.open("rb") as file:
+        return saved.read(Archive(path, file))
+
+
+def restore_file(
+    client: redis.Redis, key: str, path: Path, *, overwrite: bool = False, advance: Advance = lambda _: None
+) -> Restored:
+    """Restore a file to a key."""
+    with path.open("rb") as file:
+        found = saved.read(Archive(path, file))
+        store = RedisStore(client)
+        return restore(store, client, key, found, overwrite=overwrite, wait=20.0, advance=advance)
+
+
+def killed_at(number: int, work: Callable[[Advance], object]) -> None:
+    """Have a process of its own do some work, which is killed when it says for this time that it has done a part."""
+    process = os.fork()
+    if not process:
+        calls = iter(range(1, number))
+
+        def count(_: int) -> None:
+            if next(calls, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            work(count)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(process, 0)
+    assert os.WIFSIGNALED(status), "it has ended by itself"
+
+
+def keys_at(client: redis.Redis, key: str) -> set[str]:
+    """All keys of a filter."""
+    return {each.decode() if isinstance(each, bytes) else each for each in client.scan_iter(f"{key}*", count=10_000)}
