@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class FilterHolder(Protocol):
-    """Whoever has the filter of a crawl: its dupefilter."""
+    """The holder of the filter of a crawl: its dupefilter."""
 
     @property
     def filter(self) -> BaseBloomFilter:

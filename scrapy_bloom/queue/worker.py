@@ -394,12 +394,13 @@ class QueueWorker:
         if self._in_doubt is None:
             return
         plan, self._in_doubt = self._in_doubt, None
+        # Also one that was carried out may have taken longer than a socket waits.
+        self._most_bytes = max(1, self._most_bytes // 2)
         if answer.said is Said.DONE:
             self._carry_out(plan)
             self._get_ready(answer.entries)
         else:
             self.ready = tuple(sorted((*self.ready, *plan.returned)))
-            self._most_bytes = max(1, self._most_bytes // 2)
 
     def _carry_out(self, plan: Plan) -> None:
         consumed = [self.outbox.popleft() for _ in range(plan.consumed)]

@@ -111,6 +111,21 @@ def test_a_batch_that_does_not_get_through_is_halved() -> None:
     assert len(played.memory.queue) == 8
 
 
+def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
+    """Its reply was not waited for: the next ones are small enough, though it was carried out."""
+    played = Played()
+    played.offer(*"abcdefgh", size=100_000)
+    while not played.worker.asked:
+        operation = played.worker.next_operation()
+        assert isinstance(operation, Exchange | Settle)
+        played.memory.apply(operation)
+        played.worker.lose(operation)
+        assert isinstance(played.step(), Settle)
+    assert played.worker._most_bytes == 256 * 1024
+    played.work()
+    assert len(played.memory.queue) == 8
+
+
 def test_what_goes_first() -> None:
     """A request that goes before what was taken ahead has that given back; an equal one does not."""
     played = Played()
