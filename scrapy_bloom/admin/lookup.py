@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.storage import layout
@@ -29,11 +28,6 @@ def look_up(stored: StoredFilter, item: bytes) -> Steps[list[Place]]:
     replies = (yield checks) if checks else []
     places = []
     for layer, check, (header, are_set) in zip(stored.layers, checks, replies, strict=True):
-        is_lost = not _is_of(layer, header)
+        is_lost = not layout.is_of(layout.identity(header), layer.identity.epoch)
         places.append(Place(layer.index, check.key, are_set and not is_lost, is_lost))
     return places
-
-
-def _is_of(layer: Layer, header: int) -> bool:
-    epoch = layer.identity.epoch
-    return layout.identity(header) in (layout.live(epoch), layout.sealed(epoch))

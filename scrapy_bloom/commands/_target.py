@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -196,10 +196,8 @@ def require_file(options: argparse.Namespace, settings: Settings) -> None:
 
 def crawl_settings(spider: str | None, settings: Settings) -> BaseSettings:
     """Return the settings of a spider's crawl, or those of the project where none is named."""
-    names = _spiders(settings).list()
-    if spider is None and len(names) == 1:
-        (spider,) = names
-    return _crawler(_spider_class(spider, settings) if spider else Spider, settings).settings
+    name = spider or _only_spider(_spiders(settings).list())
+    return _crawler(_spider_class(name, settings) if name else Spider, settings).settings
 
 
 def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
@@ -212,14 +210,18 @@ def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
 def _spider_class(name: str | None, settings: Settings) -> type[Spider]:
     loader = _spiders(settings)
     names: list[str] = loader.list()
-    if name is None and len(names) == 1:
-        (name,) = names
+    name = _only_spider(names) if name is None else name
     if name is None:
         raise UsageError(f"give {_PLACE}; there are {', '.join(sorted(names)) or 'none'}", print_help=False)
     if name not in names:
         where = f"there are {', '.join(sorted(names))}" if names else "run it in a project, or give --key KEY"
         raise UsageError(f"{name!r} is no spider of a project: {where}", print_help=False)
     return loader.load(name)  # type: ignore[no-any-return]  # load_object: Any
+
+
+def _only_spider(names: Sequence[str]) -> str | None:
+    """Return the spider of a project that has one alone: nobody need name it."""
+    return names[0] if len(names) == 1 else None
 
 
 def _spiders(settings: Settings) -> Any:

@@ -4,7 +4,6 @@ Scrapy loads this module whatever its command line asks for, so that it imports 
 """
 
 import argparse
-import re
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
@@ -54,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that repeats no password of a URL which stands in a wrong place."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(re.sub(r"(?<=://)\S*@", "…@", message))
+        super().error(import_module("scrapy_bloom.transport.failures").hide_credentials(message))
 
 
 class Command(ScrapyCommand):

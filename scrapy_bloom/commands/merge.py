@@ -55,15 +55,15 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if hasattr(target.client, "keyslot"):
         require_same_slots([target.key, *sources])
     with stopped("run it again; what is there already stays"):
-        layers = [layer for key in sources for layer in require(target.store, key).layers]
-        total = sum(layer.size.shard_bytes * layer.size.shards for layer in layers)
+        found = [require(target.store, key) for key in sources]
+        total = sum(layer.size.shard_bytes * layer.size.shards for each in found for layer in each.layers)
         with progress_of("merging", total) as advance:
             done = merge(target.store, target.key, sources, advance)
     if options.json:
         _output.print_json({"server": target.server, "key": target.key, "sources": sources, **asdict(done)})
     else:
         _tell(target, sources, done)
-    target.tell_of_waiting({user for key in sources for user in require(target.store, key).users})
+    target.tell_of_waiting(dict.fromkeys(user for each in found for user in each.users))
     return ExitCode.DONE
 
 
