@@ -24,8 +24,8 @@ _BUFFER = 32_768
 class Link:
     """The state of a link in both directions.
 
-    `rate` is the most bytes a second that go to the server, `delay` the seconds by which they come later. Of the next
-    replies so many as `lost_replies` says are swallowed, and the connections cut.
+    `rate` is the most bytes a second of a connection, either way. `delay` is the seconds by which those to the server
+    come later. Of the next replies so many as `lost_replies` says are swallowed, and the connections cut.
     """
 
     rate: float | None = None
@@ -75,15 +75,15 @@ class Forwarder(ThreadingTCPServer):
 
     def send(self, server: socket.socket, data: bytes) -> None:
         """Pass on what a client sent, as slowly as the link is."""
-        link = self.link
-        time.sleep(link.delay)
-        if link.rate is None:
-            self._pass(server, data)
-            return
-        size = max(1, int(link.rate / _PIECES))
-        for start in range(0, len(data), size):
-            self._pass(server, data[start : start + size])
-            time.sleep(size / link.rate)
+        time.sleep(self.link.delay)
+        for piece in self._pieces(data):
+            with self._gate:
+                server.sendall(piece)
+
+    def reply(self, client: socket.socket, data: bytes) -> None:
+        """Pass on what the server sent, as slowly as the link is."""
+        for piece in self._pieces(data):
+            client.sendall(piece)
 
     def loses_reply(self) -> bool:
         """Return whether the reply that comes now is lost."""
@@ -103,9 +103,17 @@ class Forwarder(ThreadingTCPServer):
             with self._lock:
                 self._open.difference_update(sides)
 
-    def _pass(self, server: socket.socket, data: bytes) -> None:
-        with self._gate:
-            server.sendall(data)
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
+        """Yield the pieces in which a link takes some bytes; when one was passed on it takes its time."""
+        rate = self.link.rate
+        if rate is None:
+            yield data
+            return
+        size = max(1, int(rate / _PIECES))
+        for start in range(0, len(data), size):
+            piece = data[start : start + size]
+            yield piece
+            time.sleep(len(piece) / rate)
 
 
 class _Connection(BaseRequestHandler):
@@ -133,7 +141,7 @@ class _Connection(BaseRequestHandler):
     def _replies(self, upstream: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while (data := upstream.recv(_CHUNK)) and not self.server.loses_reply():
-                client.sendall(data)
+                self.server.reply(client, data)
         _shut(client)
         _shut(upstream)
 

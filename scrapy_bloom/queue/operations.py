@@ -3,6 +3,7 @@
 None of them has an effect for a worker that is not registered any more: it says `expired`.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
@@ -15,6 +16,11 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.transport.commands import Argument, Command
 
 Encode = Callable[[Any], bytes]
+
+
+def digests(members: Iterable[bytes]) -> tuple[str, ...]:
+    """Return what stands for members where they would be too long: SHA-1, which a server's Lua has."""
+    return tuple(sorted(hashlib.sha1(member, usedforsecurity=False).hexdigest() for member in members))
 
 
 class Said(StrEnum):
@@ -124,10 +130,17 @@ class Exchange(Operation):
 
 @dataclass(frozen=True)
 class Settle(Operation):
-    """Find out whether an exchange was carried out whose reply was lost: `done`, with all that is leased, or `void`."""
+    """Find out whether an exchange was carried out whose reply was lost: `done`, or `void`.
+
+    If it was, what it took goes back to the queue: that is what is leased and not in `kept`, which are `digests`.
+    """
 
     script = "settle"
     number: int
+    kept: tuple[str, ...]
+
+    def _arguments(self) -> Iterable[Argument]:
+        return self.number, *self.kept
 
 
 @dataclass(frozen=True)

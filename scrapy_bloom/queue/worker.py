@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import chain, islice
+from itertools import chain
 from typing import ClassVar
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.limits import Limit, Room, members_of
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Operation, Said
 
-# Bytes of requests that one exchange carries at most, and dead letters that are looked at at once.
-_MOST_BYTES = 512 * 1024
+# Dead letters that are looked at at once.
 _DEAD_LETTERS = 50
 
 
@@ -68,19 +68,25 @@ class Receipt:
 
     call: Callable[[], object]
     score: ClassVar[float] = math.inf
+    member: ClassVar[bytes] = b""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An exchange, and what has changed hands when it is carried out."""
+    """An exchange, and what has changed hands when it is carried out: `kept` members are leased then.
+
+    What it takes is leased, too.
+    """
 
     exchange: Exchange
+    kept: frozenset[bytes]
     consumed: int = 0
     asked: tuple[OutboxEntry, ...] = ()
     returned: tuple[QueueEntry, ...] = ()
     finished: tuple[bytes, ...] = ()
     leased_again: int = 0
     pushed: int = 0
+    repeats: int = 0
 
 
 class QueueWorker:
@@ -109,7 +115,7 @@ class QueueWorker:
         self._fingerprints: set[bytes] = set()
         self._lease = lease
         self._batch_size = batch_size
-        self._most_bytes = _MOST_BYTES
+        self._limit = Limit()
         self._can_read = can_read
         self._number = 0
         self._is_new = True
@@ -120,7 +126,7 @@ class QueueWorker:
         self._dead_checked = 0
         self._dead_place: int | None = None
         self._dead_seen = 0
-        self._to_redrive: tuple[bytes, ...] = ()
+        self._to_redrive: tuple[QueueEntry, ...] = ()
         self._ending: Ending | None = None
 
     # What happens in the process.
@@ -225,26 +231,33 @@ class QueueWorker:
 
     def _next_while_working(self, want: int) -> Operation | FilterOperation | None:
         if self._in_doubt is not None:
-            return ops.Settle(self.name, self._number)
+            return ops.Settle(self.name, self._number, ops.digests(self._in_doubt.kept))
         if self._to_lease_again:
             return self._lease_again()
         if self.asked:
             return AskFilter(self.asked[: self._batch_size])
         if self._to_redrive:
-            return ops.Redrive(self.name, self._to_redrive)
+            return self._redrive()
         if self._dead_place is not None and want and self.is_idle:
-            return ops.ReadDeadLetters(self.name, self._dead_place, _DEAD_LETTERS)
+            return ops.ReadDeadLetters(self.name, self._dead_place, self._limit.share_of(_DEAD_LETTERS))
         return self._exchange(want)
 
     def _lease_again(self) -> Exchange:
-        part = list(islice(self._bounded(self._to_lease_again), self._batch_size))
-        exchange = Exchange(self.name, self._number + 1, 0, leases=tuple(part))
-        self._plan = Plan(exchange, leased_again=len(part))
+        part = self._limit.room().first_of(self._to_lease_again[: self._batch_size])
+        exchange = Exchange(self.name, self._number + 1, 0, leases=part)
+        held = frozenset(members_of(self._held()))
+        self._plan = Plan(exchange, held, leased_again=len(part))
         return exchange
 
+    def _redrive(self) -> ops.Redrive:
+        part = self._limit.room().first_of(self._to_redrive)
+        return ops.Redrive(self.name, members_of(part))
+
     def _exchange(self, want: int) -> Exchange | None:
-        new = self._first_of_new()
-        consumed = self._next_batch(sum(len(entry.member) for entry in new))
+        room = self._limit.room()
+        new, repeats = room.first_of(self.new), room.first_of(self.repeats)
+        asides = room.first_of(self.unreadable.values())
+        consumed = self._next_batch(room)
         entries = [item for item in consumed if isinstance(item, OutboxEntry)]
         asked = tuple(entry for entry in entries if entry.fingerprint is not None)
         unfiltered = [entry for entry in entries if entry.fingerprint is None]
@@ -252,66 +265,55 @@ class QueueWorker:
         returned = self._outranked_by(queued)
         finished = tuple(item.member for item in consumed if isinstance(item, Finished))
         leases = tuple(entry.in_queue for entry in asked)
-        # What is new and has to wait for the next exchange stays leased, too.
-        kept = (*leases, *(entry.in_queue for entry in self.new[len(new) :]))
+        # What has to wait for the next exchange stays leased, too.
+        later = (*self.new[len(new) :], *self.repeats[len(repeats) :])
+        kept = (*members_of(leases), *members_of(later), *[*self.unreadable][len(asides) :])
         needed = self._needed(returned, finished, kept)
         # Those that are leased no longer come first.
         pushes = sorted((*queued, *returned), key=lambda entry: entry.member in needed)
-        over = (*(entry.member for entry in self.repeats), *self.unreadable, *finished)
+        over = (*members_of(repeats), *members_of(asides), *finished)
         if not (want or consumed or pushes or over):
             return None
         exchange = Exchange(
             self.name,
             self._number + 1,
-            want,
+            self._limit.share_of(want),
             leases,
             tuple(pushes),
             sum(entry.member not in needed for entry in pushes),
-            tuple(self.unreadable.values()),
+            asides,
             tuple(member for member in over if member not in needed),
         )
-        self._plan = Plan(exchange, len(consumed), asked, returned, finished, pushed=len(new))
+        self._plan = Plan(
+            exchange, frozenset(needed), len(consumed), asked, returned, finished, 0, len(new), len(repeats)
+        )
         return exchange
 
-    def _first_of_new(self) -> tuple[OutboxEntry, ...]:
-        """Return the new entries that one exchange can push."""
-        count = len(list(self._bounded(entry.in_queue for entry in self.new)))
-        return self.new[:count]
-
-    def _next_batch(self, pushed: int) -> list[OutboxEntry | Finished | Receipt]:
-        """Return what the next exchange takes from the outbox beside so many bytes that it pushes."""
+    def _next_batch(self, room: Room) -> list[OutboxEntry | Finished | Receipt]:
+        """Return what the next exchange takes from the outbox, as far as there is room."""
         batch: list[OutboxEntry | Finished | Receipt] = []
-        entries, size = 0, pushed
+        entries = 0
         for item in self.outbox:
-            if isinstance(item, OutboxEntry):
-                entries, size = entries + 1, size + len(item.member)
-                if entries > self._batch_size or (size > self._most_bytes and (entries > 1 or pushed)):
-                    break
+            entries += isinstance(item, OutboxEntry)
+            if entries > self._batch_size or not room.takes(item):
+                break
             batch.append(item)
         return batch
 
-    def _bounded(self, entries: Iterable[QueueEntry]) -> Iterator[QueueEntry]:
-        """Yield entries until they have so many bytes, and one at least."""
-        size = 0
-        for entry in entries:
-            if size and size + len(entry.member) > self._most_bytes:
-                return
-            size += len(entry.member)
-            yield entry
-
     def _outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
-        """Return what is ready, if something goes before a part of it or the worker stops; else nothing."""
+        """Return what is ready, if something goes before a part of it or the worker stops; else nothing.
+
+        Of more than an exchange carries, what goes last.
+        """
         last = self.ready[-1].score if self.ready else None
         is_outranked = last is not None and any(entry.score < last for entry in queued)
-        return self.ready if self.is_stopping or is_outranked else ()
+        return self._limit.room().first_of(reversed(self.ready)) if self.is_stopping or is_outranked else ()
 
-    def _needed(
-        self, returned: Sequence[QueueEntry], finished: Sequence[bytes], kept: Sequence[QueueEntry]
-    ) -> set[bytes]:
+    def _needed(self, returned: Sequence[QueueEntry], finished: Sequence[bytes], kept: Sequence[bytes]) -> set[bytes]:
         """Return the members that stay leased: an equal request, which is the same member, may be over."""
         ready = {entry.member for entry in self.ready if entry not in returned}
         unfinished = self.finished.keys() - set(finished)
-        return ready | self.running.keys() | unfinished | {entry.member for entry in kept}
+        return ready | self.running.keys() | unfinished | set(kept)
 
     # What became of it.
 
@@ -323,6 +325,8 @@ class QueueWorker:
             self._number = operation.number
             self._in_doubt = self._plan
             self.ready = tuple(entry for entry in self.ready if entry not in self._plan.returned)
+        elif isinstance(operation, ops.Redrive | ops.ReadDeadLetters):
+            self._limit = self._limit.halved()
 
     def reply(self, operation: Operation | FilterOperation, answer: Answer) -> None:
         """Note the answer to an operation."""
@@ -335,9 +339,9 @@ class QueueWorker:
             case ops.Settle():
                 self._settled(answer)
             case ops.ReadDeadLetters():
-                self._read(answer.entries)
+                self._read(operation, answer.entries)
             case ops.Redrive():
-                self._to_redrive = ()
+                self._to_redrive = self._to_redrive[len(operation.members) :]
             case _:
                 self._enter_phase(operation, answer.said)
 
@@ -379,9 +383,8 @@ class QueueWorker:
         if self._plan is None:
             return
         self._number = exchange.number
-        if exchange.leases or exchange.pushes:
-            # So slowly that a link which is too slow for more is not tried with it each time.
-            self._most_bytes = min(self._most_bytes + self._most_bytes // 32 + 1, _MOST_BYTES)
+        if exchange.leases or exchange.pushes or exchange.acks or answer.entries:
+            self._limit = self._limit.grown()
         self._carry_out(self._plan)
         # `again` shows all that is leased.
         self._get_ready(answer.entries)
@@ -395,10 +398,9 @@ class QueueWorker:
             return
         plan, self._in_doubt = self._in_doubt, None
         # Also one that was carried out may have taken longer than a socket waits.
-        self._most_bytes = max(1, self._most_bytes // 2)
+        self._limit = self._limit.halved()
         if answer.said is Said.DONE:
             self._carry_out(plan)
-            self._get_ready(answer.entries)
         else:
             self.ready = tuple(sorted((*self.ready, *plan.returned)))
 
@@ -412,7 +414,7 @@ class QueueWorker:
             self._to_lease_again = self._to_lease_again[plan.leased_again :]
         else:
             self.asked += plan.asked
-            self.new, self.repeats = self.new[plan.pushed :], ()
+            self.new, self.repeats = self.new[plan.pushed :], self.repeats[plan.repeats :]
             for entry in plan.exchange.asides:
                 self.unreadable.pop(entry.member, None)
         self._plan = None
@@ -437,13 +439,13 @@ class QueueWorker:
         else:
             self.may_finish = all(self._noted.get(name) != value for name, value in others.items())
 
-    def _read(self, entries: Sequence[QueueEntry]) -> None:
+    def _read(self, operation: ops.ReadDeadLetters, entries: Sequence[QueueEntry]) -> None:
         """Note some dead letters: of those of other workers this one may be able to read some."""
         if self._dead_place is None:
             return
-        self._to_redrive = tuple(entry.member for entry in entries if self._can_read(entry))
+        self._to_redrive = tuple(entry for entry in entries if self._can_read(entry))
         self._dead_place += len(entries)
-        if len(entries) < _DEAD_LETTERS:
+        if len(entries) < operation.count:
             self._dead_place, self._dead_checked = None, self._dead_seen
 
     def _expire(self) -> None:

@@ -38,7 +38,7 @@ operations = st.one_of(
     st.builds(ops.Join, names, st.just("5"), numbers, st.booleans()),
     st.builds(exchange, names, numbers, st.integers(0, 3), st.tuples(entries, entries, entries, some), numbers),
     st.builds(exchange, names, numbers, st.integers(0, 3), st.just(((), (), (), ())), numbers),
-    st.builds(ops.Settle, names, numbers),
+    st.builds(ops.Settle, names, numbers, st.lists(members, max_size=2).map(ops.digests)),
     st.builds(ops.Heartbeat, names),
     st.builds(ops.Requeue, names, names, st.sampled_from(VALUES), st.just("5"), numbers),
     st.builds(ops.Leave, names, numbers, st.sampled_from(Ending)),

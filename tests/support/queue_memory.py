@@ -90,7 +90,10 @@ class QueueMemory:
         if mine is None or mine.is_closing or not mine.number <= op.number <= mine.number + 1:
             return Answer(Said.EXPIRED)
         if op.number == mine.number and not mine.is_void:
-            return Answer(Said.DONE, tuple(in_order(self.leases.get(op.worker, {}))))
+            leased = self.leases.get(op.worker, {})
+            for member in [member for member in leased if not {*ops.digests([member])} & {*op.kept}]:
+                self.queue[member] = leased.pop(member)
+            return Answer(Said.DONE)
         self._record(op.worker, replace(mine, number=op.number, is_void=True))
         return Answer(Said.VOID)
 

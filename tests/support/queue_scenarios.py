@@ -24,6 +24,8 @@ EQUAL_LATER: Tree = {
     "A": ("A", ["B", "C", "D", "X"]), "B": ("B", ["X"]), "C": ("C", []), "D": ("D", []), "X": ("X", [])
 }  # fmt: skip
 ITSELF: Tree = {"A": ("A", ["A", "B"]), "B": ("B", ["A"])}
+# B leads to two that are known.
+REPEATS: Tree = {"A": ("A", ["B"]), "B": ("B", ["C", "D"]), "C": ("A", []), "D": ("B", [])}
 TWO: Tree = {"A": ("A", ["B"]), "B": ("B", []), "P": ("P", ["R"]), "R": ("R", [])}
 
 # Both workers begin with A; so does the third, where there is one.
@@ -44,7 +46,17 @@ SCENARIOS: dict[str, Scenario] = {
     "no fault, unreadable to some": two(SMALL, want=2, unreadable=UNREADABLE),
     "no fault, two queues": Scenario(TWO, [["A"], ["P"], ["A"]], late=(2,), queues=(0, 1, 0)),
     **{f"{kind}, a tree": spare(TREE, want=2, faults=1, kinds=(kind,)) for kind in FAULTS},
-    **{f"{kind}, batches of one": spare(SMALL, want=2, batch=1, faults=1, kinds=(kind,)) for kind in FAULTS},
+    **{f"{kind}, one thing an exchange": spare(TINY, want=2, most_bytes=1, faults=1, kinds=(kind,)) for kind in FAULTS},
+    "replies of the queue lost, one thing an exchange, each page once": two(
+        SMALL, want=2, most_bytes=1, faults=1, kinds=("lost",), loses_replies_of_filter=False
+    ),
+    "replies of the queue lost twice, one or two things an exchange, each page once": two(
+        REPEATS, most_bytes=2, faults=2, kinds=("lost",), loses_replies_of_filter=False
+    ),
+    "no fault, one thing an exchange, unreadable to some": two(SMALL, want=2, most_bytes=1, unreadable=UNREADABLE),
+    "lost, one thing an exchange, equal requests": two(
+        EQUAL, want=2, most_bytes=1, faults=1, kinds=("lost",), unfiltered=("X",)
+    ),
     "lost twice": spare(SMALL, faults=2, kinds=("lost",)),
     "crash twice": spare(SMALL, faults=2, kinds=("crash",)),
     "flush twice": spare(SMALL, faults=2, kinds=("flush",)),
@@ -68,6 +80,7 @@ DEEP: dict[str, Scenario] = {
     "false twice": spare(SMALL, faults=2, kinds=("false",)),
     "any fault, a tree": spare(TREE, want=2, faults=1, kinds=FAULTS),
     "any fault, wide, batches of one": spare(WIDE, want=2, batch=1, faults=1, kinds=FAULTS),
+    "any fault, one thing an exchange": spare(SMALL, want=2, most_bytes=1, faults=1, kinds=FAULTS),
     "any fault, a tree, one is stopped": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,)),
     "any fault, a tree, one is stopped, kept": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,), persist=True),
     "any fault, unreadable to some": spare(SMALL, want=2, faults=1, kinds=FAULTS, unreadable=UNREADABLE),
@@ -195,11 +208,43 @@ class NoSkip(QueueMemory):
         return taken
 
 
-class NoAdopt(QueueWorker):
-    """Entries that an exchange took whose reply was lost are not looked for."""
+class NoPutBack(QueueMemory):
+    """Entries that an exchange took whose reply was lost stay leased."""
 
-    def _settled(self, answer: Answer) -> None:
-        super()._settled(replace(answer, entries=()))
+    def apply(self, operation: object) -> Answer:
+        if isinstance(operation, ops.Settle):
+            operation = replace(operation, kept=ops.digests(self.leases.get(operation.worker, ())))
+        return super().apply(operation)
+
+
+class KeepsNothing(QueueWorker):
+    """All that is leased goes back to the queue when a reply was lost."""
+
+    def _next_while_working(self, want: int) -> ops.Operation | FilterOperation | None:
+        operation = super()._next_while_working(want)
+        return replace(operation, kept=()) if isinstance(operation, ops.Settle) else operation
+
+
+class KeepsAllHeld(QueueWorker):
+    """Each that was held when a reply was lost counts as kept, although an equal one was taken since it was over."""
+
+    def _next_while_working(self, want: int) -> ops.Operation | FilterOperation | None:
+        operation = super()._next_while_working(want)
+        if not isinstance(operation, ops.Settle) or self._in_doubt is None:
+            return operation
+        held = (*self._held(), *self._in_doubt.exchange.leases)
+        return replace(operation, kept=ops.digests(entry.member for entry in held))
+
+
+class RepeatsGo(QueueWorker):
+    """Repeats go back to the queue when they have to wait and a reply was lost."""
+
+    def _exchange(self, want: int) -> ops.Exchange | None:
+        exchange = super()._exchange(want)
+        if exchange is not None and self._plan is not None:
+            waiting = {entry.member for entry in self.repeats[self._plan.repeats :]}
+            self._plan = replace(self._plan, kept=self._plan.kept - waiting)
+        return exchange
 
 
 class YoursEnds(QueueWorker):
@@ -394,7 +439,16 @@ MISTAKES: dict[str, Mistake] = {
     "taken although it is leased here": Mistake(
         two(EQUAL_LATER, faults=1, kinds=("lost",), want=2, unfiltered=("X",)), memory=NoSkip
     ),
-    "what a lost exchange took is not adopted": Mistake(two(TINY, faults=1, kinds=("lost",)), worker=NoAdopt),
+    "what a lost exchange took is not put back": Mistake(two(TINY, faults=1, kinds=("lost",)), memory=NoPutBack),
+    "all is put back after a lost exchange": Mistake(
+        two(SMALL, want=2, faults=1, kinds=("lost",), loses_replies_of_filter=False), worker=KeepsNothing
+    ),
+    "an equal one that a lost exchange took is not put back": Mistake(
+        two(EQUAL_LATER, want=2, faults=1, kinds=("lost",), unfiltered=("X",)), worker=KeepsAllHeld
+    ),
+    "repeats that wait are put back": Mistake(
+        two(REPEATS, faults=2, kinds=("lost",), loses_replies_of_filter=False, most_bytes=2), worker=RepeatsGo
+    ),
     "not leased again after it expired": Mistake(
         spare(SMALL, faults=2, kinds=("flush", "crash"), filter_is_flushed=False), worker=NoRelease
     ),

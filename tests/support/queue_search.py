@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.limits import Limit
 from scrapy_bloom.queue.operations import Answer, Ending, Said
 from scrapy_bloom.queue.worker import AskFilter, Phase, QueueWorker, ReleaseFilter, UseFilter
 from tests.support.queue_memory import QueueMemory, Registration
@@ -46,7 +47,8 @@ class Scenario:
     `tree` has for each request, in the order of their scores, its item and those that it leads to. Requests of one item
     are equal to the filter. Each worker offers its `roots`. Workers in `late` may start at any time, those in `spare`
     after a crash when nobody is left, those in `stop` may be stopped. `queues` has the number of each worker's queue.
-    `unfiltered` requests do not go through the filter. Of each worker some may be `unreadable`.
+    `unfiltered` requests do not go through the filter. Of each worker some may be `unreadable`. An exchange carries
+    `most_bytes` where that is told; a request has one or two.
     """
 
     tree: Mapping[str, tuple[str, Sequence[str]]]
@@ -55,6 +57,7 @@ class Scenario:
     kinds: Sequence[str] = ()
     want: int = 1
     batch: int = 8
+    most_bytes: int | None = None
     persist: bool = False
     late: Sequence[int] = ()
     spare: Sequence[int] = ()
@@ -157,7 +160,7 @@ class Found:
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
     "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_dead_checked", "_dead_place",
-    "_dead_seen", "_to_redrive", "_ending",
+    "_dead_seen", "_to_redrive", "_ending", "_limit",
 ]  # fmt: skip
 
 
@@ -200,6 +203,8 @@ class Search:
         unreadable = {name.encode() for name in (self.scenario.unreadable[number] if self.scenario.unreadable else ())}
         worker = self._worker(f"w{number}", LEASE, self.scenario.batch, lambda entry: entry.member not in unreadable)
         worker._number = NUMBER
+        most = self.scenario.most_bytes
+        worker._limit = Limit(most, most) if most else Limit()
         return worker
 
     def _freeze_worker(self, worker: QueueWorker) -> int:
@@ -212,6 +217,8 @@ class Search:
                 value = tuple(value)
             elif isinstance(value, set):
                 value = frozenset(value)
+            elif name == "_limit" and not self.scenario.most_bytes:
+                value = Limit()
             parts.append(value)
         return self._workers.number(tuple(parts))
 

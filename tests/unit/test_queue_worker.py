@@ -3,6 +3,7 @@
 import pytest
 
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.limits import Limit
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle
 from scrapy_bloom.queue.worker import AskFilter, Finished, Phase, QueueWorker, ReleaseFilter, UseFilter
 from tests.support.queue_memory import QueueMemory
@@ -85,7 +86,7 @@ def test_new_ones_that_wait_stay_leased() -> None:
     while not played.worker.new:
         played.step()
     waiting = played.worker.new[-1].in_queue
-    played.worker._most_bytes = 1
+    played.worker._limit = Limit(most_bytes=1)
     played.worker.finished[waiting.member] = waiting
     played.worker.outbox.append(Finished(waiting.member))
     played.step()
@@ -121,9 +122,84 @@ def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
         played.memory.apply(operation)
         played.worker.lose(operation)
         assert isinstance(played.step(), Settle)
-    assert played.worker._most_bytes == 256 * 1024
+    assert played.worker._limit.most_bytes == 256 * 1024
     played.work()
     assert len(played.memory.queue) == 8
+
+
+def bytes_of(exchange: Exchange) -> int:
+    """Return the bytes of all requests that an exchange carries."""
+    entries = (*exchange.leases, *exchange.pushes, *exchange.asides)
+    return sum(len(entry.member) for entry in entries) + sum(map(len, exchange.acks))
+
+
+def test_all_that_an_exchange_carries_is_bounded() -> None:
+    """Requests that are finished, repeats, those that nobody can read and those given back count, too.
+
+    A request that nobody can read goes over the link twice, as one to set aside and as one that is over.
+    """
+    played = Played(batch_size=100)
+    for score, kind in enumerate("abcd"):
+        played.offer(*(f"{kind}{number}" for number in range(10)), size=10_000, score=score)
+    played.work()
+    while len(played.worker.running) < 30:
+        played.work(want=8)
+        while played.worker.take():
+            pass
+    played.work(want=8)
+    members = list(played.worker.running)
+    for member in members[:10]:
+        played.worker.finish(member)
+    for member in members[10:20]:
+        played.worker.set_aside(member)
+    played.worker.repeats = tuple(
+        OutboxEntry(member, played.worker.running.pop(member).score, member) for member in members[20:]
+    )
+    played.offer("urgent", score=-1)
+    assert played.worker.ready
+    played.worker._limit = Limit(most_bytes=40_000, highest=40_000)
+    played.exchanges.clear()
+    played.work()
+    assert max(map(bytes_of, played.exchanges)) <= 2 * 40_000
+    assert [*played.worker.finished, *played.worker.unreadable, *played.worker.repeats] == []
+    assert len(played.memory.dead_letters) == 10
+
+
+def test_what_is_given_back_is_bounded() -> None:
+    """Those that go last are given back first; a worker that stops goes on with that."""
+    played = Played()
+    for score, name in enumerate("abcdefghij"):
+        played.offer(name, size=10_000, score=score)
+    played.work()
+    played.work(want=8)
+    assert len(played.worker.ready) == 5
+    played.worker._limit = Limit(most_bytes=20_000, highest=20_000)
+    played.offer("first", score=-1)
+    played.work()
+    assert [entry.score for entry in played.worker.ready] == [0, 1, 2]
+    played.worker.stop()
+    played.work()
+    assert not played.memory.leases["one"]
+    assert len(played.memory.queue) == 11
+
+
+def test_fewer_are_taken_over_a_slow_link() -> None:
+    """A reply that does not come in time may have been too large: half as many are taken the next time."""
+    played = Played()
+    played.offer(*"abcdefghijklmnopqrstuvwxyz")
+    played.work()
+    wanted = []
+    for _ in range(5):
+        operation = played.worker.next_operation(8)
+        assert isinstance(operation, Exchange)
+        wanted.append(operation.want)
+        played.memory.apply(operation)
+        played.worker.lose(operation)
+        assert isinstance(played.step(8), Settle)
+        assert not played.memory.leases["one"]
+    assert wanted == [8, 4, 2, 1, 1]
+    played.work(want=8)
+    assert names(played.worker.ready) == "a"
 
 
 def test_what_goes_first() -> None:

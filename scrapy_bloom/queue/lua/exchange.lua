@@ -23,9 +23,7 @@ put(KEYS[1], pushed)
 put(KEYS[3], following(tonumber(ARGV[7]), 2))
 local finished = following(tonumber(ARGV[8]), 1)
 for i = 1, tonumber(ARGV[6]) do finished[#finished + 1] = pushed[2 * i] end
-for first = 1, #finished, 1000 do
-  redis.call('ZREM', KEYS[4], unpack(finished, first, math.min(first + 999, #finished)))
-end
+take_out(KEYS[4], finished)
 
 -- What this worker has leased already stays in the queue: equal requests are one member, with one lease a worker.
 -- No worker takes more than its share, one of which is left for a worker that begins.

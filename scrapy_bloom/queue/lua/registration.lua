@@ -29,6 +29,13 @@ local function put(key, entries)
   end
 end
 
+-- Takes members out of a sorted set. After that a full server lets a script put them elsewhere.
+local function take_out(key, members)
+  for first = 1, #members, 1000 do
+    redis.call('ZREM', key, unpack(members, first, math.min(first + 999, #members)))
+  end
+end
+
 -- Returns the scores and the members of a sorted set.
 local function entries_of(key, first, last)
   local entries = redis.call('ZRANGE', key, first, last, 'WITHSCORES')
