@@ -1,18 +1,17 @@
 """The scheduler with at-least-once delivery: scrapy-redis's, with batches, outages and dead workers taken care of.
 
-`queue.worker` decides what is done next, and this module does it. Nothing here waits for Redis during a crawl: while it
-is away requests are kept, and the engine asks again.
+This module is what Scrapy sees; `queue.worker` decides what is done next, and `delivery` does it. Nothing waits for
+Redis during a crawl: while it is away requests are kept, and the engine asks again.
 """
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from scrapy import Request, Spider, signals
@@ -25,44 +24,37 @@ from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _engine
-from scrapy_bloom._delivery import Delivery
 from scrapy_bloom._last_line import told_at_exit
 from scrapy_bloom.connection import connect, hiding_credentials, with_socket_timeouts
+from scrapy_bloom.delivery.announcer import DEQUEUED, ENQUEUED, Announcer
+from scrapy_bloom.delivery.codec import RequestCodec
+from scrapy_bloom.delivery.dispatcher import Dispatcher, soon
+from scrapy_bloom.delivery.executor import Executor
+from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE, Idleness
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
-from scrapy_bloom.monitoring.stats import DEAD_LETTERS, RECOVERED, UNSERIALIZABLE
-from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.monitoring.stats import RECOVERED
+from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.keys import QueueKeys, queue_name
-from scrapy_bloom.queue.operations import Ending, Exchange, Flush, Operation
-from scrapy_bloom.queue.overflow import Overflow
+from scrapy_bloom.queue.operations import Ending, Flush
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
-from scrapy_bloom.queue.worker import AskFilter, FilterOperation, Phase, QueueWorker
+from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.failures import FAULTS, describe
-from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, disable_client_retries, retry_until
+from scrapy_bloom.transport.retry import RedisAwayError, disable_client_retries, retry_until
 
 logger = logging.getLogger(__name__)
 
 # Requests that one exchange carries at most: more of them would keep others waiting.
 _LARGEST_BATCH = 1000
-# Requests that are taken at once, where so many wait.
-_PREFETCH = 8
 # Seconds for which delivery is tried at the end of a crawl; what remains goes to a file.
 _LAST_TRY_SECONDS = 3.0
-# Seconds for which the reactor is kept from other work.
-_MOST_SECONDS = 0.03
 # Seconds after which what is finished is acknowledged at the latest, and what waits here is queued.
 _TICK_SECONDS = 0.25
-# Seconds after which an idle worker asks again: the first time, and at most.
-_IDLE_SECONDS = (0.1, 0.6)
-# Unreadable requests whose errors are logged in full.
-_TRACEBACKS = 3
 # A server stores scores as floats.
 _LARGEST_SCORE = sys.float_info.max
-# scrapy-redis's own stats.
-_ENQUEUED, _DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
 
 T = TypeVar("T")
 
@@ -72,6 +64,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     The queue and the requests in it are scrapy-redis's own, so that a crawl may change between both schedulers. It
     needs `BloomRFPDupeFilter` as DUPEFILTER_CLASS and scrapy-redis's `PriorityQueue`.
+
+    Attributes:
+        worker_name: the name by which this worker is registered in the queue's hash of workers, once this is open.
 
     Raises:
         ConfigError: a setting is not allowed, or another part does not work with this scheduler.
@@ -89,14 +84,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         super().__init__(*args, **options)
         self._config = BloomSettings()
         self._batch_size = self._config.batch_size
-        self._breaker = CircuitBreaker()
         self._leased: dict[Request, bytes] = {}
-        self._unreadable: set[bytes] = set()
         self._has_joined = False
-        self._has_ended = False
-        self._idle_since: float | None = None
-        self._idle_pause = _IDLE_SECONDS[0]
-        self._has_told = False
 
     @classmethod
     @told_at_exit()
@@ -146,8 +135,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return 0
         queued = 0
         with contextlib.suppress(RedisAwayError):
-            queued = self._call(self._requests.count)
-        return queued + len(self._worker.undelivered()) + len(self._worker.ready) + len(self._overflow)
+            queued = self._dispatcher.call(self._requests.count)
+        return queued + len(self._dispatcher)
 
     @told_at_exit()
     def open(self, spider: Spider) -> None:
@@ -159,33 +148,38 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             BloomError: the queue or the filter cannot be used; see `BloomFilter`.
         """
+        self.worker_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._requests = RequestQueue(self.server, queue_name(self.queue_key, spider.name))
-        self._worker = QueueWorker(
-            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
-            f"{self._config.lease:g}",
-            self._batch_size,
-            self._can_read,
-        )
-        self._heartbeats = Heartbeats(self._requests, self._worker.name, self._config.lease)
-        self._wakeup = _engine.EngineWakeup(spider.crawler)
-        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick)
-        self._spool = Spool(self._requests.keys.queue, job_dir(spider.settings))
-        self._overflow = Overflow(self._spool)
         retry_until(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
-        self._delivery = Delivery(self._worker, self._requests, self.df)
+        self._set_up_delivery(spider)
         # Also where joining fails: the worker may be registered by then, and `close` takes it out.
         self._has_joined = True
         self._heartbeats.start()
-        self._join()
-        logger.info("This worker is %s in the queue %r", self._worker.name, self._requests.keys.queue)
-        self._restore_spooled()
+        self._dispatcher.join(self._config.retry_timeout)
+        logger.info("This worker is %s in the queue %r", self.worker_name, self._requests.keys.queue)
+        self._dispatcher.restore_spooled(self._config.retry_timeout)
         # From here on nothing may block the reactor for long.
         self.df.filter.retry_timeout = 0.0
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        _engine.apply_backpressure(
-            spider.crawler, lambda: len(self._worker.outbox) < self._batch_size, _IDLE_SECONDS[-1]
-        )
+        _engine.apply_backpressure(spider.crawler, lambda: len(self._worker.outbox) < self._batch_size, LONGEST_PAUSE)
         self._ticker.start()
+
+    def _set_up_delivery(self, spider: Spider) -> None:
+        self._announcer = Announcer(spider, self.stats, self.df)
+        self._codec = RequestCodec(self.queue, self._requests, self._announcer)
+        lease = self._config.lease
+        self._worker = QueueWorker(self.worker_name, f"{lease:g}", self._batch_size, self._codec.can_read)
+        self._heartbeats = Heartbeats(self._requests, self.worker_name, lease)
+        self._idleness = Idleness(lease)
+        self._wakeup = _engine.EngineWakeup(spider.crawler)
+        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick)
+        self._dispatcher = Dispatcher(
+            Executor(self._worker, self._requests, self.df),
+            Spool(self._requests.keys.queue, job_dir(spider.settings)),
+            self._announcer,
+            self._wakeup,
+            self.df.end_crawl,
+        )
 
     def enqueue_request(self, request: Request) -> bool:
         """Keep a request for the next batch.
@@ -201,28 +195,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if not request.dont_filter:
             fingerprint = self.df.fingerprint_of(request)
             if self.df.filter.is_cached(fingerprint) or self._is_waiting(fingerprint):
-                self._log_repeat(request)
+                self._announcer.log_repeat(request)
                 return False
-        try:
-            member = self._requests.encode(self.queue._encode_request(request))
-        except Exception as error:  # whatever the serialiser makes of it
-            logger.error(
-                "%s cannot be serialised and is not crawled: %s: %s. Its callback must be a method of the spider, and "
-                "all in it what SCHEDULER_SERIALIZER can serialise",
-                request,
-                type(error).__name__,
-                error,
-            )
-            self._count(UNSERIALIZABLE)
+        member = self._codec.encode(request)
+        if member is None:
             return False
         if fingerprint is None:
-            self._count(_ENQUEUED)
-        entry = OutboxEntry(member, _score(request), fingerprint, request=request)
-        if not self._overflow.put(entry, len(self._worker.outbox)):
-            self._worker.offer(entry)
-        if len(self._worker.outbox) >= self._batch_size:
-            with contextlib.suppress(RedisAwayError):
-                self._work(time.monotonic() + _MOST_SECONDS)
+            self._announcer.count(ENQUEUED)
+        self._dispatcher.put(OutboxEntry(member, _score(request), fingerprint, request=request), self._batch_size)
         return True
 
     def next_request(self) -> Request | None:
@@ -231,10 +211,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Returns:
             The request that goes first, or None: there is none, or Redis is away.
         """
-        try:
-            return self._next_request(time.monotonic() + _MOST_SECONDS)
-        except RedisAwayError:
-            return None
+        with contextlib.suppress(RedisAwayError):
+            self._note_finished()
+            deadline = soon()
+            while (entry := self._dispatcher.take(deadline)) is not None:
+                request = self._codec.decode(entry)
+                if request is not None:
+                    self._leased[request] = entry.member
+                    self._idleness.end()
+                    self._announcer.count(DEQUEUED)
+                    return request
+                self._worker.set_aside(entry.member)
+        return None
 
     def has_pending_requests(self) -> bool:
         """Deliver what waits, and look whether there is work.
@@ -244,13 +232,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         try:
             self._note_finished()
-            self._work(time.monotonic() + _MOST_SECONDS)
-            is_idle = self._worker.is_idle and self._overflow.is_empty
-            has_work = not is_idle or self._call(self._requests.count) > 0
+            self._dispatcher.deliver(soon())
+            has_work = not self._dispatcher.is_idle or self._dispatcher.call(self._requests.count) > 0
         except RedisAwayError:
-            return not self._has_ended
+            return not self._dispatcher.has_ended
         if has_work:
-            self._wakeup.set(_IDLE_SECONDS[0])
+            self._wakeup.set(SHORTEST_PAUSE)
         return has_work
 
     def close(self, reason: str) -> None:
@@ -265,16 +252,16 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._heartbeats.stop()
         self._show_recovered()
         self.df.filter.retry_timeout = _LAST_TRY_SECONDS
-        may_clear = not (self.persist or self._has_ended or self._worker.phase is Phase.JOINING)
+        may_clear = not (self.persist or self._dispatcher.has_ended or self._worker.phase is Phase.JOINING)
         clears = Ending.FINISHED if reason == "finished" else Ending.STOPPED
+        ending = clears if may_clear else Ending.KEEP
         try:
-            retry_until(lambda: self._shut_down(clears if may_clear else Ending.KEEP), _LAST_TRY_SECONDS)
+            retry_until(lambda: self._dispatcher.leave(ending, self._note_finished), _LAST_TRY_SECONDS)
         except (BloomError, *FAULTS) as error:
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.error("Redis could not be told of the end of this worker: %s", cause)
-        for receipt in self._worker.take_receipts():
-            self._tell(receipt.call)
-        self._keep_undelivered()
+        self._announcer.confirm(self._worker.take_receipts())
+        self._dispatcher.keep_undelivered()
 
     def flush(self) -> None:
         """Delete the queue, what workers hold of it, and the filter.
@@ -282,7 +269,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         A worker that is at work has what it holds queued and marked again. With the other order it could queue a
         request in between: the queue would be deleted with it, and the new filter have it.
         """
-        self._requests.execute(Flush(self._worker.name))
+        self._requests.execute(Flush(self.worker_name))
         self.df.clear()
 
     def when_queued(self, call: Callable[[], object]) -> None:
@@ -291,15 +278,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Args:
             call: what is called, once; what it raises is logged. If this process dies before, it is not called.
         """
-        if self._overflow.is_empty:
-            self._worker.ask_for_receipt(call)
-        else:
-            self._overflow.afterwards.append(call)
-
-    @property
-    def worker_name(self) -> str:
-        """The name by which this worker is registered in the queue's hash of workers, once this scheduler is open."""
-        return self._worker.name
+        self._dispatcher.when_delivered(call)
 
     @property
     def queue_keys(self) -> QueueKeys:
@@ -318,7 +297,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
         """
-        return self._call(work)
+        return self._dispatcher.call(work)
 
     def deliver(self) -> None:
         """Send all batches that wait.
@@ -326,127 +305,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
         """
-        self._work(float("inf"))
-
-    def _join(self) -> None:
-        """Join, at the start; a worker that closes the queue is waited for."""
-        has_told = False
-        while self._worker.phase is not Phase.WORKING:
-            retry_until(self._delivery.carry_out_next, self._config.retry_timeout)
-            if self._worker.phase is Phase.JOINING:
-                if not has_told:
-                    has_told = True
-                    logger.info(
-                        "The last worker of an earlier crawl closes the queue %r: this one starts when that is done, "
-                        "or when that worker has been silent for its BLOOMFILTER_LEASE and counts as dead",
-                        self._requests.keys.queue,
-                    )
-                time.sleep(_IDLE_SECONDS[0])
-
-    def _next_request(self, deadline: float) -> Request | None:
-        self._note_finished()
-        while True:
-            if self._worker.is_urgent:
-                self._work(deadline)
-            entry = self._worker.take()
-            if entry is None:
-                if not self._fill(deadline):
-                    return None
-                continue
-            request = self._decode(entry)
-            if request is not None:
-                self._leased[request] = entry.member
-                self._idle_since, self._idle_pause = None, _IDLE_SECONDS[0]
-                self._count(_DEQUEUED)
-                return request
-            self._worker.set_aside(entry.member)
-
-    def _fill(self, deadline: float) -> bool:
-        """Take some requests from the queue, after all that waits here is delivered; return whether there are any."""
-        while not self._worker.ready:
-            if time.monotonic() > deadline:
-                self._wakeup.set(0)
-                return False
-            operation = self._step(_PREFETCH)
-            if operation is None or (isinstance(operation, Exchange) and not self._worker.has_news):
-                return bool(self._worker.ready)
-        return True
-
-    def _work(self, deadline: float) -> None:
-        """Deliver what waits here, as far as there is time."""
-        while self._has_news() and self._step(0) is not None:
-            if time.monotonic() > deadline:
-                self._wakeup.set(0)
-                return
-
-    def _has_news(self) -> bool:
-        """Return whether something waits here, after what waited on the disk has come back as far as there is room."""
-        if not self._worker.has_news and not self._overflow.is_empty:
-            for entry in self._overflow.next_portion(are_unsure=self._worker.expirations > 0):
-                self._worker.offer(entry)
-            for call in self._overflow.take_afterwards():
-                self._worker.ask_for_receipt(call)
-        return self._worker.has_news
-
-    def _step(self, want: int) -> Operation | FilterOperation | None:
-        """Carry out what the worker does next, and return it."""
-        if self._breaker.is_open or self._has_ended:
-            raise RedisAwayError
-        operation, repeats = self._call(lambda: self._delivery.carry_out_next(want))
-        if self._worker.phase is Phase.JOINING and operation is not None:
-            # Another worker closes the queue.
-            self._wakeup.set(_IDLE_SECONDS[0])
-            raise RedisAwayError
-        self._tell_of_delivery(operation, repeats)
-        return operation
-
-    def _tell_of_delivery(self, operation: Operation | FilterOperation | None, repeats: Sequence[OutboxEntry]) -> None:
-        """Tell what became of requests by an operation: they are new, repeats, or safe."""
-        if isinstance(operation, AskFilter):
-            self._count(_ENQUEUED, len(operation.entries) - len(repeats))
-        for entry in repeats:
-            self._drop_duplicate(entry)
-        for receipt in self._worker.take_receipts():
-            self._tell(receipt.call)
-
-    def _shut_down(self, ending: Ending) -> None:
-        """Give back and deliver everything, and leave; go on with that where an attempt before has failed."""
-        if not self._worker.is_leaving:
-            self._worker.stop()
-            self._note_finished()
-            while not self._has_ended and self._worker.phase is not Phase.JOINING and self._has_news():
-                self._tell_of_delivery(*self._delivery.carry_out_next())
-                self._note_finished()
-            self._worker.leave(ending)
-        while self._worker.phase is not Phase.GONE:
-            self._delivery.carry_out_next()
-
-    def _keep_undelivered(self) -> None:
-        undelivered = self._worker.undelivered()
-        number = len(undelivered) + len(self._overflow)
-        try:
-            path = self._overflow.close(undelivered)
-        except OSError as error:
-            logger.error("%s", error)
-        else:
-            if path is not None:
-                logger.error(
-                    "%d requests that could not be delivered are in %s: a crawl that is started in the same directory "
-                    "takes them up",
-                    number,
-                    path,
-                )
-
-    def _restore_spooled(self) -> None:
-        """Queue what an earlier crawl could not deliver. The filter may know it: the reply was lost."""
-        for path, entries in self._spool.load():
-            for entry in entries:
-                self._worker.offer(replace(entry, is_unsure=True))
-            while self._worker.has_news:
-                # Others may have taken it for dead meanwhile.
-                self._join()
-                retry_until(self._delivery.carry_out_next, self._config.retry_timeout)
-            logger.info("%d requests that could not be delivered before are queued, from %s", len(entries), path)
+        self._dispatcher.deliver(math.inf)
 
     def _is_waiting(self, fingerprint: bytes) -> bool:
         """Return whether an equal request waits to be checked; it counts as a repeat that the process knew."""
@@ -454,57 +313,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.df.filter.counters.cache_hits += is_waiting
         return is_waiting
 
-    def _drop_duplicate(self, duplicate: OutboxEntry) -> None:
-        """Tell of a repeat as the engine would have, had it been known at once; handlers may enqueue other requests."""
-        request = duplicate.request
-        if request is None:
-            return
-        self._log_repeat(request)
-        self.spider.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self.spider)
-
-    def _decode(self, entry: QueueEntry) -> Request | None:
-        """Return the request that was serialised, or None: this worker cannot read it."""
-        try:
-            request: Request = self.queue._decode_request(self._requests.decode(entry.member))
-        except Exception as error:  # whatever the serialiser or the spider makes of it
-            self._unreadable.add(entry.member)
-            self._count(DEAD_LETTERS)
-            logger.error(
-                "A request of the queue %r cannot be read; it is left for another worker: %s",
-                self._requests.keys.queue,
-                type(error).__name__,
-                exc_info=len(self._unreadable) <= _TRACEBACKS,
-            )
-            return None
-        return request
-
-    def _can_read(self, entry: QueueEntry) -> bool:
-        """Return whether this worker can read a request that another one could not."""
-        if entry.member in self._unreadable:
-            return False
-        return self._decode(entry) is not None
-
-    def _call(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, unless Redis is known to be away.
-
-        Raises:
-            RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
-        """
-        if self._has_ended:
-            raise RedisAwayError
-        try:
-            return self._breaker.call(work)
-        except RedisAwayError:
-            self._wakeup.set(_IDLE_SECONDS[-1])
-            raise
-        except (BloomError, *FAULTS) as error:
-            self._has_ended = True
-            self.df.end_crawl(error)
-            raise RedisAwayError from None
-
     def _note_finished(self) -> None:
         """Note the requests that the engine is done with; what they led to was offered by then."""
-        if not self._overflow.is_empty:
+        if not self._dispatcher.overflow.is_empty:
             return
         running = _engine.in_progress(self.spider.crawler)
         for request in [request for request in self._leased if request not in running]:
@@ -516,51 +327,20 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._worker.stop()
         self._note_finished()
         self._show_recovered()
-        self._tell(self.df.update_stats)
+        self._announcer.tell(self.df.update_stats)
         with contextlib.suppress(RedisAwayError):
-            self._work(time.monotonic() + _MOST_SECONDS)
+            self._dispatcher.deliver(soon())
 
     def _spider_idle(self) -> None:
         """Keep an idle worker while others hold requests that may lead to more, or may be dead."""
-        if self._has_ended or self._worker.may_finish:
+        if self._dispatcher.has_ended or self._worker.may_finish:
             return
-        now = time.monotonic()
-        if self._idle_since is None:
-            self._idle_since = now
-        if now - self._idle_since > 2 * _IDLE_SECONDS[-1] and not self._has_told:
-            self._has_told = True
-            logger.info(
-                "This worker is idle and waits for others: they have requests that may lead to more, or are silent and "
-                "put back within BLOOMFILTER_LEASE = %g s",
-                self._config.lease,
-            )
-        self._wakeup.set(self._idle_pause)
-        self._idle_pause = min(2 * self._idle_pause, _IDLE_SECONDS[-1])
+        self._wakeup.set(self._idleness.next_pause())
         raise DontCloseSpider
 
     def _show_recovered(self) -> None:
-        stats, requeued = self.stats, self._heartbeats.requeued
-        if stats is not None and requeued:
-            self._tell(lambda: stats.set_value(RECOVERED, requeued))
-
-    def _count(self, stat: str, number: int = 1) -> None:
-        stats = self.stats
-        if stats is not None:
-            self._tell(lambda: stats.inc_value(stat, number))
-
-    def _log_repeat(self, request: Request) -> None:
-        # `_tell` would take as long as a repeat does.
-        try:
-            self.df.log(request, self.spider)
-        except Exception:  # a collector of the user's may keep its stats anywhere
-            logger.debug("A stats collector failed", exc_info=True)
-
-    def _tell(self, tell: Callable[[], object]) -> None:
-        """Tell the stats or the log of something. No request is lost if they fail."""
-        try:
-            tell()
-        except Exception:  # a collector of the user's may keep its stats anywhere
-            logger.debug("A stats collector failed", exc_info=True)
+        if self._heartbeats.requeued:
+            self._announcer.show(RECOVERED, self._heartbeats.requeued)
 
 
 def _score(request: Request) -> float:

@@ -13,12 +13,12 @@ from typing import Any
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
-from scrapy_bloom._delivery import Delivery
 from scrapy_bloom.commands import _output
 from scrapy_bloom.commands._ending import ExitCode
 from scrapy_bloom.commands._opened import OpenedFilter
 from scrapy_bloom.commands._target import Target
 from scrapy_bloom.commands._target import add_options as add_target
+from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.queue.operations import Ending, Join
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -88,16 +88,16 @@ class _Visit:
     """A worker that delivers requests, and takes none."""
 
     worker: QueueWorker
-    delivery: Delivery
+    executor: Executor
     wait: float
 
     @classmethod
     def begin(cls, target: Target, holder: OpenedFilter, queue: str) -> "_Visit":
         config = BloomSettings.from_settings(target.settings)
         worker = QueueWorker(f"push-{secrets.token_hex(4)}", f"{config.lease:g}", config.batch_size, lambda _: False)
-        visit = cls(worker, Delivery(worker, RequestQueue(target.client, queue), holder), target.wait)
+        visit = cls(worker, Executor(worker, RequestQueue(target.client, queue), holder), target.wait)
         while worker.phase is not Phase.WORKING:
-            operation, _ = retry_until(visit.delivery.carry_out_next, visit.wait)
+            operation, _ = retry_until(visit.executor.carry_out_next, visit.wait)
             if isinstance(operation, Join) and worker.phase is Phase.JOINING:
                 raise RefusedError(f"the last worker of a crawl closes the queue {queue!r}: run it again in a moment")
         return visit
@@ -106,7 +106,7 @@ class _Visit:
         """Deliver what was offered, and return how many of it were repeats."""
         repeats = 0
         while self.worker.has_news:
-            repeats += len(retry_until(self.delivery.carry_out_next, self.wait)[1])
+            repeats += len(retry_until(self.executor.carry_out_next, self.wait)[1])
         return repeats
 
     def end(self) -> None:
@@ -114,4 +114,4 @@ class _Visit:
         self.worker.stop()
         self.worker.leave(Ending.KEEP)
         while self.worker.phase is not Phase.GONE:
-            retry_until(self.delivery.carry_out_next, self.wait)
+            retry_until(self.executor.carry_out_next, self.wait)

@@ -14,7 +14,7 @@ LEVELS = (
     {"connection", "queue", "storage"},
     {"_filter_key", "filter"},
     {"monitoring", "settings"},
-    {"_delivery", "_intake", "admin", "dupefilter"},
+    {"_intake", "admin", "delivery", "dupefilter"},
     {"addon", "commands", "scheduler", "spiders"},
 )
 # Which third-party packages may be imported where; every other module has the standard library alone.
@@ -45,6 +45,8 @@ OUTSIDE = {
     "commands.restore": {"scrapy"},
     "commands.import_": {"scrapy"},
     "connection": {"scrapy", "scrapy_redis"},
+    "delivery.announcer": {"scrapy"},
+    "delivery.codec": {"scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "filter.hashing": {"mmh3"},
     "fingerprints": {"scrapy"},

@@ -84,7 +84,7 @@ def test_back_from_the_disk(opened: BloomScheduler, server: Server, tmp_path: Pa
     assert len(opened._worker.outbox) == IN_MEMORY
     assert len(files(tmp_path)) == 1
     server.start()
-    until(lambda: not opened._breaker.is_open)
+    until(lambda: not opened._dispatcher.breaker.is_open)
     opened.deliver()
     assert files(tmp_path) == []
     assert taken_from(opened) == {str(number) for number in range(MANY)}
@@ -103,7 +103,7 @@ def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -
         opened._tick()
         assert not opened._worker.finished
         server.start()
-        until(lambda: not opened._breaker.is_open)
+        until(lambda: not opened._dispatcher.breaker.is_open)
         assert client.zcard(leases) == 1
         opened.deliver()
         opened._tick()
@@ -122,11 +122,11 @@ def test_not_idle_while_something_is_on_the_disk(
     server.kill()
     enqueue(opened, *range(MANY))
     server.start()
-    until(lambda: not opened._breaker.is_open)
+    until(lambda: not opened._dispatcher.breaker.is_open)
     # One step a call, as on a slow link.
-    monkeypatch.setattr("scrapy_bloom.scheduler._MOST_SECONDS", 0)
+    monkeypatch.setattr("scrapy_bloom.delivery.dispatcher._MOST_SECONDS", 0)
     until(lambda: not opened.has_pending_requests())
-    assert opened._overflow.is_empty
+    assert opened._dispatcher.overflow.is_empty
     other.close("finished")
 
 
@@ -165,6 +165,6 @@ def test_no_room_on_the_disk(
     assert sum("kept in memory" in record.getMessage() for record in caplog.records) == 1
     monkeypatch.undo()
     server.start()
-    until(lambda: not opened._breaker.is_open)
+    until(lambda: not opened._dispatcher.breaker.is_open)
     opened.deliver()
     assert files(tmp_path) == []

@@ -151,7 +151,7 @@ def test_redis_away(beside: Beside) -> None:
         beside.proxy.fail(place)
         with pytest.raises(DontCloseSpider):
             spider.spider_idle()
-        beside.scheduler._breaker._next_probe = 0.0
+        beside.scheduler._dispatcher.breaker._next_probe = 0.0
     spider.spider_idle()
     beside.close()
 

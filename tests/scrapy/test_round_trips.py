@@ -37,7 +37,6 @@ def on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine is slow: a worker that is asks for less credit, gives back what lies idle, and looks more often."""
     for seconds in ("credits._FAST_SECONDS", "credits._IDLE_SECONDS", "layers._STALE_SECONDS"):
         monkeypatch.setattr(f"scrapy_bloom.filter.{seconds}", math.inf)
-    monkeypatch.setattr("scrapy_bloom.scheduler._MOST_SECONDS", math.inf)
 
 
 @pytest.fixture

@@ -30,11 +30,12 @@ class FilterHolder(Protocol):
         """Note whether no other worker is registered with the queue now."""
 
 
-class Delivery:
+class Executor:
     """Carries out the plan of a `worker`, by one round trip each time, and tells it what became of that."""
 
     def __init__(self, worker: QueueWorker, requests: RequestQueue, holder: FilterHolder) -> None:
-        self._worker = worker
+        self.worker = worker
+        self.queue = requests.keys.queue
         self._requests = requests
         self._holder = holder
 
@@ -43,42 +44,42 @@ class Delivery:
 
         Nothing comes between a reply and the worker that could fail.
         """
-        operation = self._worker.next_operation(want)
+        operation = self.worker.next_operation(want)
         repeats: Sequence[OutboxEntry] = ()
         try:
             match operation:
                 case None:
                     pass
                 case AskFilter():
-                    repeats = self._worker.answer(operation, self._ask(operation.entries))
+                    repeats = self.worker.answer(operation, self._ask(operation.entries))
                 case UseFilter():
-                    self._holder.filter.add_user(self._requests.keys.queue)
-                    self._worker.reply(operation, Answer(Said.OK))
+                    self._holder.filter.add_user(self.queue)
+                    self.worker.reply(operation, Answer(Said.OK))
                 case ReleaseFilter():
-                    self._holder.release(self._requests.keys.queue)
-                    self._worker.reply(operation, Answer(Said.OK))
+                    self._holder.release(self.queue)
+                    self.worker.reply(operation, Answer(Said.OK))
                 case _:
                     self._carry_out(operation)
         except (BloomError, *FAULTS) as error:
             if operation is not None and not was_not_executed(error):
-                self._worker.lose(operation)
+                self.worker.lose(operation)
             raise
         return operation, repeats
 
     def _carry_out(self, operation: Operation) -> None:
         answer = self._requests.execute(operation)
-        self._worker.reply(operation, answer)
+        self.worker.reply(operation, answer)
         if answer.said in (Said.EXPIRED, Said.LATE):
-            if not self._worker.is_leaving:
+            if not self.worker.is_leaving:
                 logger.warning(
                     "This worker is not registered with the queue %r any more: others have taken it for dead, or Redis "
                     "has lost its data. It joins again with what it has, some of which may be fetched twice",
-                    self._requests.keys.queue,
+                    self.queue,
                 )
             # The filter may have been cleared with the queue, and another worker fill a new one.
             self._holder.filter.forget_cached()
         if answer.workers:
-            self._holder.note_workers(is_alone=answer.workers.keys() <= {self._worker.name})
+            self._holder.note_workers(is_alone=answer.workers.keys() <= {self.worker.name})
         if isinstance(operation, Leave):
             self._tell_of_the_rest(operation, answer)
 
@@ -91,8 +92,8 @@ class Delivery:
     def _tell_of_the_rest(self, leave: Leave, answer: Answer) -> None:
         """Warn of requests that are deleted now, since the crawl was stopped, and of those that nobody can read."""
         if answer.said is Said.LAST and leave.ending is Ending.STOPPED and answer.waiting:
-            warn_of_deleted_requests(answer.waiting, self._requests.keys.queue)
+            warn_of_deleted_requests(answer.waiting, self.queue)
         if answer.said is Said.LEFT and leave.ending is Ending.KEEP and answer.waiting:
-            logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self._requests.keys.queue)
+            logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self.queue)
         if answer.dead:
             warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)

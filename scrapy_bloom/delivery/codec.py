@@ -1,0 +1,68 @@
+"""The bytes of requests in a queue: what cannot be one of both is told of."""
+
+import logging
+from typing import Protocol
+
+from scrapy import Request
+
+from scrapy_bloom.delivery.announcer import Announcer
+from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
+from scrapy_bloom.queue.entries import QueueEntry
+from scrapy_bloom.queue.request_queue import RequestQueue
+
+logger = logging.getLogger(__name__)
+
+# Unreadable requests whose errors are logged in full.
+_TRACEBACKS = 3
+
+
+class Serializing(Protocol):
+    """A queue of scrapy-redis, which serialises requests with SCHEDULER_SERIALIZER."""
+
+    def _encode_request(self, request: Request) -> str | bytes: ...
+
+    def _decode_request(self, encoded_request: str | bytes) -> Request: ...
+
+
+class RequestCodec:
+    """Serialises requests as the scrapy-redis queue of this crawl does, and reads them again."""
+
+    def __init__(self, queue: Serializing, requests: RequestQueue, announcer: Announcer) -> None:
+        self._queue = queue
+        self._requests = requests
+        self._announcer = announcer
+        self._unreadable: set[bytes] = set()
+
+    def encode(self, request: Request) -> bytes | None:
+        """Return what the queue has of a request, or None: it cannot be serialised."""
+        try:
+            return self._requests.encode(self._queue._encode_request(request))
+        except Exception as error:  # whatever the serialiser makes of it
+            logger.error(
+                "%s cannot be serialised and is not crawled: %s: %s. Its callback must be a method of the spider, and "
+                "all in it what SCHEDULER_SERIALIZER can serialise",
+                request,
+                type(error).__name__,
+                error,
+            )
+            self._announcer.count(UNSERIALIZABLE)
+            return None
+
+    def decode(self, entry: QueueEntry) -> Request | None:
+        """Return the request that was serialised, or None: this worker cannot read it."""
+        try:
+            return self._queue._decode_request(self._requests.decode(entry.member))
+        except Exception as error:  # whatever the serialiser or the spider makes of it
+            self._unreadable.add(entry.member)
+            self._announcer.count(DEAD_LETTERS)
+            logger.error(
+                "A request of the queue %r cannot be read; it is left for another worker: %s",
+                self._requests.keys.queue,
+                type(error).__name__,
+                exc_info=len(self._unreadable) <= _TRACEBACKS,
+            )
+            return None
+
+    def can_read(self, entry: QueueEntry) -> bool:
+        """Return whether this worker can read a request that another one could not."""
+        return entry.member not in self._unreadable and self.decode(entry) is not None

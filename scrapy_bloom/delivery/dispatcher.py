@@ -1,0 +1,232 @@
+"""The delivery while a crawl runs: within the time that the reactor can spare, and only while Redis is there."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from scrapy_bloom._engine import EngineWakeup
+from scrapy_bloom.delivery.announcer import ENQUEUED, Announcer
+from scrapy_bloom.delivery.executor import Executor
+from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.operations import Ending, Exchange, Operation
+from scrapy_bloom.queue.overflow import Overflow
+from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.worker import AskFilter, FilterOperation, Phase
+from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
+
+logger = logging.getLogger(__name__)
+
+# Seconds for which the reactor is kept from other work.
+_MOST_SECONDS = 0.03
+# Requests that are taken at once, where so many wait.
+_PREFETCH = 8
+
+T = TypeVar("T")
+
+
+class Dispatcher:
+    """Has the worker of `executor` join, deliver, take requests and leave; nothing in between waits for Redis.
+
+    What is too much for memory waits in a file of `spool`. A Redis that refuses what it is asked ends the crawl:
+    `end_crawl` is called with its error, and nothing is asked any more.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        spool: Spool,
+        announcer: Announcer,
+        wakeup: EngineWakeup,
+        end_crawl: Callable[[Exception], object],
+    ) -> None:
+        self.breaker = CircuitBreaker()
+        self.overflow = Overflow(spool)
+        self.has_ended = False
+        self._worker = executor.worker
+        self._executor = executor
+        self._spool = spool
+        self._announcer = announcer
+        self._wakeup = wakeup
+        self._end_crawl = end_crawl
+
+    def __len__(self) -> int:
+        """Return how many requests wait in this process, or were taken ahead."""
+        return len(self._worker.undelivered()) + len(self._worker.ready) + len(self.overflow)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits here, and nothing is under way."""
+        return self._worker.is_idle and self.overflow.is_empty
+
+    # At the start, where it blocks.
+
+    def join(self, timeout: float) -> None:
+        """Join the workers of the queue; one that closes it is waited for. Redis may be away for `timeout` seconds."""
+        has_told = False
+        while self._worker.phase is not Phase.WORKING:
+            retry_until(self._executor.carry_out_next, timeout)
+            if self._worker.phase is Phase.JOINING:
+                if not has_told:
+                    has_told = True
+                    logger.info(
+                        "The last worker of an earlier crawl closes the queue %r: this one starts when that is done, "
+                        "or when that worker has been silent for its BLOOMFILTER_LEASE and counts as dead",
+                        self._executor.queue,
+                    )
+                time.sleep(SHORTEST_PAUSE)
+
+    def restore_spooled(self, timeout: float) -> None:
+        """Queue what an earlier crawl could not deliver. The filter may know it: the reply was lost."""
+        for path, entries in self._spool.load():
+            for entry in entries:
+                self._worker.offer(replace(entry, is_unsure=True))
+            while self._worker.has_news:
+                # Others may have taken it for dead meanwhile.
+                self.join(timeout)
+                retry_until(self._executor.carry_out_next, timeout)
+            logger.info("%d requests that could not be delivered before are queued, from %s", len(entries), path)
+
+    # During the crawl.
+
+    def put(self, entry: OutboxEntry, batch_size: int) -> None:
+        """Keep a request for the next batch, and deliver that when it is full, unless Redis is away."""
+        if not self.overflow.put(entry, len(self._worker.outbox)):
+            self._worker.offer(entry)
+        if len(self._worker.outbox) >= batch_size:
+            with contextlib.suppress(RedisAwayError):
+                self.deliver(soon())
+
+    def deliver(self, deadline: float) -> None:
+        """Deliver what waits here, as far as there is time.
+
+        Raises:
+            RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
+        """
+        while self._has_news() and self._step(0) is not None:
+            if time.monotonic() > deadline:
+                self._wakeup.set(0)
+                return
+
+    def take(self, deadline: float) -> QueueEntry | None:
+        """Return what goes first, or None: there is nothing, or no more time.
+
+        Before that, deliver what goes before those that were taken ahead.
+
+        Raises:
+            RedisAwayError: as `deliver`.
+        """
+        while True:
+            if self._worker.is_urgent:
+                self.deliver(deadline)
+            entry = self._worker.take()
+            if entry is not None or not self._fill(deadline):
+                return entry
+
+    def when_delivered(self, call: Callable[[], object]) -> None:
+        """Have something called when all that was put until now is leased or queued."""
+        if self.overflow.is_empty:
+            self._worker.ask_for_receipt(call)
+        else:
+            self.overflow.afterwards.append(call)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, unless Redis is known to be away.
+
+        Raises:
+            RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
+        """
+        if self.has_ended:
+            raise RedisAwayError
+        try:
+            return self.breaker.call(work)
+        except RedisAwayError:
+            self._wakeup.set(LONGEST_PAUSE)
+            raise
+        except (BloomError, *FAULTS) as error:
+            self.has_ended = True
+            self._end_crawl(error)
+            raise RedisAwayError from None
+
+    # At the end.
+
+    def leave(self, ending: Ending, note_finished: Callable[[], object]) -> None:
+        """Give back and deliver everything, and leave; go on with that where an attempt before has failed."""
+        if not self._worker.is_leaving:
+            self._worker.stop()
+            note_finished()
+            while not self.has_ended and self._worker.phase is not Phase.JOINING and self._has_news():
+                self._tell_of_delivery(*self._executor.carry_out_next())
+                note_finished()
+            self._worker.leave(ending)
+        while self._worker.phase is not Phase.GONE:
+            self._executor.carry_out_next()
+
+    def keep_undelivered(self) -> None:
+        """Write what could not be delivered to a file, for a later start."""
+        undelivered = self._worker.undelivered()
+        number = len(undelivered) + len(self.overflow)
+        try:
+            path = self.overflow.close(undelivered)
+        except OSError as error:
+            logger.error("%s", error)
+        else:
+            if path is not None:
+                logger.error(
+                    "%d requests that could not be delivered are in %s: a crawl that is started in the same directory "
+                    "takes them up",
+                    number,
+                    path,
+                )
+
+    # One step.
+
+    def _fill(self, deadline: float) -> bool:
+        """Take some requests from the queue, after all that waits here is delivered; return whether there are any."""
+        while not self._worker.ready:
+            if time.monotonic() > deadline:
+                self._wakeup.set(0)
+                return False
+            operation = self._step(_PREFETCH)
+            if operation is None or (isinstance(operation, Exchange) and not self._worker.has_news):
+                return bool(self._worker.ready)
+        return True
+
+    def _has_news(self) -> bool:
+        """Return whether something waits here, after what waited on the disk has come back as far as there is room."""
+        if not self._worker.has_news and not self.overflow.is_empty:
+            for entry in self.overflow.next_portion(are_unsure=self._worker.expirations > 0):
+                self._worker.offer(entry)
+            for call in self.overflow.take_afterwards():
+                self._worker.ask_for_receipt(call)
+        return self._worker.has_news
+
+    def _step(self, want: int) -> Operation | FilterOperation | None:
+        """Carry out what the worker does next, and return it."""
+        if self.breaker.is_open or self.has_ended:
+            raise RedisAwayError
+        operation, repeats = self.call(lambda: self._executor.carry_out_next(want))
+        if self._worker.phase is Phase.JOINING and operation is not None:
+            # Another worker closes the queue.
+            self._wakeup.set(SHORTEST_PAUSE)
+            raise RedisAwayError
+        self._tell_of_delivery(operation, repeats)
+        return operation
+
+    def _tell_of_delivery(self, operation: Operation | FilterOperation | None, repeats: Sequence[OutboxEntry]) -> None:
+        """Tell what became of requests by an operation: they are new, repeats, or safe."""
+        if isinstance(operation, AskFilter):
+            self._announcer.count(ENQUEUED, len(operation.entries) - len(repeats))
+        for entry in repeats:
+            self._announcer.drop_repeat(entry)
+        self._announcer.confirm(self._worker.take_receipts())
+
+
+def soon() -> float:
+    """Return the time by which the reactor is to have its thread back, on the clock of `time.monotonic`."""
+    return time.monotonic() + _MOST_SECONDS
