@@ -7,8 +7,7 @@ from typing import Protocol
 from scrapy import Request, Spider, signals
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.worker import Receipt
+from scrapy_bloom.queue.entries import OutboxEntry, Receipt
 
 logger = logging.getLogger(__name__)
 

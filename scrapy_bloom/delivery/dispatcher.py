@@ -15,8 +15,9 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import Ending, Exchange, Operation
 from scrapy_bloom.queue.overflow import Overflow
+from scrapy_bloom.queue.plans import AskFilter, FilterOperation
 from scrapy_bloom.queue.spool import Spool
-from scrapy_bloom.queue.worker import AskFilter, FilterOperation, Phase
+from scrapy_bloom.queue.worker import Phase
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
 

@@ -9,8 +9,9 @@ from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import Answer, Ending, Leave, Operation, Said
+from scrapy_bloom.queue.plans import AskFilter, FilterOperation, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.worker import AskFilter, FilterOperation, QueueWorker, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 
 logger = logging.getLogger(__name__)

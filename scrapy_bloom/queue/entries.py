@@ -1,7 +1,9 @@
-"""A request on its way: as an entry of the queue, and as one of the outbox."""
+"""A request on its way: as an entry of the queue, and as one of the outbox, among marks that tell how far it is."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -33,3 +35,23 @@ class OutboxEntry:
     def in_queue(self) -> QueueEntry:
         """The entry as it stands in the queue."""
         return QueueEntry(self.score, self.member)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Stands in the outbox behind all that a request led to: where it comes up, the request can be acknowledged."""
+
+    member: bytes
+    score: ClassVar[float] = math.inf
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Stands in the outbox behind some entries: it is due when they are leased or queued."""
+
+    call: Callable[[], object]
+    score: ClassVar[float] = math.inf
+    member: ClassVar[bytes] = b""
+
+
+OutboxItem = OutboxEntry | Finished | Receipt

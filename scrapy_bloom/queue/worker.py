@@ -5,21 +5,18 @@ it after what it led to is leased. So the search in `tests/queue` can try every 
 lost replies, crashes and false deaths on this code.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from itertools import chain
-from typing import ClassVar
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
 from scrapy_bloom.queue.limits import Limit, Room, members_of
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Operation, Said
-
-# Dead letters that are looked at at once.
-_DEAD_LETTERS = 50
+from scrapy_bloom.queue.plans import AskFilter, FilterOperation, Plan, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.review import AT_ONCE, Review
 
 
 class Phase(Enum):
@@ -32,61 +29,6 @@ class Phase(Enum):
     CLOSING = auto()
     CLOSED = auto()
     GONE = auto()
-
-
-@dataclass(frozen=True)
-class AskFilter:
-    """The question which of some entries are new. The filter remembers them then."""
-
-    entries: tuple[OutboxEntry, ...]
-
-
-@dataclass(frozen=True)
-class UseFilter:
-    """Be one of those for whom the filter is kept."""
-
-
-@dataclass(frozen=True)
-class ReleaseFilter:
-    """Be none of them any more. The filter is deleted with its last user."""
-
-
-FilterOperation = AskFilter | UseFilter | ReleaseFilter
-
-
-@dataclass(frozen=True)
-class Finished:
-    """Stands in the outbox behind all that a request led to: where it comes up, the request can be acknowledged."""
-
-    member: bytes
-    score: ClassVar[float] = math.inf
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """Stands in the outbox behind some entries: it is due when they are leased or queued."""
-
-    call: Callable[[], object]
-    score: ClassVar[float] = math.inf
-    member: ClassVar[bytes] = b""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An exchange, and what has changed hands when it is carried out: `kept` members are leased then.
-
-    What it takes is leased, too.
-    """
-
-    exchange: Exchange
-    kept: frozenset[bytes]
-    consumed: int = 0
-    asked: tuple[OutboxEntry, ...] = ()
-    returned: tuple[QueueEntry, ...] = ()
-    finished: tuple[bytes, ...] = ()
-    leased_again: int = 0
-    pushed: int = 0
-    repeats: int = 0
 
 
 class QueueWorker:
@@ -103,7 +45,7 @@ class QueueWorker:
         self.may_finish = False
         self.is_stopping = False
         self.expirations = 0
-        self.outbox: deque[OutboxEntry | Finished | Receipt] = deque()
+        self.outbox: deque[OutboxItem] = deque()
         self.asked: tuple[OutboxEntry, ...] = ()
         self.new: tuple[OutboxEntry, ...] = ()
         self.repeats: tuple[OutboxEntry, ...] = ()
@@ -123,10 +65,7 @@ class QueueWorker:
         self._in_doubt: Plan | None = None
         self._to_lease_again: tuple[QueueEntry, ...] = ()
         self._noted: Mapping[str, str] | None = None
-        self._dead_checked = 0
-        self._dead_place: int | None = None
-        self._dead_seen = 0
-        self._to_redrive: tuple[QueueEntry, ...] = ()
+        self._review = Review()
         self._ending: Ending | None = None
 
     # What happens in the process.
@@ -188,7 +127,7 @@ class QueueWorker:
     @property
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
-        return not (self.outbox or any(True for _ in self._held()) or self._in_doubt or self._to_redrive)
+        return not (self.outbox or any(True for _ in self._held()) or self._in_doubt or self._review.readable)
 
     @property
     def has_news(self) -> bool:
@@ -236,10 +175,10 @@ class QueueWorker:
             return self._lease_again()
         if self.asked:
             return AskFilter(self.asked[: self._batch_size])
-        if self._to_redrive:
+        if self._review.readable:
             return self._redrive()
-        if self._dead_place is not None and want and self.is_idle:
-            return ops.ReadDeadLetters(self.name, self._dead_place, self._limit.share_of(_DEAD_LETTERS))
+        if self._review.place is not None and want and self.is_idle:
+            return ops.ReadDeadLetters(self.name, self._review.place, self._limit.share_of(AT_ONCE))
         return self._exchange(want)
 
     def _lease_again(self) -> Exchange:
@@ -250,7 +189,7 @@ class QueueWorker:
         return exchange
 
     def _redrive(self) -> ops.Redrive:
-        part = self._limit.room().first_of(self._to_redrive)
+        part = self._limit.room().first_of(self._review.readable)
         return ops.Redrive(self.name, members_of(part))
 
     def _exchange(self, want: int) -> Exchange | None:
@@ -289,9 +228,9 @@ class QueueWorker:
         )
         return exchange
 
-    def _next_batch(self, room: Room) -> list[OutboxEntry | Finished | Receipt]:
+    def _next_batch(self, room: Room) -> list[OutboxItem]:
         """Return what the next exchange takes from the outbox, as far as there is room."""
-        batch: list[OutboxEntry | Finished | Receipt] = []
+        batch: list[OutboxItem] = []
         entries = 0
         for item in self.outbox:
             entries += isinstance(item, OutboxEntry)
@@ -339,9 +278,9 @@ class QueueWorker:
             case ops.Settle():
                 self._settled(answer)
             case ops.ReadDeadLetters():
-                self._read(operation, answer.entries)
+                self._review = self._review.read(answer.entries, operation.count, self._can_read)
             case ops.Redrive():
-                self._to_redrive = self._to_redrive[len(operation.members) :]
+                self._review = self._review.redriven(len(operation.members))
             case _:
                 self._enter_phase(operation, answer.said)
 
@@ -430,23 +369,15 @@ class QueueWorker:
         """
         others = {name: value for name, value in (answer.workers or {}).items() if name != self.name}
         has_work = answer.waiting or answer.leased
-        if has_work or answer.dead != self._dead_checked:
+        if has_work or answer.dead != self._review.reviewed:
             self.may_finish, self._noted = False, None
             if not has_work:
-                self._dead_place, self._dead_seen = 0, answer.dead
+                # Of those of other workers this one may be able to read some.
+                self._review = self._review.begun(answer.dead)
         elif self._noted is None:
             self.may_finish, self._noted = not others, others
         else:
             self.may_finish = all(self._noted.get(name) != value for name, value in others.items())
-
-    def _read(self, operation: ops.ReadDeadLetters, entries: Sequence[QueueEntry]) -> None:
-        """Note some dead letters: of those of other workers this one may be able to read some."""
-        if self._dead_place is None:
-            return
-        self._to_redrive = tuple(entry for entry in entries if self._can_read(entry))
-        self._dead_place += len(entries)
-        if len(entries) < operation.count:
-            self._dead_place, self._dead_checked = None, self._dead_seen
 
     def _expire(self) -> None:
         """Begin again with what this worker has: others have taken it for dead, or Redis has lost its data.
@@ -455,8 +386,8 @@ class QueueWorker:
         """
         if self._in_doubt is not None:
             self.ready = tuple(sorted((*self.ready, *self._in_doubt.returned)))
-        self._in_doubt = self._plan = self._noted = self._dead_place = None
-        self._to_redrive = ()
+        self._in_doubt = self._plan = self._noted = None
+        self._review = self._review.broken_off()
         self.may_finish = False
         unsure = (replace(entry, is_unsure=True) for entry in (*self.asked, *self.new, *self.repeats))
         self.asked, self.new, self.repeats = tuple(unsure), (), ()

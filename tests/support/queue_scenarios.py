@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import Answer, Ending, Said
-from scrapy_bloom.queue.worker import FilterOperation, Finished, Phase, QueueWorker
+from scrapy_bloom.queue.plans import FilterOperation
+from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory, Registration, SortedSet
 from tests.support.queue_search import FAULTS, Scenario
 

@@ -20,7 +20,8 @@ from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.limits import Limit
 from scrapy_bloom.queue.operations import Answer, Ending, Said
-from scrapy_bloom.queue.worker import AskFilter, Phase, QueueWorker, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory, Registration
 
 Thing = TypeVar("Thing", bound=Hashable)
@@ -159,8 +160,8 @@ class Found:
 # The parts of a worker that a state keeps, in a fixed order.
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
-    "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_dead_checked", "_dead_place",
-    "_dead_seen", "_to_redrive", "_ending", "_limit",
+    "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_review", "_ending",
+    "_limit",
 ]  # fmt: skip
 
 

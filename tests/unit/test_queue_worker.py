@@ -2,10 +2,11 @@
 
 import pytest
 
-from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.limits import Limit
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle
-from scrapy_bloom.queue.worker import AskFilter, Finished, Phase, QueueWorker, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory
 
 
