@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 # What Scrapy's own fingerprints depend on besides method, URL and body, from 2.19 on.
 FINGERPRINTED_META = ("verbatim_url",)
+# Seconds that are left to others between two calls of one that has more to do.
+_BREATH_SECONDS = 0.01
 CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
 
 
@@ -57,9 +59,12 @@ def apply_backpressure(crawler: Crawler, has_room: Callable[[], bool], seconds: 
 
 
 class Ticker:
-    """Calls something every few seconds while the reactor runs; what it raises is logged, and it goes on."""
+    """Calls something every few seconds while the reactor runs, and at once again where it returns True.
 
-    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
+    What it raises is logged, and it goes on.
+    """
+
+    def __init__(self, seconds: float, call: Callable[[], bool | None]) -> None:
         self._seconds = seconds
         self._call = call
         self._is_running = False
@@ -67,23 +72,24 @@ class Ticker:
     def start(self) -> None:
         """Begin, where there is a reactor."""
         self._is_running = True
-        self._wait()
+        self._wait(self._seconds)
 
     def stop(self) -> None:
         """Call it no more."""
         self._is_running = False
 
-    def _wait(self) -> None:
-        _call_later(self._seconds, self._tick)
+    def _wait(self, seconds: float) -> None:
+        _call_later(seconds, self._tick)
 
     def _tick(self) -> None:
         if not self._is_running:
             return
+        has_more = None
         try:
-            self._call()
+            has_more = self._call()
         except Exception:  # whatever it was, the next may go well
             logger.exception("Something that is done every %g s failed", self._seconds)
-        self._wait()
+        self._wait(_BREATH_SECONDS if has_more else self._seconds)
 
 
 def is_closing(crawler: Crawler) -> bool:

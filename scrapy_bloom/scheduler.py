@@ -321,15 +321,20 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         for request in [request for request in self._leased if request not in running]:
             self._worker.finish(self._leased.pop(request))
 
-    def _tick(self) -> None:
-        """Acknowledge what is finished, and queue what waits here, also while the engine asks for nothing."""
+    def _tick(self) -> bool:
+        """Acknowledge what is finished, and queue what waits here, also while the engine asks for nothing.
+
+        Return whether there is more than there was time for.
+        """
         if _engine.is_closing(self.spider.crawler):
             self._worker.stop()
         self._note_finished()
         self._show_recovered()
         self._announcer.tell(self.df.update_stats)
-        with contextlib.suppress(RedisAwayError):
-            self._dispatcher.deliver(soon())
+        try:
+            return self._dispatcher.deliver(soon())
+        except RedisAwayError:
+            return False
 
     def _spider_idle(self) -> None:
         """Keep an idle worker while others hold requests that may lead to more, or may be dead."""

@@ -103,8 +103,11 @@ class Dispatcher:
             with contextlib.suppress(RedisAwayError):
                 self.deliver(soon())
 
-    def deliver(self, deadline: float) -> None:
+    def deliver(self, deadline: float) -> bool:
         """Deliver what waits here, as far as there is time.
+
+        Returns:
+            True if time was too short for all of it.
 
         Raises:
             RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
@@ -112,7 +115,8 @@ class Dispatcher:
         while self._has_news() and self._step(0) is not None:
             if time.monotonic() > deadline:
                 self._wakeup.set(0)
-                return
+                return True
+        return False
 
     def take(self, deadline: float) -> QueueEntry | None:
         """Return what goes first, or None: there is nothing, or no more time.
