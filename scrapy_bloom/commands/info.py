@@ -6,12 +6,14 @@ The exit code is 1 if there is no filter, but for --prometheus. Nothing is chang
 import argparse
 import sys
 import time
+from typing import NoReturn
 
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._text import as_size
 from scrapy_bloom.admin import report
+from scrapy_bloom.admin.pace import Pace, pace_between
 from scrapy_bloom.admin.report import FilterReport
 from scrapy_bloom.commands import _output
 from scrapy_bloom.commands._ending import ExitCode
@@ -49,9 +51,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.watch is not None and not 0 < options.watch <= _LONGEST_WATCH:
         raise UsageError(f"--watch {options.watch:g}: give seconds above 0, {_LONGEST_WATCH} at most", print_help=False)
     target = Target.of(options, settings)
-    while options.watch is not None:
-        print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{_now(target)}", flush=True)
-        time.sleep(options.watch)
+    if options.watch is not None:
+        _watch(target, options.watch)
     found, queues = _look(target)
     if options.json:
         _output.print_json(report.as_dict(target.server, target.key, found, queues))
@@ -66,12 +67,20 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.NO if found is None else ExitCode.DONE
 
 
-def _now(target: Target) -> str:
-    """Return what is shown now; whoever watches goes on when Redis is back."""
-    try:
-        return _told(target, *_look(target))
-    except UnavailableError as error:
-        return f"{target.key} on {target.server}\n\nRedis is away: {error.cause}"
+def _watch(target: Target, seconds: float) -> NoReturn:
+    """Show it anew every so often, with the pace since it was first shown; go on when Redis is back."""
+    first: FilterReport | None = None
+    while True:
+        try:
+            found, queues = _look(target)
+        except UnavailableError as error:
+            told = f"{target.key} on {target.server}\n\nRedis is away: {error.cause}"
+        else:
+            if found is None or first is None or first.stored.text != found.stored.text:
+                first = found
+            told = _told(target, found, queues, first)
+        print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{told}", flush=True)
+        time.sleep(seconds)
 
 
 def _look(target: Target) -> tuple[FilterReport | None, list[QueueState]]:
@@ -80,13 +89,15 @@ def _look(target: Target) -> tuple[FilterReport | None, list[QueueState]]:
     return found, [target.inspect_queue(name) for name in names]
 
 
-def _told(target: Target, found: FilterReport | None, queues: list[QueueState]) -> str:
+def _told(
+    target: Target, found: FilterReport | None, queues: list[QueueState], first: FilterReport | None = None
+) -> str:
     told = [f"{target.key} on {target.server}"]
-    told += [f"\nThere is no filter at {target.key!r}."] if found is None else [_filter(found)]
+    told += [f"\nThere is no filter at {target.key!r}."] if found is None else [_filter(found, first)]
     return "\n".join(told + [_queue(queue) for queue in queues])
 
 
-def _filter(found: FilterReport) -> str:
+def _filter(found: FilterReport, first: FilterReport | None) -> str:
     info, parameters = found.info, found.stored.parameters
     ttl = f", each remembered for {_output.duration(parameters.ttl)}" if parameters.ttl else ""
     rows = [
@@ -95,6 +106,9 @@ def _filter(found: FilterReport) -> str:
         ("memory", f"{as_size(info.memory_bytes)} in {info.layers} layer(s), {info.shards} strings"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
+    pace = pace_between(first, found) if first else None
+    if pace is not None:
+        rows.append(("pace", _pace(pace)))
     if found.stored.users:
         rows.append(("used by", ", ".join(found.stored.users)))
     if found.stored.unfinished:
@@ -102,6 +116,11 @@ def _filter(found: FilterReport) -> str:
     if not found.has_layers:
         return f"\n{_output.pairs(rows)}\n\nNothing was added yet: the first request makes the memory."
     return f"\n{_output.pairs(rows)}\n\n{_layers(found)}"
+
+
+def _pace(pace: Pace) -> str:
+    told = f"{pace.per_second:,.1f} new requests a second, over {_output.duration(pace.seconds)}"
+    return told if pace.seconds_left is None else f"{told}; full in {_output.duration(pace.seconds_left)}"
 
 
 def _layers(found: FilterReport) -> str:

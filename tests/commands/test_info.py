@@ -105,15 +105,24 @@ def test_of_an_older_format(valkey: Server, key: str, capsys: pytest.CaptureFixt
 
 
 def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
-    """It is shown anew until somebody stops it."""
+    """It is shown anew until somebody stops it, with the pace at which the filter is filled."""
     place = ["--key", key, "--redis-url", valkey.url]
-    with command.start("info", *place, "--watch", "0.01", cwd=tmp_path) as process:
-        assert process.stdout is not None
-        for _ in range(3):
-            while f"{key} on 127.0.0.1" not in process.stdout.readline():
+    with valkey.client() as client, command.start("info", *place, "--watch", "0.01", cwd=tmp_path) as process:
+        output = process.stdout
+        assert output is not None
+
+        def wait_for(pattern: str) -> None:
+            while not re.search(pattern, output.readline()):
                 assert process.poll() is None
+
+        for _ in range(3):
+            wait_for(f"{key} on 127.0.0.1")
+        bloom = BloomFilter(client, key, capacity=5000)
+        wait_for("pace +0.0 new requests a second, over [^;]*$")
+        bloom.add_many([str(number) for number in range(1000)])
+        wait_for("pace +[1-9][0-9,.]* new requests a second, over [^;]*; full in [0-9]")
         process.terminate()
-        process.stdout.close()
+        output.close()
     assert command.call("info", *place, "--watch", "0") == 2
 
 
