@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry
+from scrapy_bloom.queue.limits import members_of
 from scrapy_bloom.queue.operations import Exchange
 
 
@@ -27,18 +28,53 @@ FilterOperation = AskFilter | UseFilter | ReleaseFilter
 
 
 @dataclass(frozen=True)
-class Plan:
-    """An exchange, and what has changed hands when it is carried out: `kept` members are leased then.
+class Cargo:
+    """The part of what a worker has to tell the queue that one exchange has room for.
 
-    What it takes is leased, too.
+    It is the first of those that are `new`, of the `repeats`, of those that are `unreadable`, and of the `outbox`.
+    """
+
+    new: tuple[OutboxEntry, ...] = ()
+    repeats: tuple[OutboxEntry, ...] = ()
+    unreadable: tuple[QueueEntry, ...] = ()
+    outbox: tuple[OutboxItem, ...] = ()
+
+    @property
+    def asked(self) -> tuple[OutboxEntry, ...]:
+        """Those of the outbox that are leased, and that the filter is asked for next."""
+        return tuple(entry for entry in self._entries if entry.fingerprint is not None)
+
+    @property
+    def queued(self) -> tuple[QueueEntry, ...]:
+        """Those that are pushed: the new ones, and those of the outbox that do not go through the filter."""
+        unfiltered = (entry for entry in self._entries if entry.fingerprint is None)
+        return tuple(entry.in_queue for entry in (*self.new, *unfiltered))
+
+    @property
+    def finished(self) -> tuple[bytes, ...]:
+        """Those that the engine is done with, and all that they led to is in the outbox before them."""
+        return tuple(item.member for item in self.outbox if isinstance(item, Finished))
+
+    @property
+    def over(self) -> tuple[bytes, ...]:
+        """Those that need not be leased any more."""
+        return (*members_of(self.repeats), *members_of(self.unreadable), *self.finished)
+
+    @property
+    def _entries(self) -> list[OutboxEntry]:
+        return [item for item in self.outbox if isinstance(item, OutboxEntry)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An exchange, and what changes hands when it is carried out.
+
+    `kept` members are leased then, and what it takes. Those that are `returned` were ready. Of those that are to be
+    leased again the first `leased_again` are.
     """
 
     exchange: Exchange
     kept: frozenset[bytes]
-    consumed: int = 0
-    asked: tuple[OutboxEntry, ...] = ()
+    cargo: Cargo = Cargo()
     returned: tuple[QueueEntry, ...] = ()
-    finished: tuple[bytes, ...] = ()
     leased_again: int = 0
-    pushed: int = 0
-    repeats: int = 0

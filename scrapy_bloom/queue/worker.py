@@ -13,9 +13,9 @@ from itertools import chain
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
-from scrapy_bloom.queue.limits import Limit, Room, members_of
+from scrapy_bloom.queue.limits import Limit, members_of
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Operation, Said
-from scrapy_bloom.queue.plans import AskFilter, FilterOperation, Plan, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.plans import AskFilter, Cargo, FilterOperation, Plan, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.review import AT_ONCE, Review
 
 
@@ -193,43 +193,31 @@ class QueueWorker:
         return ops.Redrive(self.name, members_of(part))
 
     def _exchange(self, want: int) -> Exchange | None:
-        room = self._limit.room()
-        new, repeats = room.first_of(self.new), room.first_of(self.repeats)
-        asides = room.first_of(self.unreadable.values())
-        consumed = self._next_batch(room)
-        entries = [item for item in consumed if isinstance(item, OutboxEntry)]
-        asked = tuple(entry for entry in entries if entry.fingerprint is not None)
-        unfiltered = [entry for entry in entries if entry.fingerprint is None]
-        queued = [entry.in_queue for entry in (*new, *unfiltered)]
-        returned = self._outranked_by(queued)
-        finished = tuple(item.member for item in consumed if isinstance(item, Finished))
-        leases = tuple(entry.in_queue for entry in asked)
-        # What has to wait for the next exchange stays leased, too.
-        later = (*self.new[len(new) :], *self.repeats[len(repeats) :])
-        kept = (*members_of(leases), *members_of(later), *[*self.unreadable][len(asides) :])
-        needed = self._needed(returned, finished, kept)
+        cargo = self._load()
+        returned = self._outranked_by(cargo.queued)
+        needed = self._needed(cargo, returned)
         # Those that are leased no longer come first.
-        pushes = sorted((*queued, *returned), key=lambda entry: entry.member in needed)
-        over = (*members_of(repeats), *members_of(asides), *finished)
-        if not (want or consumed or pushes or over):
+        pushes = tuple(sorted((*cargo.queued, *returned), key=lambda entry: entry.member in needed))
+        if not (want or pushes or cargo.over or cargo.outbox):
             return None
         exchange = Exchange(
             self.name,
             self._number + 1,
             self._limit.share_of(want),
-            leases,
-            tuple(pushes),
+            tuple(entry.in_queue for entry in cargo.asked),
+            pushes,
             sum(entry.member not in needed for entry in pushes),
-            asides,
-            tuple(member for member in over if member not in needed),
+            cargo.unreadable,
+            tuple(member for member in cargo.over if member not in needed),
         )
-        self._plan = Plan(
-            exchange, frozenset(needed), len(consumed), asked, returned, finished, 0, len(new), len(repeats)
-        )
+        self._plan = Plan(exchange, frozenset(needed), cargo, returned)
         return exchange
 
-    def _next_batch(self, room: Room) -> list[OutboxItem]:
-        """Return what the next exchange takes from the outbox, as far as there is room."""
+    def _load(self) -> Cargo:
+        """Return what one exchange has room for."""
+        room = self._limit.room()
+        new, repeats = room.first_of(self.new), room.first_of(self.repeats)
+        unreadable = room.first_of(self.unreadable.values())
         batch: list[OutboxItem] = []
         entries = 0
         for item in self.outbox:
@@ -237,7 +225,7 @@ class QueueWorker:
             if entries > self._batch_size or not room.takes(item):
                 break
             batch.append(item)
-        return batch
+        return Cargo(new, repeats, unreadable, tuple(batch))
 
     def _outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
         """Return what is ready, if something goes before a part of it or the worker stops; else nothing.
@@ -248,11 +236,15 @@ class QueueWorker:
         is_outranked = last is not None and any(entry.score < last for entry in queued)
         return self._limit.room().first_of(reversed(self.ready)) if self.is_stopping or is_outranked else ()
 
-    def _needed(self, returned: Sequence[QueueEntry], finished: Sequence[bytes], kept: Sequence[bytes]) -> set[bytes]:
+    def _needed(self, cargo: Cargo, returned: Sequence[QueueEntry]) -> set[bytes]:
         """Return the members that stay leased: an equal request, which is the same member, may be over."""
-        ready = {entry.member for entry in self.ready if entry not in returned}
-        unfinished = self.finished.keys() - set(finished)
-        return ready | self.running.keys() | unfinished | set(kept)
+        ready = (entry for entry in self.ready if entry not in returned)
+        unfinished = self.finished.keys() - set(cargo.finished)
+        # What has to wait for the next exchange.
+        later = (*self.new[len(cargo.new) :], *self.repeats[len(cargo.repeats) :])
+        unreadable = [*self.unreadable][len(cargo.unreadable) :]
+        leased = (*members_of(ready), *members_of(cargo.asked), *members_of(later))
+        return {*leased, *self.running, *unfinished, *unreadable}
 
     # What became of it.
 
@@ -344,18 +336,17 @@ class QueueWorker:
             self.ready = tuple(sorted((*self.ready, *plan.returned)))
 
     def _carry_out(self, plan: Plan) -> None:
-        consumed = [self.outbox.popleft() for _ in range(plan.consumed)]
+        cargo = plan.cargo
+        consumed = [self.outbox.popleft() for _ in cargo.outbox]
         self.receipts += [item for item in consumed if isinstance(item, Receipt)]
         self.ready = tuple(entry for entry in self.ready if entry not in plan.returned)
-        for member in plan.finished:
+        for member in cargo.finished:
             self.finished.pop(member, None)
-        if plan.leased_again:
-            self._to_lease_again = self._to_lease_again[plan.leased_again :]
-        else:
-            self.asked += plan.asked
-            self.new, self.repeats = self.new[plan.pushed :], self.repeats[plan.repeats :]
-            for entry in plan.exchange.asides:
-                self.unreadable.pop(entry.member, None)
+        for entry in cargo.unreadable:
+            self.unreadable.pop(entry.member, None)
+        self.asked += cargo.asked
+        self.new, self.repeats = self.new[len(cargo.new) :], self.repeats[len(cargo.repeats) :]
+        self._to_lease_again = self._to_lease_again[plan.leased_again :]
         self._plan = None
 
     def _get_ready(self, leased: Iterable[QueueEntry]) -> None:

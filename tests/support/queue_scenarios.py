@@ -243,7 +243,7 @@ class RepeatsGo(QueueWorker):
     def _exchange(self, want: int) -> ops.Exchange | None:
         exchange = super()._exchange(want)
         if exchange is not None and self._plan is not None:
-            waiting = {entry.member for entry in self.repeats[self._plan.repeats :]}
+            waiting = {entry.member for entry in self.repeats[len(self._plan.cargo.repeats) :]}
             self._plan = replace(self._plan, kept=self._plan.kept - waiting)
         return exchange
 
