@@ -4,17 +4,21 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from scrapy_bloom._text import as_size
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Answer, Ending, Leave, Operation, Said
+from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Leave, Operation, Said
 from scrapy_bloom.queue.plans import AskFilter, FilterOperation, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 
 logger = logging.getLogger(__name__)
+
+# Exchanges lost in a row from which on a user is told: fewer may be batches that are made smaller.
+_MANY_LOST = 8
 
 
 class FilterHolder(Protocol):
@@ -39,6 +43,7 @@ class Executor:
         self.queue = requests.keys.queue
         self._requests = requests
         self._holder = holder
+        self._lost_in_a_row = 0
 
     def carry_out_next(self, want: int = 0) -> tuple[Operation | FilterOperation | None, Sequence[OutboxEntry]]:
         """Carry out what the worker does next; return it, and the repeats that it found.
@@ -64,12 +69,16 @@ class Executor:
         except (BloomError, *FAULTS) as error:
             if operation is not None and not was_not_executed(error):
                 self.worker.lose(operation)
+                if isinstance(operation, Exchange):
+                    self._warn_of_slow_link(operation)
             raise
         return operation, repeats
 
     def _carry_out(self, operation: Operation) -> None:
         answer = self._requests.execute(operation)
         self.worker.reply(operation, answer)
+        if isinstance(operation, Exchange):
+            self._lost_in_a_row = 0
         if answer.said in (Said.EXPIRED, Said.LATE):
             if not self.worker.is_leaving:
                 logger.warning(
@@ -83,6 +92,20 @@ class Executor:
             self._holder.note_workers(is_alone=answer.workers.keys() <= {self.worker.name})
         if isinstance(operation, Leave):
             self._tell_of_the_rest(operation, answer)
+
+    def _warn_of_slow_link(self, exchange: Exchange) -> None:
+        """Tell once of exchanges that are lost one after another, though what follows each of them gets through."""
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row == _MANY_LOST:
+            logger.warning(
+                "%d exchanges in a row with the queue %r got no reply, although Redis is there. The last one carried "
+                "requests of %s, and asked for up to %d more. If a request is so large, or the link so slow, that this "
+                "takes longer than socket_timeout, set a longer one in REDIS_PARAMS",
+                _MANY_LOST,
+                self.queue,
+                as_size(exchange.size),
+                exchange.want,
+            )
 
     def _ask(self, entries: Sequence[OutboxEntry]) -> list[bool]:
         """Return of each entry whether it is new to the filter, which remembers it now."""

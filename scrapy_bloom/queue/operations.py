@@ -122,6 +122,12 @@ class Exchange(Operation):
     asides: tuple[QueueEntry, ...] = ()
     acks: tuple[bytes, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """The bytes of all requests in it."""
+        entries = (*self.leases, *self.pushes, *self.asides)
+        return sum(len(entry.member) for entry in entries) + sum(map(len, self.acks))
+
     def _arguments(self) -> Iterable[Argument]:
         numbers = (len(self.leases), len(self.pushes), self.released, len(self.asides), len(self.acks))
         entries = (part for entry in (*self.leases, *self.pushes, *self.asides) for part in entry)

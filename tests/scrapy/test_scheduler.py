@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from scrapy import Request, Spider, signals
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
@@ -16,6 +17,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.operations import Settle
 from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling
@@ -310,6 +312,25 @@ def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
 
         until(takes_both)
         assert sorted(taken) == [first.url, second.url]
+        scheduler.close("finished")
+
+
+def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """If one is lost after another although Redis is there, the log says once what may be wrong."""
+    with forwarding(valkey.port) as link:
+        scheduler = opened(REDIS_URL=link.url)
+        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
+        executor = scheduler._dispatcher._executor
+        for number in range(20):
+            scheduler.enqueue_request(Request(f"http://shop.test/{number}", dont_filter=True))
+            link.link.lost_replies = 1
+            with pytest.raises(redis.ConnectionError):
+                executor.carry_out_next()
+            assert isinstance(executor.carry_out_next()[0], Settle)
+        scheduler.close("finished")
+        told = [record.getMessage() for record in caplog.records if "exchanges in a row" in record.getMessage()]
+        assert len(told) == 1
+        assert "socket_timeout" in told[0]
 
 
 @pytest.mark.parametrize("setting", ["SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY"])

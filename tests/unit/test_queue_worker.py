@@ -128,12 +128,6 @@ def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
     assert len(played.memory.queue) == 8
 
 
-def bytes_of(exchange: Exchange) -> int:
-    """Return the bytes of all requests that an exchange carries."""
-    entries = (*exchange.leases, *exchange.pushes, *exchange.asides)
-    return sum(len(entry.member) for entry in entries) + sum(map(len, exchange.acks))
-
-
 def test_all_that_an_exchange_carries_is_bounded() -> None:
     """Requests that are finished, repeats, those that nobody can read and those given back count, too.
 
@@ -161,7 +155,7 @@ def test_all_that_an_exchange_carries_is_bounded() -> None:
     played.worker._limit = Limit(most_bytes=40_000, highest=40_000)
     played.exchanges.clear()
     played.work()
-    assert max(map(bytes_of, played.exchanges)) <= 2 * 40_000
+    assert max(exchange.size for exchange in played.exchanges) <= 2 * 40_000
     assert [*played.worker.finished, *played.worker.unreadable, *played.worker.repeats] == []
     assert len(played.memory.dead_letters) == 10
 
