@@ -10,7 +10,9 @@ from redis.connection import Connection, SSLConnection
 
 from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
+from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.server_info import Info, evicts, is_cluster, nodes
 
 # Those of a connection that say where it goes, or who takes it there.
 _PLACE = ("host", "port", "path", "connection_pool")
@@ -28,15 +30,15 @@ class Replica:
 
 def missing_room(client: Any, needed: int) -> tuple[int, int] | None:
     """Return the bytes that a server uses and its limit, if so many more do not fit; None: they do, or who knows."""
-    memory = _info(client, "memory")
+    memory = _info(client)
     limit, used = int(memory.get("maxmemory", 0)), int(memory.get("used_memory", 0))
-    evicts = str(memory.get("maxmemory_policy", "")).startswith("allkeys")
-    return (used, limit) if limit and not evicts and used + needed > limit else None
+    makes_room = evicts(memory, expires=False)
+    return (used, limit) if limit and not makes_room and used + needed > limit else None
 
 
 def replicas(client: Any, timeout: float) -> list[Replica]:
     """Return a server's replicas, when each has all that the server has, or has not had it in `timeout` seconds."""
-    told = _info(client, "replication")
+    told = _info(client)
     if told.get("role") != "master":
         return []
     places = [place for name, place in told.items() if name.startswith("slave") and isinstance(place, dict)]
@@ -58,7 +60,7 @@ def _wait(lack: Callable[[], str | None], end: float) -> str | None:
 
 
 def _lack(client: Any, offset: int) -> str | None:
-    told = _info(client, "replication")
+    told = _info(client)
     if not told:
         return "it cannot be reached from here"
     has_all = told.get("master_link_status") == "up" and int(told.get("slave_repl_offset", -1)) >= offset
@@ -74,12 +76,11 @@ def _client_of(client: Any, host: str, port: int) -> redis.Redis:
     return disable_client_retries(redis.Redis(connection_pool=made))  # type: ignore[no-any-return]  # of any client
 
 
-def _info(client: Any, section: str) -> Mapping[str, Any]:
-    """Return a section of INFO; nothing where it is denied, of a cluster, or from a client without it."""
-    if hasattr(client, "keyslot") or not hasattr(client, "connection_pool"):
+def _info(client: Any) -> Info:
+    """Return INFO of a server; nothing where it is denied, of a cluster, or from a client without it."""
+    if is_cluster(client) or not hasattr(client, "connection_pool"):
         return {}
     try:
-        told: Mapping[str, Any] = client.info(section)
-    except (redis.RedisError, OSError):
+        return next(info for _, info in nodes(client))
+    except (*FAULTS, OSError):
         return {}
-    return told

@@ -75,7 +75,7 @@ def _examine(target: Target, idle: float) -> Iterator[Finding]:
     found, of_filter = _filter(target)
     new_bytes = 0 if found is not None and found.has_layers else _parameters(target, found).memory_bytes
     expires = bool(_parameters(target, found).ttl)
-    for node in retry_until(lambda: _nodes(target.client), target.wait):
+    for node in retry_until(lambda: server.nodes_of(target.client), target.wait):
         yield from server.examine(node, new_bytes, expires=expires)
     yield from of_filter
     queues = dict.fromkeys([*target.queues, *(found.stored.users if found else [])])
@@ -141,19 +141,6 @@ def _queue(target: Target, name: str) -> list[Finding]:
         findings += crawl.first_request(first_request(target.client, name), _serializer(target))
     registered = [worker.name for worker in state.workers]
     return [*findings, *_allowed("leases", lambda: [leftovers.leases(target.client, name, registered)])]
-
-
-def _nodes(client: Any) -> list[dict[str, Any]]:
-    """Return what each node says of itself; one that denies INFO says nothing."""
-    options = {"target_nodes": "primaries"} if hasattr(client, "get_primaries") else {}
-    try:
-        said = client.info(**options)
-        save = client.config_get("save", **options)
-    except exceptions.NoPermissionError:
-        return []
-    except exceptions.ResponseError:  # a managed server has no CONFIG
-        save = {}
-    return [{**node, **save} for node in ([said] if "redis_version" in said else said.values())]
 
 
 def _user(client: Any) -> str:

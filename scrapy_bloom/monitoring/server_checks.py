@@ -3,7 +3,8 @@
 import logging
 from typing import Any
 
-import redis
+from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.server_info import evicts, nodes, policy
 
 logger = logging.getLogger(__name__)
 
@@ -12,14 +13,14 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
     """Warn where the filter does not fit the server's maxmemory, or where the server may evict it.
 
     `memory_bytes` is what the filter takes when it is made. The keys of one that `expires` may be evicted where others
-    may not. Managed servers may deny INFO, and a cluster answers for each node; what they do not say is not warned
-    about.
+    may not. Managed servers may deny INFO. The nodes of a cluster share the filter.
     """
     try:
-        memory = server.info("memory")
-    except redis.RedisError:
+        told = [info for _, info in nodes(server)]
+    except FAULTS:
         return
-    limit, policy = memory.get("maxmemory", 0), memory.get("maxmemory_policy", "")
+    limits = [int(info.get("maxmemory", 0)) for info in told]
+    limit = sum(limits) if all(limits) else 0
     if limit and memory_bytes > limit:
         logger.warning(
             "The filter at %r takes %s bytes, and the server's maxmemory is %s bytes: raise maxmemory, or set a "
@@ -28,11 +29,12 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
             f"{memory_bytes:,}",
             f"{limit:,}",
         )
-    if policy.startswith(("allkeys-", "volatile-") if expires else "allkeys-"):
+    evicting = [policy(info) for info in told if evicts(info, expires=expires)]
+    if evicting:
         logger.warning(
             "The server's maxmemory-policy is %s: it may evict parts of the filter at %r, and the crawl then fetches "
             "pages again. Set noeviction%s",
-            policy,
+            evicting[0],
             key,
             ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
         )

@@ -1,5 +1,6 @@
-"""Moving, merging and deleting filters over a cluster, whose client decodes replies."""
+"""Moving, merging and deleting filters over a cluster, whose client decodes replies; and what its nodes say."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,28 @@ import redis
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.admin import clearing
+from scrapy_bloom.admin.doctor import server
+from scrapy_bloom.admin.doctor.finding import Level
 from scrapy_bloom.admin.merging.merge import merge
+from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.storage.redis import RedisStore
 from tests.support.moving import SMALL, export, items, restore_file
 from tests.support.servers import free_port, running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A client of a cluster of one node."""
-    with running("valkey", "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
-        with server.client() as client:
-            client.cluster("addslotsrange", 0, 16383)
-            until(lambda: client.cluster("info")["cluster_state"] == "ok")
-        with redis.RedisCluster(host="127.0.0.1", port=server.port, decode_responses=True) as client:
-            yield client
+    """A client of a cluster of two nodes."""
+    with contextlib.ExitStack() as stack:
+        buses = [free_port(), free_port()]
+        options = [("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
+        first, second = [stack.enter_context(running("valkey", *each)) for each in options]
+        one, two = (stack.enter_context(node.client()) for node in (first, second))
+        one.cluster("addslotsrange", 0, 8191)
+        two.cluster("addslotsrange", 8192, 16383)
+        two.cluster("meet", "127.0.0.1", first.port, buses[0])
+        until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in (one, two)))
+        yield stack.enter_context(redis.RedisCluster(host="127.0.0.1", port=first.port, decode_responses=True))
 
 
 def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
@@ -47,3 +55,20 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)
     clearing.delete(store, cluster, doomed)
     assert not [*cluster.scan_iter()]
+
+
+def test_every_node_is_asked(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A policy is told of whichever node has it; and a filter has room in all of them together."""
+    for evicting in cluster.get_primaries():
+        for node in cluster.get_primaries():
+            policy, save = ("allkeys-lru", "3600 1") if node == evicting else ("noeviction", "")
+            for name, value in {"maxmemory": 64_000_000, "maxmemory-policy": policy, "save": save}.items():
+                cluster.config_set(name, value, target_nodes=node)
+        caplog.clear()
+        warn_about_memory_policy(cluster, "a filter", 128_000_000)
+        assert ["allkeys-lru" in message for message in caplog.messages] == [True]
+        warn_about_memory_policy(cluster, "a filter", 128_000_001)
+        assert sum("maxmemory is 128,000,000" in message for message in caplog.messages) == 1
+        found = [each for node in server.nodes_of(cluster) for each in server.examine(node, 0, expires=False)]
+        losses = [finding.check for finding in found if finding.level is Level.LOSS]
+        assert sorted(losses) == ["eviction", "persistence"]

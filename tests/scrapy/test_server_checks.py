@@ -40,8 +40,12 @@ def test_filter_and_maxmemory(limited: Server, key: str, excess: int, caplog: py
 
 
 def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server without a limit takes anything."""
-    warn_about_memory_policy(client, key, 1 << 50)
+    """A server without a limit takes anything, and evicts nothing whatever its policy."""
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        warn_about_memory_policy(client, key, 1 << 50)
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
     assert advised(caplog) == []
 
 

@@ -3,14 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
+from redis import exceptions
+
 from scrapy_bloom._text import as_size
 from scrapy_bloom.admin.doctor.finding import Finding, advice, loss, ok
+from scrapy_bloom.transport.server_info import Info, evicts, nodes, policy
 
 # Seconds, and bytes, by which a replica may be behind.
 _MOST_LAG = 10
 _MOST_BEHIND = 10_000_000
 
-Info = Mapping[str, Any]
+
+def nodes_of(client: Any) -> list[Info]:
+    """Return what each node says of itself, and its `save`; a server that denies INFO says nothing."""
+    try:
+        return [{**info, **_save(client, address)} for address, info in nodes(client)]
+    except exceptions.NoPermissionError:
+        return []
 
 
 def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
@@ -24,23 +33,31 @@ def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
     ]
 
 
+def _save(client: Any, address: Mapping[str, Any]) -> Info:
+    try:
+        told: Info = client.config_get("save", **address)
+    except exceptions.ResponseError:  # a managed server has no CONFIG, or denies it
+        return {}
+    return told
+
+
 def _name(info: Info) -> str:
     product = "Valkey" if "valkey_version" in info else "Redis"
     return f"{product} {info.get('valkey_version') or info.get('redis_version', 'of an unknown version')}"
 
 
 def _eviction(info: Info, *, expires: bool) -> Finding:
-    check, policy = "eviction", str(info.get("maxmemory_policy", "unknown"))
+    check, name = "eviction", policy(info)
     if not info.get("maxmemory"):
-        return ok(check, f"nothing is evicted: no maxmemory (policy {policy})")
-    if policy.startswith("allkeys-") or (policy.startswith("volatile-") and expires):
-        why = "any key" if policy.startswith("allkeys-") else "keys with an expiry, which BLOOMFILTER_TTL sets"
+        return ok(check, f"nothing is evicted: no maxmemory (policy {name})")
+    if evicts(info, expires=expires):
+        why = "any key" if evicts(info, expires=False) else "keys with an expiry, which BLOOMFILTER_TTL sets"
         return loss(
             check,
-            f"maxmemory-policy is {policy}: a full server evicts {why}, and pages are fetched again",
+            f"maxmemory-policy is {name}: a full server evicts {why}, and pages are fetched again",
             "set maxmemory-policy noeviction",
         )
-    return ok(check, f"maxmemory-policy is {policy}")
+    return ok(check, f"maxmemory-policy is {name}")
 
 
 def _memory(info: Info, memory_bytes: int) -> Finding:
