@@ -2,23 +2,29 @@
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from scrapy_bloom.errors import BloomError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.events import LoggedEvents
-from scrapy_bloom.filter.layer import DAMAGED
+from scrapy_bloom.filter.layer import DAMAGED, Layer
 from scrapy_bloom.filter.layers import LayerStack
 from scrapy_bloom.filter.lifecycle import Lifecycle
-from scrapy_bloom.filter.opening import reject_foreign_key
+from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import carry_out
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.storage import keys, layout, shards
 from scrapy_bloom.storage.base import Store
 from scrapy_bloom.storage.fields import Load, Snapshot
-from scrapy_bloom.storage.shards import Inspection, InspectShard
+from scrapy_bloom.storage.removal import DeleteHash, DeleteSet
+from scrapy_bloom.storage.shards import DeleteShard, Inspection, InspectShard
 
+# The epoch of what a late write left where no shard is.
+_NO_EPOCH = 0
+# That of a text which is none: what was not UTF-8 cannot be compared.
+_REPLACED = "\ufffd"
 # The kinds of what is at a key; of a filter whose hash is lost there are only shards.
 NOTHING, FILTER, UNREADABLE, SHARDS, SET = "nothing", "filter", "unreadable filter", "shards", "set"
 
@@ -33,8 +39,11 @@ class Occupant:
         now: the server's time, in Unix seconds.
         filter: that of the kind `FILTER`, else None.
         members: those of a SET.
-        shards: those that no hash tells of.
+        shards: those that are all there is.
         problem: why a filter cannot be read, else None.
+        fields: those of the hash.
+        strays: the keys of strings of which no hash tells, and their epochs.
+        sample: some members of a SET, by which it is known again.
     """
 
     key: str
@@ -44,6 +53,9 @@ class Occupant:
     members: int = 0
     shards: int = 0
     problem: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    strays: Mapping[str, int] = field(default_factory=dict)
+    sample: tuple[bytes, ...] = ()
 
 
 def look(store: Store, key: str) -> Occupant:
@@ -57,17 +69,20 @@ def look(store: Store, key: str) -> Occupant:
         return Occupant(key, SET, snapshot.now, members=snapshot.members)
     reject_foreign_key(key, snapshot)
     _refuse_doubtful(key, snapshot)
-    text = snapshot.fields.get(keys.FILTER_FIELD)
+    fields, now = snapshot.fields, snapshot.now
+    strays = _strays(store, key, _layers(key, fields))
+    text = fields.get(keys.FILTER_FIELD)
     if text is not None:
         try:
-            found = stored.of_fields(key, text, snapshot.fields, snapshot.now)
+            found = stored.of_fields(key, text, fields, now)
         except BloomError as error:
-            return Occupant(key, UNREADABLE, snapshot.now, problem=str(error))
-        return Occupant(key, FILTER, snapshot.now, found)
-    if snapshot.fields:
-        return Occupant(key, UNREADABLE, snapshot.now, problem="its parameters are gone")
-    number = _lost_shards(store, key)
-    return Occupant(key, SHARDS if number else NOTHING, snapshot.now, shards=number)
+            return Occupant(key, UNREADABLE, now, problem=str(error), fields=fields, strays=strays)
+        return Occupant(key, FILTER, now, found, fields=fields, strays=strays)
+    if fields:
+        return Occupant(key, UNREADABLE, now, problem="its parameters are gone", fields=fields, strays=strays)
+    # What late writes leave may as well be anybody's zeros.
+    number = sum(epoch != _NO_EPOCH for epoch in strays.values())
+    return Occupant(key, SHARDS if number else NOTHING, now, shards=number, strays=strays)
 
 
 def require(store: Store, key: str) -> StoredFilter:
@@ -82,9 +97,31 @@ def require(store: Store, key: str) -> StoredFilter:
     return found
 
 
-def delete(store: Store, key: str) -> None:
-    """Delete a filter, or whatever else is at its key."""
-    carry_out(lifecycle_at(key, FilterParameters()).clear(), store.execute)
+def delete(store: Store, occupant: Occupant) -> bool:
+    """Delete what was looked at, also what a filter has grown by since; return whether nothing else is at its key.
+
+    A filter or a string that has taken a place meanwhile has another epoch, and stays.
+    """
+    if occupant.kind == SET:
+        return bool(store.execute([DeleteSet(occupant.key, occupant.sample)])[0])
+    fields: Mapping[str, str] | None = {}
+    if occupant.fields:
+        fields = store.execute([_hash_deletion(occupant)])[0]
+    if fields is None:
+        return False
+    layers = {*_layers(occupant.key, occupant.fields), *_layers(occupant.key, fields)}
+    strings = {(name, layer.identity.epoch) for layer in layers for name in layer.shard_keys}
+    late = {(name, _NO_EPOCH) for name, _ in strings}
+    deletions = [DeleteShard(name, epoch) for name, epoch in sorted(strings | late | set(occupant.strays.items()))]
+    if deletions:
+        store.execute(deletions)
+    return True
+
+
+def _hash_deletion(occupant: Occupant) -> DeleteHash:
+    """Return what deletes the hash: a filter's text has its epoch, and one without has at least the same fields."""
+    text = occupant.fields.get(keys.FILTER_FIELD, "")
+    return DeleteHash(occupant.key, "" if _REPLACED in text else text, tuple(occupant.fields))
 
 
 def lifecycle_at(key: str, parameters: FilterParameters, hash_key: int | None = None) -> Lifecycle:
@@ -112,15 +149,24 @@ def _is_surely_ours(name: str, text: str) -> bool:
         return False
 
 
-def _lost_shards(store: Store, key: str) -> int:
-    """Return how many shards are at a key of which no hash tells, as far as deleting it would find them."""
-    index = shard = number = 0
+def _layers(key: str, fields: Mapping[str, str]) -> list[Layer]:
+    """Return the layers of which a hash tells; a newer format may name its strings otherwise."""
+    try:
+        return stored_layers(key, fields, hash_key=0)
+    except WrongTypeError:
+        return []
+
+
+def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
+    """Return the strings behind those of the known layers, and their epochs."""
+    index, shard, found = max((layer.index for layer in known), default=-1) + 1, 0, {}
     while True:
-        found: Inspection = store.execute([InspectShard(keys.shard_key(key, index, shard))])[0]
-        # What a late write leaves may as well be anybody's zeros.
-        if found.kind == shards.SHARD and layout.is_alive(found.identity):
-            number, shard = number + 1, shard + 1
+        name = keys.shard_key(key, index, shard)
+        inspection: Inspection = store.execute([InspectShard(name)])[0]
+        if inspection.kind == shards.SHARD:
+            found[name] = layout.epoch(inspection.identity)
+            shard += 1
         elif shard:
             index, shard = index + 1, 0
         else:
-            return number
+            return found

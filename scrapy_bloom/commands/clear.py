@@ -1,9 +1,11 @@
 """Delete a filter. It shows what would go, and deletes that with --yes alone.
 
-Without --yes the exit code is 1 where something would go, and 0 where there is nothing.
+Without --yes the exit code is 1 where something would go, and 0 where there is nothing. What has taken its place by the
+time that it is deleted is left, and the exit code is 2.
 """
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from scrapy.exceptions import UsageError
@@ -18,6 +20,7 @@ from scrapy_bloom.commands import _output
 from scrapy_bloom.commands._ending import ExitCode
 from scrapy_bloom.commands._target import Target
 from scrapy_bloom.commands._target import add_options as add_target
+from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.queue.inspection import QueueState
 
@@ -52,12 +55,17 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     doomed = clearing.look(target.store, target.client, filters, target.queues, flushed)
     if not options.json:
         _tell(target, doomed)
-    if options.yes:
-        clearing.delete(target.store, target.client, doomed)
-    if not options.json and not doomed.is_nothing:
-        print("deleted" if options.yes else "nothing was deleted: --yes deletes it")
+    left = clearing.delete(target.store, target.client, doomed) if options.yes else []
     if options.json:
-        _output.print_json(_as_json(target, doomed, deleted=options.yes and not doomed.is_nothing))
+        deleted = options.yes and not doomed.is_nothing and not left
+        _output.print_json(_as_json(target, doomed, left, deleted=deleted))
+    elif not doomed.is_nothing and not left:
+        print("deleted" if options.yes else "nothing was deleted: --yes deletes it")
+    if left:
+        raise WrongTypeError(
+            f"{', '.join(left)}: not deleted, since something else is there now than what was shown; a queue stays "
+            "with its filter. Run it without --yes to see what is there"
+        )
     return ExitCode.DONE if options.yes or doomed.is_nothing else ExitCode.NO
 
 
@@ -102,7 +110,7 @@ def _queue_text(queue: QueueState, *, goes: bool) -> str:
     )
 
 
-def _as_json(target: Target, doomed: Doomed, *, deleted: bool) -> dict[str, Any]:
+def _as_json(target: Target, doomed: Doomed, left: Sequence[str], *, deleted: bool) -> dict[str, Any]:
     return {
         "server": target.server,
         "key": target.key,
@@ -119,6 +127,7 @@ def _as_json(target: Target, doomed: Doomed, *, deleted: bool) -> dict[str, Any]
             for queue in doomed.queues
         ],
         "deleted": deleted,
+        "left": left,
     }
 
 

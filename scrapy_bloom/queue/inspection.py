@@ -36,9 +36,10 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class QueueState:
-    """The queue at `key`: requests that wait, its workers, and its dead letters."""
+    """The queue at `key`, and what Redis calls it: requests that wait, its workers, and its dead letters."""
 
     key: str
+    kind: str
     waiting: int
     dead_letters: int
     workers: tuple[WorkerState, ...]
@@ -64,7 +65,8 @@ def inspect(client: Any, key: str) -> QueueState:
     kind, dead, values, (seconds, microseconds) = transport.execute(
         [Command("TYPE", key), Command("ZCARD", keys.dead_letters), Command("HGETALL", keys.workers), Command("TIME")]
     )
-    waiting = _count(transport, key, as_text(kind))
+    kind = as_text(kind)
+    waiting = _count(transport, key, kind)
     registered = _registrations(values)
     held = transport.execute([Command("ZCARD", keys.leases(name)) for name in registered]) if registered else []
     now = int(seconds) + int(microseconds) / 1e6
@@ -72,7 +74,7 @@ def inspect(client: Any, key: str) -> QueueState:
         _worker(name, registration, int(holds), now)
         for (name, registration), holds in zip(registered.items(), held, strict=True)
     )
-    return QueueState(key, waiting, int(dead), workers)
+    return QueueState(key, kind, waiting, int(dead), workers)
 
 
 def first_request(client: Any, key: str) -> bytes | None:

@@ -38,6 +38,7 @@ class Said(StrEnum):
     REQUEUED = "requeued"
     LEFT = "left"
     LAST = "last"
+    FOREIGN = "foreign"  # something else is at the queue's key
 
 
 @dataclass(frozen=True)
@@ -227,9 +228,13 @@ class Redrive(Operation):
 
 @dataclass(frozen=True)
 class Flush(Operation):
-    """Delete everything of the queue, whoever works on it."""
+    """Delete everything of the queue, whoever works on it.
+
+    With the `kind` of a key it is left where something of another is at the queue's: `foreign`.
+    """
 
     script = "flush"
+    kind: str = ""
 
 
 _texts: dict[str, str] = {}

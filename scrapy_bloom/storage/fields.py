@@ -41,7 +41,7 @@ class Load(NamedTuple):
         kind, now = as_text(kind), int(seconds) + int(microseconds) / 1e6
         if kind == "set":
             return Snapshot(kind, int(content[0]), now, {})
-        return Snapshot(kind, 0, now, _fields(content))
+        return Snapshot(kind, 0, now, fields_of(content))
 
     def apply(self, memory: Memory) -> Snapshot:
         fields = memory.hashes.get(self.key, {})
@@ -206,7 +206,7 @@ class RemoveUser(NamedTuple):
 
     def parse_reply(self, raw: Any) -> dict[str, str] | None:
         was_last, content = raw
-        return _fields(content) if was_last else None
+        return fields_of(content) if was_last else None
 
     def apply(self, memory: Memory) -> dict[str, str] | None:
         fields = memory.hashes.get(self.key, {})
@@ -217,7 +217,7 @@ class RemoveUser(NamedTuple):
         return fields
 
 
-def _fields(content: Any) -> dict[str, str]:
+def fields_of(content: Any) -> dict[str, str]:
     """Return the fields that a reply lists; what is not UTF-8 is not a filter's."""
     texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in content]
     return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -30,6 +30,11 @@ def identity(header: int) -> int:
     return header >> RESERVED_BITS
 
 
+def epoch(identity: int) -> int:
+    """Return the epoch of a shard of this identity; 0 of what a late write left."""
+    return identity & ((1 << EPOCH_BITS) - 1)
+
+
 def is_alive(identity: int) -> bool:
     """Return whether an identity is that of a filter's shard, of whatever epoch."""
     return identity >> (EPOCH_BITS + 1) == ALIVE

@@ -112,7 +112,7 @@ class DeleteShard(NamedTuple):
     def apply(self, memory: Memory) -> bool:
         if _kind(memory, self.key) != SHARD:
             return False
-        epoch = layout.identity(header_of(memory, self.key)) & ((1 << layout.EPOCH_BITS) - 1)
+        epoch = layout.epoch(layout.identity(header_of(memory, self.key)))
         if self.epoch not in (None, epoch):
             return False
         return delete(memory, self.key)

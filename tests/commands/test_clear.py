@@ -1,5 +1,7 @@
 """`scrapy bloom clear`: it shows what would go, and deletes that alone, when it is told to."""
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,11 @@ import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom._text import as_text
+from scrapy_bloom.admin import clearing
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Exchange, Join
 from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.storage.redis import RedisStore
 from tests.support import command
 from tests.support.moving import SMALL, items, keys_at
 from tests.support.servers import Server
@@ -187,6 +191,97 @@ def test_other_queues(client: redis.Redis, key: str, clear: Clear) -> None:
     assert code == 2
     assert "give --queue KEY" in told["error"]
     assert client.get(f"{key}:queue") == b"a"
+
+
+def begin_anew(client: redis.Redis, key: str) -> None:
+    """Another crawl makes a filter of its own."""
+    client.delete(key, *keys_at(client, key))
+    BloomFilter(client, key, **SMALL).add_many(items(300))
+
+
+Change = Callable[[redis.Redis, str], object]
+
+# What is shown, and what has taken its place when it is deleted.
+REPLACED: dict[str, tuple[Change, Change]] = {
+    "another filter": (begin_anew, begin_anew),
+    "a string": (begin_anew, lambda client, key: client.set(key, "a")),
+    "somebody's hash": (begin_anew, lambda client, key: (client.delete(key), client.hset(key, "a", "b"))),
+    "a filter for an unreadable one": (OURS["a damaged filter"][0], begin_anew),
+    "a filter for one without parameters": (OURS["a hash without parameters"][0], begin_anew),
+    "parameters that were put back": (
+        OURS["a hash without parameters"][0],
+        lambda client, key: client.hset(key, "filter", "{}"),
+    ),
+    "a SET for a filter": (begin_anew, lambda client, key: (client.delete(key), client.sadd(key, "a" * 40))),
+    "another SET": (
+        lambda client, key: client.sadd(key, "a" * 40),
+        lambda client, key: (client.delete(key), client.sadd(key, "news")),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> None:
+    """It is told of by its key, and the queue stays with it, which is that of another crawl by then."""
+    shown, change = REPLACED[case]
+    shown(client, key)
+    client.zadd(f"{key}:queue", {"request": 0})
+    store = RedisStore(client)
+    doomed = clearing.look(store, client, [key], [], [f"{key}:queue"])
+    change(client, key)
+    before = {name: client.dump(name) for name in keys_at(client, key)}
+    assert clearing.delete(store, client, doomed) == [key, f"{key}:queue"]
+    assert {name: client.dump(name) for name in keys_at(client, key)} == before
+
+
+def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
+    """A filter goes with what it has grown by, and what no hash tells of; what is gone already is no trouble."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add_many(items(300))
+    BloomFilter(client, f"{key}:lost", **SMALL).add("a")
+    for shard in (0, 1):
+        client.copy(f"{key}:lost:0:0", f"{key}:{bloom.info().layers}:{shard}")
+    client.delete(f"{key}:lost", f"{key}:lost:0:0")
+    client.zadd(f"{key}:queue", {"request": 0})
+    store = RedisStore(client)
+    doomed = clearing.look(store, client, [key], [], [f"{key}:queue", f"{key}:other"])
+    bloom.add_many(items(1000))
+    client.zadd(f"{key}:other", {"a request that was not shown": 0})
+    assert clearing.delete(store, client, doomed) == []
+    assert clearing.delete(store, client, doomed) == []
+    assert [as_text(name) for name in client.scan_iter(f"*{key}*", count=10_000)] == [f"{key}:other"]
+
+
+def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None:
+    """So does anything that has taken its place."""
+    client.zadd(key, {"request": 0})
+    store = RedisStore(client)
+    doomed = clearing.look(store, client, [f"{key}:filter"], [], [key])
+    client.delete(key)
+    client.set(key, "a")
+    assert clearing.delete(store, client, doomed) == [key]
+    assert client.get(key) == b"a"
+
+
+def test_exit_code_of_what_was_not_shown(
+    client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else is said to be deleted, and the last line says why it was not."""
+
+    class Screen(io.StringIO):
+        """A screen on which another crawl begins as soon as the filter is shown."""
+
+        def write(self, text: str) -> int:
+            if "a filter, " in text:
+                begin_anew(client, key)
+            return super().write(text)
+
+    begin_anew(client, key)
+    with contextlib.redirect_stdout(Screen()) as screen:
+        assert command.call("clear", "--key", key, "--redis-url", server.url, "--yes") == 2
+    assert "deleted" not in screen.getvalue()
+    assert capsys.readouterr().err.startswith(f"scrapy bloom: {key}: not deleted, since something else is there now")
+    assert all(BloomFilter(client, key, **SMALL).contains_many(items(300)))
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:

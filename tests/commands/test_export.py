@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.admin import occupants, servers
 from scrapy_bloom.admin.archive import exporting, saved
 from scrapy_bloom.admin.archive.format import Archive
+from scrapy_bloom.admin.archive.restore import restore
 from scrapy_bloom.admin.archive.restoring import Restoring
 from scrapy_bloom.admin.occupants import require
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
@@ -311,7 +313,7 @@ def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str
         found = saved.read(Archive(path, file))
         first, second = (Restoring(store, f"{key}:copy", found, 0.0) for _ in range(2))
         first.write()
-        occupants.delete(store, f"{key}:copy")
+        assert occupants.delete(store, occupants.look(store, f"{key}:copy"))
         second.write()
     with pytest.raises(MismatchError, match="somebody has cleared"):
         first.finish()
@@ -374,6 +376,27 @@ def test_nothing_is_overwritten_unless_that_is_asked_for(
         with pytest.raises(WrongTypeError):
             restore_file(client, place, path, overwrite=True)
         assert {each: client.dump(each) for each in keys_at(client, place)} == before
+
+
+@of_three_layers
+def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str, path: Path) -> None:
+    """A filter stays that was put there after the look."""
+    export(client, key, path)
+    place = f"{key}:copy"
+    BloomFilter(client, place, **SMALL)
+
+    class Meddled(RedisStore):
+        """A store with somebody who makes another filter there when the strings are looked at."""
+
+        def execute(self, operations: Sequence[Operation]) -> Results:
+            if len(operations) > 1:
+                client.delete(place)
+                BloomFilter(client, place, **SMALL)
+            return super().execute(operations)
+
+    with pytest.raises(ConfigError, match="something else by now, which stays"):
+        restore(Meddled(client), client, place, read(path), overwrite=True, wait=0.0)
+    assert keys_at(client, place) == {place}
 
 
 @of_three_layers

@@ -5,7 +5,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom.storage import bits, counters, fields, layout, pieces, shards
+from scrapy_bloom.storage import bits, counters, fields, layout, pieces, removal, shards
 from scrapy_bloom.storage.base import Operation
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
@@ -49,6 +49,13 @@ operations = st.one_of(
     ),
     st.builds(fields.DeleteField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
     st.builds(fields.Load, st.just("meta")),
+    st.builds(
+        removal.DeleteHash,
+        st.sampled_from(["meta", "0:0"]),
+        st.sampled_from(["{}", "1", ""]),
+        st.sampled_from([(), ("filter",), ("filter", "credit")]),
+    ),
+    st.builds(removal.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",))),
     st.builds(
         fields.RestoreFields,
         st.just("meta"),

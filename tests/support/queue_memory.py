@@ -162,7 +162,9 @@ class QueueMemory:
         return Answer(Said.OK)
 
     @apply.register
-    def _flush(self, op: ops.Flush) -> Answer:  # noqa: ARG002  # told apart by its type
+    def _flush(self, op: ops.Flush) -> Answer:
+        if self.queue and op.kind not in ("", "zset"):
+            return Answer(Said.FOREIGN)
         for worker in self.workers:
             self.leases.pop(worker, None)
         self.queue, self.dead_letters, self.workers = {}, {}, {}

@@ -82,8 +82,11 @@ def _make_way(  # noqa: PLR0917  # all that is compared
     lacking = missing_room(client, needed)
     if lacking is not None:
         raise no_room(there.key, needed, *lacking)
-    if not is_empty:
-        occupants.delete(store, there.key)
+    if not is_empty and not occupants.delete(store, there):
+        raise ConfigError(
+            f"--key = {there.key!r}: must be a key that nobody else uses, and what was to be overwritten there is "
+            "something else by now, which stays; give another key, or run it again to overwrite that"
+        )
 
 
 def _is_empty(store: Store, there: Occupant, restoring: Restoring) -> bool:

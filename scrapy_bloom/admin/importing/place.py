@@ -52,4 +52,4 @@ class FillingPlace:
 
     def throw_away(self) -> None:
         """Delete the filter."""
-        occupants.delete(self._store, self.key)
+        carry_out(occupants.lifecycle_at(self.key, self._parameters).clear(), self._store.execute)
