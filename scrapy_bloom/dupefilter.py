@@ -205,10 +205,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._report.update()
 
     def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether the worker of this process is the only one of its queue; the report at the end depends on it.
+        """Note whether the worker of this process has its queue to itself; the report at the end depends on it.
 
         Args:
-            is_alone: True if no other worker is registered now.
+            is_alone: True if no other worker is registered now, and nothing waits that one may have queued.
         """
         if self._report is not None:
             self._report.note_workers(is_alone=is_alone)

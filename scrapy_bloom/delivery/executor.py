@@ -32,7 +32,7 @@ class FilterHolder(Protocol):
         """Keep the filter for a queue no more."""
 
     def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether no other worker is registered with the queue now."""
+        """Note whether no other worker is registered with the queue now, and nothing waits in it."""
 
 
 class Executor:
@@ -89,7 +89,8 @@ class Executor:
             # The filter may have been cleared with the queue, and another worker fill a new one.
             self._holder.filter.forget_cached()
         if answer.workers:
-            self._holder.note_workers(is_alone=answer.workers.keys() <= {self.worker.name})
+            is_alone = answer.workers.keys() <= {self.worker.name} and not answer.waiting
+            self._holder.note_workers(is_alone=is_alone)
         if isinstance(operation, Leave):
             self._tell_of_the_rest(operation, answer)
 

@@ -67,7 +67,7 @@ class CrawlReporter:
         self._has_fetched = True
 
     def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether this worker was just the only one of its queue; without a word of it, nobody knows."""
+        """Note whether this worker just had its queue to itself; without a word of it, nobody knows."""
         self._is_alone = is_alone and self._is_alone is not False
 
     def update(self) -> None:
@@ -133,8 +133,9 @@ class CrawlReporter:
     def _tell_of_nothing_fetched(self, repeats: int) -> None:
         """Say that all requests of this process were known, unless others are at work, or the filter goes with it.
 
-        A worker that came late to a crawl of others has nothing to do either, and its user must not flush anything.
-        Only BloomScheduler knows its other workers. Under another scheduler it is no warning, and names both reasons.
+        A worker that joins a crawl of others has nothing to do either, and its user must not flush anything. The others
+        may have ended before it looks again, so that it counts who was there when it joined. Only BloomScheduler knows
+        its other workers. Under another scheduler it is no warning, and names both reasons.
         """
         is_unchanged = self._filter.is_open and self._is_current and self._info.estimated_count == self._found
         if self._is_alone is False or not is_unchanged:

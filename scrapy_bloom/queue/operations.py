@@ -94,7 +94,8 @@ class Operation:
 class Join(Operation):
     """Register, unless another worker closes the queue: `wait`. What is leased goes back to the queue.
 
-    If the worker is new, so do the dead letters. A worker that was to close the queue is told `yours`.
+    If the worker is new, so do the dead letters. A worker that was to close the queue is told `yours`. The answer has
+    the workers, and how many entries wait.
     """
 
     script = "join"

@@ -339,3 +339,25 @@ def test_percent_signs_that_mean_nothing(setting: str, template: str, opened: Op
     """The error names the setting, and what it may have in it."""
     with pytest.raises(ConfigError, match=f"^{setting} = .*may have %\\(spider\\)s in it"):
         opened(**{setting: template})
+
+
+@pytest.mark.parametrize("left", ["nothing", "a worker", "a request"])
+def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker whose start request others have queued is not told to begin anew, also if they end before it looks.
+
+    Nor is one that finds requests of an earlier crawl, and can read none of them.
+    """
+    first = opened(SCHEDULER_PERSIST=True)
+    first.enqueue_request(Request("https://example.com/"))
+    assert len(taken_from(first)) == 1
+    if left == "a request":
+        first.server.zadd(first.queue_keys.queue, {b"nothing that a worker reads": 0})
+    if left != "a worker":
+        first.close("finished")
+    second = opened(SCHEDULER_PERSIST=True)
+    if left == "a worker":
+        first.close("finished")
+    second.enqueue_request(Request("https://example.com/"))
+    assert taken_from(second) == []
+    second.spider.crawler.signals.send_catch_log(signals.spider_closed, spider=second.spider, reason="finished")
+    assert ("nothing was fetched" in caplog.text) == (left == "nothing")

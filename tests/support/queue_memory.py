@@ -53,14 +53,13 @@ class QueueMemory:
         mine = self._find(op.worker)
         if mine is not None and mine.is_closing:
             return Answer(Said.YOURS)
-        if mine is not None and mine.number >= op.number:
-            return Answer(Said.OK)
-        self._requeue(op.worker)
-        if op.is_new:
-            self.queue.update(self.dead_letters)
-            self.dead_letters = {}
-        self._record(op.worker, Registration(op.lease, op.number))
-        return Answer(Said.OK)
+        if mine is None or mine.number < op.number:
+            self._requeue(op.worker)
+            if op.is_new:
+                self.queue.update(self.dead_letters)
+                self.dead_letters = {}
+            self._record(op.worker, Registration(op.lease, op.number))
+        return Answer(Said.OK, (), dict(self.workers), len(self.queue))
 
     @apply.register
     def _exchange(self, op: ops.Exchange) -> Answer:
