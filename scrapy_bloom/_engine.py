@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
@@ -18,6 +19,8 @@ FINGERPRINTED_META = ("verbatim_url",)
 # Seconds that are left to others between two calls of one that has more to do.
 _BREATH_SECONDS = 0.01
 CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
+# Scrapy's words for a callback that a spider does not have.
+_NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 
 
 def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
@@ -27,6 +30,12 @@ def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
         deferred_from_coro(engine.close_spider_async(reason=reason))
     elif engine is not None:
         engine.close_spider(spider, reason)
+
+
+def missing_callback(error: Exception) -> str | None:
+    """Return the callback that a spider lacks for a request, by the error of reading that; None of another error."""
+    found = _NO_METHOD.match(str(error)) if type(error) is ValueError else None
+    return found and found[1]
 
 
 class EngineWakeup:

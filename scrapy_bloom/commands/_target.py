@@ -48,11 +48,13 @@ def add_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None
 class Target:
     """A crawl's settings, and where its filter and its queue are.
 
-    `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings.
+    `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings. The
+    settings of the `project` are those before that.
     `has_spider` says that it is a spider of the project, and not only a place for keys.
     """
 
     crawler: Crawler
+    project: Settings
     has_spider: bool
     named_key: str | None = None
     named_queue: str | None = None
@@ -68,7 +70,7 @@ class Target:
         has_spider = spider is not None or (options.key is None and inside_project())
         crawler = _crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
         seconds = BloomSettings.from_settings(crawler.settings).retry_timeout if wait else 0.0
-        return cls(crawler, has_spider, options.key, options.queue, seconds)
+        return cls(crawler, settings, has_spider, options.key, options.queue, seconds)
 
     @property
     def settings(self) -> BaseSettings:
@@ -122,6 +124,17 @@ class Target:
     def parameters(self) -> FilterParameters:
         """The parameters that the crawl wants its filter to have."""
         return self.dupefilter.parameters()
+
+    @property
+    def sharers(self) -> list[str]:
+        """The other spiders of the project that have the spider's queue."""
+        queue = queue_of(self.settings, self.spider)
+        # The key of nearly every queue has the spider's name, and no other spider need be loaded.
+        if queue != queue_of(self.settings, f"not {self.spider}"):
+            return []
+        loader = _spiders(self.project)
+        others = [name for name in sorted(loader.list()) if name != self.spider]
+        return [name for name in others if _has_queue(_crawler(loader.load(name), self.project), name, queue)]
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Carry out steps on the server."""
@@ -205,6 +218,12 @@ def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
     crawler = Crawler(kind, settings)
     crawler.addons.load_settings(crawler.settings)
     return crawler
+
+
+def _has_queue(crawler: Crawler, name: str, queue: str) -> bool:
+    """Return whether a spider has this queue, under a scheduler whose workers share one."""
+    settings = crawler.settings
+    return issubclass(load_object(settings["SCHEDULER"]), Scheduler) and queue_of(settings, name) == queue
 
 
 def _spider_class(name: str | None, settings: Settings) -> type[Spider]:

@@ -98,6 +98,7 @@ def _classes(target: Target) -> Iterator[Finding]:
     if is_shared:
         serializer = _serializer(target)
         yield crawl.serializer(serializer, target.server, is_there=_is_there(settings["SCHEDULER_SERIALIZER"]))
+        yield from crawl.shared_queue(settings["SCHEDULER_QUEUE_KEY"], target.sharers)
 
 
 def _serializer(target: Target) -> str | None:

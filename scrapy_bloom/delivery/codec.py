@@ -3,8 +3,9 @@
 import logging
 from typing import Protocol
 
-from scrapy import Request
+from scrapy import Request, Spider
 
+from scrapy_bloom import _engine
 from scrapy_bloom.delivery.announcer import Announcer
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
 from scrapy_bloom.queue.entries import QueueEntry
@@ -18,6 +19,8 @@ _TRACEBACKS = 3
 
 class Serializing(Protocol):
     """A queue of scrapy-redis, which serialises requests with SCHEDULER_SERIALIZER."""
+
+    spider: Spider
 
     def _encode_request(self, request: Request) -> str | bytes: ...
 
@@ -58,7 +61,7 @@ class RequestCodec:
             logger.error(
                 "A request of the queue %r cannot be read; it is left for another worker: %s",
                 self._requests.keys.queue,
-                type(error).__name__,
+                _cause_of(error, self._queue.spider),
                 exc_info=len(self._unreadable) <= _TRACEBACKS,
             )
             return None
@@ -66,3 +69,15 @@ class RequestCodec:
     def can_read(self, entry: QueueEntry) -> bool:
         """Return whether this worker can read a request that another one could not."""
         return entry.member not in self._unreadable and self.decode(entry) is not None
+
+
+def _cause_of(error: Exception, spider: Spider) -> str:
+    """Return why a request cannot be read; the text of an error may have anything of the request."""
+    callback = _engine.missing_callback(error)
+    if callback is None:
+        return type(error).__name__
+    return (
+        f"the spider {spider.name!r} has no method {callback!r}. Another spider has queued it, or this one with other "
+        "code. SCHEDULER_QUEUE_KEY must give a key of this spider alone: where several have it, set one with "
+        "%(spider)s in it"
+    )

@@ -202,6 +202,7 @@ def test_in_a_project(own: Server, tmp_path: Path) -> None:
     project = command.make_project(tmp_path / "ours", REDIS_URL=own.url)
     said = command.run("doctor", "shop", cwd=project)
     assert said.returncode == 0, said.stdout + said.stderr
+    assert "SCHEDULER_QUEUE_KEY" not in said.stdout
     theirs: dict[str, Any] = {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
         "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
@@ -218,3 +219,29 @@ def test_other_parameters(own: Server, mine: Any, tmp_path: Path) -> None:
     said = command.run("doctor", "shop", cwd=project)
     assert said.returncode == 1
     assert "capacity = 1000000 here, 5000 in the stored filter" in said.stdout
+
+
+OTHERS = """
+import scrapy
+
+class Unshared(scrapy.Spider):
+    name = "unshared"
+    custom_settings = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+
+class Keyed(scrapy.Spider):
+    name = "keyed"
+    custom_settings = {"SCHEDULER_QUEUE_KEY": "%(spider)s:requests"}
+"""
+
+
+def test_a_queue_of_several_spiders(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Spiders whose queue has the same key are named, and no others."""
+    modules = ["project.spiders", "project.others"]
+    project = command.make_project(
+        tmp_path, REDIS_URL=valkey.url, SCHEDULER_QUEUE_KEY=f"{key}:all", SPIDER_MODULES=modules
+    )
+    (tmp_path / "project/others.py").write_text(OTHERS)
+    told = command.report("doctor", "shop", cwd=project)["findings"]
+    (finding,) = [each for each in told if "SCHEDULER_QUEUE_KEY" in each["text"]]
+    assert (finding["check"], finding["level"]) == ("queue", "advice")
+    assert f"{key}:all' is that of other spiders, too (news):" in finding["text"]

@@ -349,6 +349,7 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
     """
     first = opened(SCHEDULER_PERSIST=True)
     first.enqueue_request(Request("https://example.com/"))
+    first.deliver()
     assert len(taken_from(first)) == 1
     if left == "a request":
         first.server.zadd(first.queue_keys.queue, {b"nothing that a worker reads": 0})
@@ -358,6 +359,18 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
     if left == "a worker":
         first.close("finished")
     second.enqueue_request(Request("https://example.com/"))
+    second.deliver()
     assert taken_from(second) == []
     second.spider.crawler.signals.send_catch_log(signals.spider_closed, spider=second.spider, reason="finished")
     assert ("nothing was fetched" in caplog.text) == (left == "nothing")
+
+
+def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A request whose callback the spider does not have is told of with it, and with the setting that is to blame."""
+    scheduler = opened()
+    other = {**Request("https://example.com/").to_dict(), "callback": "parse_item"}
+    scheduler.server.zadd(scheduler.queue_keys.queue, {scheduler.queue.serializer.dumps(other): 0})
+    assert taken_from(scheduler) == []
+    assert "the spider 'shop' has no method 'parse_item'" in caplog.text
+    assert f"A request of the queue {scheduler.queue_keys.queue!r} cannot be read" in caplog.text
+    assert "SCHEDULER_QUEUE_KEY must" in caplog.text

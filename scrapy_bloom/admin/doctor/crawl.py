@@ -1,5 +1,6 @@
 """The classes, settings and stored data of a crawl, and what they mean for it."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from scrapy_bloom.admin.doctor.finding import Finding, advice, loss, ok
@@ -110,6 +111,21 @@ def first_request(first: bytes | None, name: str | None) -> list[Finding]:
             "serializer",
             f"{kind} wait in the queue, and this crawl reads {other}: all that wait would become dead letters",
             "let workers with the old SCHEDULER_SERIALIZER finish, or begin anew",
+        )
+    ]
+
+
+def shared_queue(template: str, others: Sequence[str]) -> list[Finding]:
+    """Return what it means that other spiders of the project have the same queue, by their SCHEDULER_QUEUE_KEY."""
+    if not others:
+        return []
+    shown = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")  # noqa: PLR2004  # as examples
+    return [
+        advice(
+            "queue",
+            f"SCHEDULER_QUEUE_KEY = {template!r} is that of other spiders, too ({shown}): beside or after them a crawl "
+            "takes their requests, for which it may have no callback or another one",
+            "set a key with %(spider)s in it, unless only one of these spiders is ever started",
         )
     ]
 
