@@ -74,6 +74,16 @@ class UnavailableError(BloomError):
         return type(self), (self.timeout, self.cause)
 
 
+class StoppedError(UnavailableError):
+    """Raised when the process was asked twice to stop while the server was away."""
+
+    def __str__(self) -> str:
+        return (
+            f"Redis is away ({self.cause}), and this process was asked twice to stop: it does not wait for "
+            f"BLOOMFILTER_RETRY_TIMEOUT = {self.timeout:g} seconds. Start it again when Redis is back"
+        )
+
+
 class WrongTypeError(BloomError):
     """Raised when the filter's key holds something that is not a filter.
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from itertools import chain
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools.crawl_process import LIMIT, ROOT
+from devtools.crawl_process import LIMIT, ROOT, CrawlProcess, Job
 from devtools.servers import free_port
+from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from tests.support import crawling
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
@@ -182,6 +184,30 @@ def test_scrapys_command_line_as_a_script(valkey: Server, key: str, tmp_path: Pa
     settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
     options = chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items())
     assert_refused(run(tmp_path, "-m", "scrapy.cmdline", "runspider", "spider.py", *options), part)
+
+
+def ends_by_ctrl_c(crawl: CrawlProcess) -> bool:
+    """Press it once more; two at once may be taken for one, and from the third on they are ignored."""
+    crawl.process.send_signal(signal.SIGINT)
+    return crawl.has_ended(0.1)
+
+
+@pytest.mark.parametrize("scheduler", [BLOOM_SCHEDULER, OWN_SCHEDULER])
+def test_second_ctrl_c(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A start that waits for Redis ends with the second Ctrl-C, and says so."""
+    settings, _ = refusal("away", valkey, key)
+    settings = {**stored_settings(valkey, key, scheduler), **settings, "BLOOMFILTER_RETRY_TIMEOUT": 10 * LIMIT}
+    (tmp_path / "spider.py").write_text(SPIDER)
+    job = Job(("runspider", "spider.py"), {}, settings, {})
+    crawl = CrawlProcess("waiting", job, tmp_path, keeps_ledger=False)
+    try:
+        until(lambda: "Redis is away" in crawl.log)
+        until(lambda: ends_by_ctrl_c(crawl))
+    finally:
+        crawl.kill()
+    assert crawl.process.returncode == crawling.REFUSED_EXIT_CODE
+    assert crawl.log.splitlines()[-1].startswith("scrapy_bloom: Redis is away (ConnectionError:")
+    assert "asked twice to stop" in crawl.log
 
 
 RECOVERING = """

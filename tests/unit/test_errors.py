@@ -2,11 +2,15 @@
 
 import pickle
 
+import pytest
+
 from scrapy_bloom import UnavailableError
+from scrapy_bloom.errors import StoppedError
 
 
-def test_unavailable_error_is_pickled() -> None:
+@pytest.mark.parametrize("kind", [UnavailableError, StoppedError])
+def test_unavailable_error_is_pickled(kind: type[UnavailableError]) -> None:
     """An error comes back with its text and its cause."""
-    error = UnavailableError(3.0, "ConnectionError: refused")
+    error = kind(3.0, "ConnectionError: refused")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     assert (str(again), again.cause, again.timeout) == (str(error), error.cause, 3.0)
