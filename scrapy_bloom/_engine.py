@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
@@ -16,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 # What Scrapy's own fingerprints depend on besides method, URL and body, from 2.19 on.
 FINGERPRINTED_META = ("verbatim_url",)
-# Seconds that are left to others between two calls of one that has more to do.
-_BREATH_SECONDS = 0.01
 CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
 # Scrapy's words for a callback that a spider does not have.
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
@@ -68,9 +67,9 @@ def apply_backpressure(crawler: Crawler, has_room: Callable[[], bool], seconds: 
 
 
 class Ticker:
-    """Calls something every few seconds while the reactor runs, and at once again where it returns True.
+    """Calls something every few seconds while the reactor runs; what it raises is logged, and it goes on.
 
-    What it raises is logged, and it goes on.
+    Where it returns True it has more to do, and is called again when others have had as long as it took.
     """
 
     def __init__(self, seconds: float, call: Callable[[], bool | None]) -> None:
@@ -93,12 +92,12 @@ class Ticker:
     def _tick(self) -> None:
         if not self._is_running:
             return
-        has_more = None
+        has_more, begin = None, time.monotonic()
         try:
             has_more = self._call()
         except Exception:  # whatever it was, the next may go well
             logger.exception("Something that is done every %g s failed", self._seconds)
-        self._wait(_BREATH_SECONDS if has_more else self._seconds)
+        self._wait(min(time.monotonic() - begin, self._seconds) if has_more else self._seconds)
 
 
 def is_closing(crawler: Crawler) -> bool:
