@@ -75,13 +75,10 @@ class UnavailableError(BloomError):
 
 
 class StoppedError(UnavailableError):
-    """Raised when the process was asked twice to stop while the server was away."""
+    """Raised when the process was asked twice to stop while it waited for something, its `cause`."""
 
     def __str__(self) -> str:
-        return (
-            f"Redis is away ({self.cause}), and this process was asked twice to stop: it does not wait for "
-            f"BLOOMFILTER_RETRY_TIMEOUT = {self.timeout:g} seconds. Start it again when Redis is back"
-        )
+        return f"{self.cause}, and this process was asked twice to stop: it waits no longer. Start it again later"
 
 
 class WrongTypeError(BloomError):

@@ -70,7 +70,8 @@ def delete(store: Store, client: Any, doomed: Doomed) -> list[str]:
 
 
 def _flush(client: Any, queue: QueueState) -> bool:
-    answer = RequestQueue(client, queue.key).execute(Flush(_NOBODY, _KINDS.get(queue.kind, queue.kind)))
+    known = tuple(worker.name for worker in queue.workers)
+    answer = RequestQueue(client, queue.key).execute(Flush(_NOBODY, _KINDS.get(queue.kind, queue.kind), known))
     return answer.said is not Said.FOREIGN
 
 

@@ -6,6 +6,7 @@ The exit code is 1 if there is no filter, but for --prometheus. Nothing is chang
 import argparse
 import sys
 import time
+from collections import deque
 from typing import NoReturn
 
 from scrapy.exceptions import UsageError
@@ -32,6 +33,8 @@ examples:
 """
 
 _LONGEST_WATCH = 86_400
+# Seconds over which a pace is told.
+_PACE_SECONDS = 60
 _CLEAR_SCREEN = "\033[H\033[2J"
 
 
@@ -68,17 +71,21 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _watch(target: Target, seconds: float) -> NoReturn:
-    """Show it anew every so often, with the pace since it was first shown; go on when Redis is back."""
-    first: FilterReport | None = None
+    """Show it anew every so often, with the pace of the last minute; go on when Redis is back."""
+    looks: deque[FilterReport] = deque()
     while True:
         try:
             found, queues = _look(target)
         except UnavailableError as error:
             told = f"{target.key} on {target.server}\n\nRedis is away: {error.cause}"
         else:
-            if found is None or first is None or first.stored.text != found.stored.text:
-                first = found
-            told = _told(target, found, queues, first)
+            if found is not None:
+                looks.append(found)
+                while len(looks) > 1 and found.stored.now - looks[1].stored.now >= _PACE_SECONDS:
+                    looks.popleft()
+                while looks[0].stored.text != found.stored.text:
+                    looks.popleft()
+            told = _told(target, found, queues, looks[0] if looks else None)
         print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{told}", flush=True)
         time.sleep(seconds)
 

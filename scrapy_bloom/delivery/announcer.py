@@ -7,6 +7,7 @@ from typing import Protocol
 from scrapy import Request, Spider, signals
 from scrapy.statscollectors import StatsCollector
 
+from scrapy_bloom.monitoring.stats import failures_logged
 from scrapy_bloom.queue.entries import OutboxEntry, Receipt
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,5 @@ class Announcer:
 
     def tell(self, call: Callable[[], object]) -> None:
         """Call something; what it raises is logged."""
-        try:
+        with failures_logged():
             call()
-        except Exception:  # a collector of the user's may keep its stats anywhere
-            logger.debug("A stats collector failed", exc_info=True)

@@ -13,6 +13,7 @@ from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
+from scrapy_bloom.queue.limits import members_of
 from scrapy_bloom.queue.operations import Ending, Exchange, Operation
 from scrapy_bloom.queue.overflow import Overflow
 from scrapy_bloom.queue.plans import AskFilter, FilterOperation
@@ -20,6 +21,7 @@ from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.worker import Phase
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
+from scrapy_bloom.transport.stopping import require_not_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,8 @@ class Dispatcher:
 
     def __len__(self) -> int:
         """Return how many requests wait in this process, or were taken ahead."""
-        return len(self._worker.undelivered()) + len(self._worker.ready) + len(self.overflow)
+        waiting = {*members_of(self._worker.undelivered()), *members_of(self._worker.ready)}
+        return len(waiting) + len(self.overflow)
 
     @property
     def is_idle(self) -> bool:
@@ -81,6 +84,7 @@ class Dispatcher:
                         self._executor.queue,
                     )
                 time.sleep(SHORTEST_PAUSE)
+                require_not_stopped(timeout, f"Another worker closes the queue {self._executor.queue!r}")
 
     def restore_spooled(self, timeout: float) -> None:
         """Queue what an earlier crawl could not deliver. The filter may know it: the reply was lost."""
@@ -90,6 +94,7 @@ class Dispatcher:
             while self._worker.has_news:
                 # Others may have taken it for dead meanwhile.
                 self.join(timeout)
+                require_not_stopped(timeout, f"{path} is being queued")
                 retry_until(self._executor.carry_out_next, timeout)
             logger.info("%d requests that could not be delivered before are queued, from %s", len(entries), path)
 

@@ -80,8 +80,9 @@ class CrawlReporter:
     def _show(self) -> None:
         self._publish(self._filter.counters)
         if self._collector is not None and self._unpublished:
-            self._collector.inc_value(stats.FILTERED, self._unpublished)
-            self._unpublished = 0
+            with stats.failures_logged():
+                self._collector.inc_value(stats.FILTERED, self._unpublished)
+                self._unpublished = 0
 
     def refresh(self) -> None:
         """Show how full the filter is, unless it is cleared or its server is away: then what is known stays."""
@@ -152,7 +153,8 @@ class CrawlReporter:
 
     def _publish(self, shown: Any) -> None:
         if self._collector is not None:
-            stats.publish(self._collector, shown)
+            with stats.failures_logged():
+                stats.publish(self._collector, shown)
 
 
 def warn_of_deleted_requests(waiting: int, queue: str) -> None:

@@ -1,8 +1,14 @@
 """The stats that a crawl shows: their names, and where each comes from."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
+
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.filter.info import Counters, FilterInfo
+
+logger = logging.getLogger(__name__)
 
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
@@ -22,6 +28,15 @@ NAMES = (
     UNSERIALIZABLE,
     *(_PREFIX + field for fields in _FIELDS.values() for field in fields),
 )
+
+
+@contextlib.contextmanager
+def failures_logged() -> Iterator[None]:
+    """Log what a stats collector raises, and go on: one of the user's may keep its stats anywhere."""
+    try:
+        yield
+    except Exception:  # whatever it was, no request is lost for it
+        logger.debug("A stats collector failed", exc_info=True)
 
 
 def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:

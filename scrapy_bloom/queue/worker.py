@@ -18,6 +18,9 @@ from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Operation, S
 from scrapy_bloom.queue.plans import AskFilter, Cargo, FilterOperation, Plan, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.review import AT_ONCE, Review
 
+# Members beside those that run that an exchange leaves leased at most, if it takes some.
+_MOST_KEPT = 150
+
 
 class Phase(Enum):
     """The stages of a worker's life."""
@@ -147,8 +150,9 @@ class QueueWorker:
     def undelivered(self) -> list[OutboxEntry]:
         """Return all that is not known to be in the queue, or leased."""
         waiting = [item for item in self.outbox if isinstance(item, OutboxEntry)]
-        lost = [OutboxEntry(entry.member, entry.score, None) for entry in self._to_lease_again]
-        return [*self.asked, *self.new, *waiting, *lost]
+        asked = {entry.member for entry in self.asked}
+        others = (entry for entry in self._to_lease_again if entry.member not in asked)
+        return [*self.asked, *self.new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
 
     # What it does next.
 
@@ -170,11 +174,12 @@ class QueueWorker:
 
     def _next_while_working(self, want: int) -> Operation | FilterOperation | None:
         if self._in_doubt is not None:
-            return ops.Settle(self.name, self._number, ops.digests(self._in_doubt.kept))
+            kept = ops.digests(self._in_doubt.kept) if self._in_doubt.exchange.want else None
+            return ops.Settle(self.name, self._number, kept)
         if self._to_lease_again:
             return self._lease_again()
         if self.asked:
-            return AskFilter(self.asked[: self._batch_size])
+            return AskFilter(self.asked[: self._limit.share_of(self._batch_size)])
         if self._review.readable:
             return self._redrive()
         if self._review.place is not None and want and self.is_idle:
@@ -200,10 +205,12 @@ class QueueWorker:
         pushes = tuple(sorted((*cargo.queued, *returned), key=lambda entry: entry.member in needed))
         if not (want or pushes or cargo.over or cargo.outbox):
             return None
+        # A settle would tell of all that it leaves leased.
+        takes = len(needed) - len(self.running) <= _MOST_KEPT
         exchange = Exchange(
             self.name,
             self._number + 1,
-            self._limit.share_of(want),
+            self._limit.share_of(want) if takes else 0,
             tuple(entry.in_queue for entry in cargo.asked),
             pushes,
             sum(entry.member not in needed for entry in pushes),
@@ -252,6 +259,7 @@ class QueueWorker:
         """Note that the reply to an operation was lost: it may have been carried out, or be carried out later."""
         if isinstance(operation, AskFilter):
             self.asked = tuple(replace(entry, is_unsure=True) for entry in self.asked)
+            self._limit = self._limit.halved()
         elif isinstance(operation, Exchange) and self._plan is not None:
             self._number = operation.number
             self._in_doubt = self._plan

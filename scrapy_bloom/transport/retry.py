@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
-from scrapy_bloom.transport.stopping import StopWatch
+from scrapy_bloom.transport.stopping import require_not_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def retry_until(attempt: Callable[[], T], timeout: float) -> T:
         StoppedError: Redis was away, and the process was asked twice to stop.
         RefusedError: Redis answered with an error that retrying cannot mend.
     """
-    begin, backoff, watch = time.monotonic(), _INITIAL_BACKOFF, StopWatch()
+    begin, backoff = time.monotonic(), _INITIAL_BACKOFF
     while True:
         try:
             result = attempt()
@@ -70,7 +70,7 @@ def retry_until(attempt: Callable[[], T], timeout: float) -> T:
             if backoff == _INITIAL_BACKOFF:
                 logger.warning("Redis is away (%s): waiting for up to %g s", describe(error), timeout)
             time.sleep(min(_jittered(backoff), timeout - waited))
-            watch.require_none(timeout, describe(error))
+            require_not_stopped(timeout, f"Redis is away ({describe(error)})")
             backoff = min(2 * backoff, _MAX_BACKOFF)
         else:
             if backoff != _INITIAL_BACKOFF:

@@ -11,18 +11,18 @@ from scrapy_bloom.errors import StoppedError
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopWatch:
-    """Sees whether the process was asked twice to stop since this was made."""
-
-    def __init__(self) -> None:
-        # One that was started to ignore them is not asked.
-        self._ignored_before = _are_ignored()
-
-    def require_none(self, timeout: float, cause: str) -> None:
-        """Raise a StoppedError where it was: it was to wait for up to `timeout` seconds for what has this `cause`."""
-        if _are_ignored() and not self._ignored_before:
-            raise StoppedError(timeout, cause) from None
-
-
 def _are_ignored() -> bool:
     return all(signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS)
+
+
+# One that was started to ignore them is not asked.
+_IGNORED_FROM_THE_BEGINNING = _are_ignored()
+
+
+def require_not_stopped(timeout: float, cause: str) -> None:
+    """Raise a StoppedError if the process was asked twice to stop.
+
+    It waits for up to `timeout` seconds, since there is this `cause`.
+    """
+    if _are_ignored() and not _IGNORED_FROM_THE_BEGINNING:
+        raise StoppedError(timeout, cause) from None

@@ -263,6 +263,21 @@ def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None
     assert client.get(key) == b"a"
 
 
+def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, key: str) -> None:
+    """A crawl that has begun since it was shown has other workers."""
+    queue = RequestQueue(client, key)
+    queue.execute(Join("shown", "30", 0, is_new=True))
+    client.zadd(key, {"request": 0})
+    store = RedisStore(client)
+    doomed = clearing.look(store, client, [f"{key}:filter"], [], [key])
+    queue.execute(Join("new", "30", 0, is_new=True))
+    assert clearing.delete(store, client, doomed) == [key]
+    assert queue.count() == 1
+    doomed = clearing.look(store, client, [f"{key}:filter"], [], [key])
+    assert clearing.delete(store, client, doomed) == []
+    assert not client.exists(key)
+
+
 def test_exit_code_of_what_was_not_shown(
     client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

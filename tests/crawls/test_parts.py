@@ -18,7 +18,7 @@ SOON = 60.0
 
 
 def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A stats collector that raises for a while costs no request, and does not keep the crawl from its end."""
+    """A stats collector that raises each time costs no request, and does not keep the crawl from its end."""
     settings: Kind = {**OURS, **LEASE, "STATS_CLASS": f"{FaultyStats.__module__}.{FaultyStats.__qualname__}"}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         ended = played.start("worker", settings).wait(SOON)

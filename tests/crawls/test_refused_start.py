@@ -210,6 +210,21 @@ def test_second_ctrl_c(scheduler: str, valkey: Server, key: str, tmp_path: Path)
     assert "asked twice to stop" in crawl.log
 
 
+def test_second_ctrl_c_while_another_closes(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A start that waits for another worker to close the queue ends with the second Ctrl-C, too."""
+    settings = {**stored_settings(valkey, key, BLOOM_SCHEDULER), "BLOOMFILTER_LEASE": 10 * LIMIT}
+    with valkey.client() as client:
+        client.hset(f"{{{key}:queue}}:workers", "closer", f"{10 * LIMIT:g} 1 123 closing")
+    (tmp_path / "spider.py").write_text(SPIDER)
+    crawl = CrawlProcess("waiting", Job(("runspider", "spider.py"), {}, settings, {}), tmp_path, keeps_ledger=False)
+    try:
+        until(lambda: "closes the queue" in crawl.log)
+        until(lambda: ends_by_ctrl_c(crawl))
+    finally:
+        crawl.kill()
+    assert crawl.log.splitlines()[-1].startswith("scrapy_bloom: Another worker closes the queue")
+
+
 RECOVERING = """
 from scrapy_bloom import BloomError, BloomScheduler
 

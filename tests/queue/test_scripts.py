@@ -38,14 +38,14 @@ operations = st.one_of(
     st.builds(ops.Join, names, st.just("5"), numbers, st.booleans()),
     st.builds(exchange, names, numbers, st.integers(0, 3), st.tuples(entries, entries, entries, some), numbers),
     st.builds(exchange, names, numbers, st.integers(0, 3), st.just(((), (), (), ())), numbers),
-    st.builds(ops.Settle, names, numbers, st.lists(members, max_size=2).map(ops.digests)),
+    st.builds(ops.Settle, names, numbers, st.none() | st.lists(members, max_size=2).map(ops.digests)),
     st.builds(ops.Heartbeat, names),
     st.builds(ops.Requeue, names, names, st.sampled_from(VALUES), st.just("5"), numbers),
     st.builds(ops.Leave, names, numbers, st.sampled_from(Ending)),
     st.builds(ops.EndClosing, names, st.booleans()),
     st.builds(ops.ReadDeadLetters, names, st.integers(0, 2), st.integers(1, 3)),
     st.builds(ops.Redrive, names, some),
-    st.builds(ops.Flush, names, st.sampled_from(["", "zset", "list"])),
+    st.builds(ops.Flush, names, st.sampled_from(["", "zset", "list"]), st.lists(names, max_size=3).map(tuple)),
 )
 
 

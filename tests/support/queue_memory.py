@@ -90,7 +90,8 @@ class QueueMemory:
             return Answer(Said.EXPIRED)
         if op.number == mine.number and not mine.is_void:
             leased = self.leases.get(op.worker, {})
-            for member in [member for member in leased if not {*ops.digests([member])} & {*op.kept}]:
+            kept = leased if op.kept is None else [member for member in leased if {*ops.digests([member])} & {*op.kept}]
+            for member in leased.keys() - set(kept):
                 self.queue[member] = leased.pop(member)
             return Answer(Said.DONE)
         self._record(op.worker, replace(mine, number=op.number, is_void=True))
@@ -162,7 +163,8 @@ class QueueMemory:
 
     @apply.register
     def _flush(self, op: ops.Flush) -> Answer:
-        if self.queue and op.kind not in ("", "zset"):
+        is_foreign = (self.queue and op.kind != "zset") or self.workers.keys() - set(op.known)
+        if op.kind and is_foreign:
             return Answer(Said.FOREIGN)
         for worker in self.workers:
             self.leases.pop(worker, None)

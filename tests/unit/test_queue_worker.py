@@ -4,7 +4,7 @@ import pytest
 
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.limits import Limit
-from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle
+from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle, digests
 from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory
@@ -195,6 +195,47 @@ def test_fewer_are_taken_over_a_slow_link() -> None:
     assert wanted == [8, 4, 2, 1, 1]
     played.work(want=8)
     assert names(played.worker.ready) == "a"
+
+
+def test_settling_is_bounded() -> None:
+    """It names what is leased only if the exchange took something, and one that leaves much leased takes nothing."""
+    played = Played(batch_size=1000)
+    played.offer(*(str(number) for number in range(1000)))
+    exchange = played.worker.next_operation(8)
+    assert isinstance(exchange, Exchange)
+    assert (len(exchange.leases), exchange.want) == (1000, 0)
+    played.worker.lose(exchange)
+    assert played.worker.next_operation() == Settle("one", 1, None)
+    played.work()
+    played.offer("last")
+    exchange = played.worker.next_operation(8)
+    assert isinstance(exchange, Exchange)
+    assert exchange.want == 4
+    played.worker.lose(exchange)
+    assert played.worker.next_operation() == Settle("one", exchange.number, digests([b"last"]))
+
+
+def test_fewer_are_asked_for_over_a_slow_link() -> None:
+    """The filter is asked for half as many after a reply that did not come in time."""
+    played = Played()
+    played.offer(*"abcdefghij")
+    played.step()
+    numbers = []
+    for _ in range(5):
+        question = played.worker.next_operation()
+        assert isinstance(question, AskFilter)
+        numbers.append(len(question.entries))
+        played.worker.lose(question)
+    assert numbers == [10, 5, 2, 1, 1]
+
+
+def test_undelivered_after_data_were_lost() -> None:
+    """Each request counts once that is to be leased again, also if the filter is to be asked for it, too."""
+    played = Played()
+    played.offer(*"abcde")
+    played.step()
+    played.worker.reply(Settle("one", 1, None), Answer(Said.EXPIRED))
+    assert sorted(entry.member for entry in played.worker.undelivered()) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_what_goes_first() -> None:
