@@ -13,6 +13,7 @@ from redis.crc import key_slot
 from scrapy import Request
 from scrapy.utils.request import fingerprint as scrapys
 
+from devtools.forwarder import Link, forwarding
 from devtools.site import path_of, serving
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
@@ -194,9 +195,11 @@ def test_a_restarted_server_begins_the_scan_again(durable: Server, key: str) -> 
 
 def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
     """An import that is interrupted says in one line that it goes on when it is run again."""
-    with valkey.client() as client:
+    with valkey.client() as client, forwarding(valkey.port) as link:
         fill(client, key, 20_000)
-        process = command.start("import", "--key", key, "--redis-url", valkey.url, cwd=tmp_path)
+        # So slow that it is not done before.
+        link.link = Link(rate=200_000)
+        process = command.start("import", "--key", key, "--redis-url", link.url, cwd=tmp_path)
         until(lambda: client.exists(f"{key}:importing"))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()

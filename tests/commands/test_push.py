@@ -9,6 +9,7 @@ import redis
 from scrapy import Request
 
 from devtools import waiting
+from devtools.forwarder import Forwarder, Link, forwarding
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom._text import as_text
 from scrapy_bloom.queue.entries import OutboxEntry
@@ -34,7 +35,7 @@ def leave(directory: Path, queue: str, *numbers: int) -> Path:
     return Spool(queue, directory).save([entry(number) for number in numbers])
 
 
-def place(server: Server, key: str) -> list[str]:
+def place(server: Server | Forwarder, key: str) -> list[str]:
     return ["--key", f"{key}:dupefilter", "--redis-url", server.url]
 
 
@@ -78,7 +79,9 @@ def test_killed_push(server: Server, client: redis.Redis, key: str, queue: str, 
     """A push that is killed is run again: nothing is lost, and nothing is queued twice."""
     numbers = range(3000)
     path = leave(tmp_path, queue, *numbers)
-    with command.start("push", *place(server, key), str(path), cwd=tmp_path) as process:
+    with forwarding(server.port) as link, command.start("push", *place(link, key), str(path), cwd=tmp_path) as process:
+        # So slow that it is not done before.
+        link.link = Link(rate=400_000)
         waiting.until(lambda: client.zcard(queue))
         process.send_signal(signal.SIGKILL)
     assert path.exists()
