@@ -1,6 +1,7 @@
 """Fixtures: servers that live as long as a test process, and a key prefix for each test."""
 
 import os
+import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ import redis
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from tests.support.make_filter import MakeFilter
 from tests.support.servers import KINDS, Server, running
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machines that run these are shared and slow: a slow example says nothing.
 hypothesis.settings.register_profile(
