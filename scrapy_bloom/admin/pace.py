@@ -21,9 +21,9 @@ class Pace:
 
 
 def pace_between(first: FilterReport, last: FilterReport) -> Pace | None:
-    """Return the pace between two looks, or None: another filter is there now, or no time has passed."""
+    """Return the pace between two looks at the same filter, or None: no time has passed."""
     seconds = last.stored.now - first.stored.now
-    if first.stored.text != last.stored.text or seconds <= 0:
+    if seconds <= 0:
         return None
     before, now = _counts(first), _counts(last)
     added = sum(count - before.get(layer, 0) for layer, count in now.items())
