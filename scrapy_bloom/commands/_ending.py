@@ -11,6 +11,7 @@ from enum import IntEnum
 import redis
 from scrapy.exceptions import UsageError
 
+from scrapy_bloom.commands._output import note
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.transport.failures import advice_for, describe, hide_credentials, is_from_replica
 
@@ -25,25 +26,39 @@ class ExitCode(IntEnum):
     REFUSED = 2
     AWAY = 3
     INTERRUPTED = 130  # as shells have it for Ctrl-C
+    UNHEARD = 141  # as shells have it for SIGPIPE
 
 
 def exit_code(action: Callable[[], int]) -> int:
-    """Return the exit code of an action; what it refuses is said on one line, and no more than that."""
+    """Return the exit code of an action; a refusal is one line on stderr.
+
+    An action whose reader goes away before it returns has the code of SIGPIPE: nobody knows how far it came.
+    """
+    code: int = ExitCode.UNHEARD
     try:
         with _shown_warnings():
             code = action()
-            # What was printed may meet its reader only now; there is no stdout where it was closed before.
+            # Buffered output may meet its reader only now; there is no stdout where it was closed before.
             if sys.stdout is not None:
                 sys.stdout.flush()
-            return code
     except BrokenPipeError:
-        # Whoever read the output has seen enough. Python would complain once more as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+        pass
     except (Exception, KeyboardInterrupt) as error:
         code, text = _meaning(error)
-        print(f"scrapy bloom: {hide_credentials(text)}", file=sys.stderr)
-        return code
+        note(hide_credentials(text))
+    finally:
+        _drop_unwritten_output()
+    return code
+
+
+def _drop_unwritten_output() -> None:
+    """Drop output that a stream does not take: Python would write it again as it exits, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

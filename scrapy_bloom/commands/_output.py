@@ -1,7 +1,9 @@
-"""The output of actions: tables for people, and one JSON object for programs."""
+"""The output of actions: tables and notes for people, one JSON object for programs."""
 
 import argparse
+import contextlib
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +13,13 @@ _BAR = 20
 def add_options(parser: "argparse._ActionsContainer") -> None:
     """Let an action print JSON."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def note(text: str) -> None:
+    """Print a line for people on stderr. A stderr that is closed, full or without a reader stops no action."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"scrapy bloom: {text}", file=sys.stderr)
 
 
 def print_json(report: dict[str, Any]) -> None:

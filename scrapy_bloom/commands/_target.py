@@ -1,7 +1,6 @@
 """The filter and the queue that an action is about: those of a spider of the project, or those that were named."""
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _jobdir
 from scrapy_bloom._filter_key import FilterKey, queue_of
+from scrapy_bloom.commands._output import note
 from scrapy_bloom.connection import connect
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError, WrongTypeError
@@ -148,10 +148,9 @@ class Target:
         """Say on stderr that a filter knows requests which are not fetched yet: they are in queues that stay behind."""
         for state in map(self.inspect_queue, queues):
             if number := state.waiting + state.leased + state.dead_letters:
-                print(
-                    f"scrapy bloom: {number:,} requests of the queue {state.key!r} are in the filter and not fetched "
-                    "yet: the queue stays where it is",
-                    file=sys.stderr,
+                note(
+                    f"{number:,} requests of the queue {state.key!r} are in the filter and not fetched yet: the queue "
+                    "stays where it is"
                 )
 
     def read(self) -> StoredFilter | None:

@@ -46,6 +46,7 @@ exit codes:
   1  the answer is no
   2  refused, or wrong options
   3  Redis is away
+  141  the reader of its output went away before it had ended
 """
 
 

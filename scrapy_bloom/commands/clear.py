@@ -1,4 +1,4 @@
-"""Delete a filter. It shows what would go, and deletes that with --yes alone.
+"""Delete a filter. Without --yes it shows what would go; with --yes it deletes that, and shows what has gone.
 
 Without --yes the exit code is 1 where something would go, and 0 where there is nothing. What has taken its place by the
 time that it is deleted is left, and the exit code is 2.
@@ -53,14 +53,15 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
     filters = [target.key, ImportKeys.of(target.key).filling]
     doomed = clearing.look(target.store, target.client, filters, target.queues, flushed)
-    if not options.json:
-        _tell(target, doomed)
+    # Before any output: its reader may be gone.
     left = clearing.delete(target.store, target.client, doomed) if options.yes else []
     if options.json:
         deleted = options.yes and not doomed.is_nothing and not left
         _output.print_json(_as_json(target, doomed, left, deleted=deleted))
-    elif not doomed.is_nothing and not left:
-        print("deleted" if options.yes else "nothing was deleted: --yes deletes it")
+    else:
+        _tell(target, doomed, is_deleted=options.yes)
+        if not doomed.is_nothing and not left:
+            print("deleted" if options.yes else "nothing was deleted: --yes deletes it")
     if left:
         raise WrongTypeError(
             f"{', '.join(left)}: not deleted, since something else is there now than what was shown; a queue stays "
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE if options.yes or doomed.is_nothing else ExitCode.NO
 
 
-def _tell(target: Target, doomed: Doomed) -> None:
+def _tell(target: Target, doomed: Doomed, *, is_deleted: bool) -> None:
     print(f"server: {target.server}")
     if doomed.is_nothing:
         print(f"key: {target.key}: nothing is there")
@@ -78,9 +79,8 @@ def _tell(target: Target, doomed: Doomed) -> None:
     for queue in doomed.queues:
         print(f"queue: {queue.key}: {_queue_text(queue, goes=queue.key in doomed.flushed)}")
     if any(not worker.is_silent for queue in doomed.queues for worker in queue.workers):
-        print(
-            "warning: workers are alive: they would go on with an empty filter, and fetch pages again; stop them first"
-        )
+        go_on, advice = ("go on", "") if is_deleted else ("would go on", "; stop them first")
+        print(f"warning: workers are alive: they {go_on} with an empty filter, and fetch pages again{advice}")
 
 
 def _filter_text(occupant: Occupant, info: FilterInfo | None) -> str:

@@ -9,7 +9,6 @@ the crawl. To lose none, copy with --copy-only while they run, stop them, and ru
 """
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             report = _import_set(options, target, arguments, progress)
     except KeyboardInterrupt:
         progress.end()
-        print(f"scrapy bloom: stopped: {_GO_ON}", file=sys.stderr)
+        _output.note(f"stopped: {_GO_ON}")
         return ExitCode.INTERRUPTED
     except (RefusedError, UnavailableError):
-        print(f"scrapy bloom: nothing is lost: {_GO_ON}", file=sys.stderr)
+        _output.note(f"nothing is lost: {_GO_ON}")
         raise
     finally:
         progress.end()

@@ -6,7 +6,6 @@ middle is run again.
 """
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     else:
         _tell(target, done)
     for warning in warnings:
-        print(f"scrapy bloom: {warning}", file=sys.stderr)
+        _output.note(warning)
     return ExitCode.DONE
 
 

@@ -1,6 +1,5 @@
 """`scrapy bloom push` and `requeue`: requests that were left behind come back into the queue, each once."""
 
-import pickle
 import signal
 from pathlib import Path
 
@@ -12,27 +11,15 @@ from devtools import waiting
 from devtools.forwarder import Forwarder, Link, forwarding
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom._text import as_text
-from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.spool import Spool
 from tests.support import command
 from tests.support.servers import Server
-
-
-def entry(number: int) -> OutboxEntry:
-    request = Request(f"https://example.com/{number}")
-    fingerprint = BloomRFPDupeFilter(None, "").request_fingerprint(request)
-    return OutboxEntry(pickle.dumps(request.to_dict()), 0.0, fingerprint.encode())
+from tests.support.undelivered import entry, leave
 
 
 @pytest.fixture
 def queue(key: str) -> str:
     return f"{key}:requests"
-
-
-def leave(directory: Path, queue: str, *numbers: int) -> Path:
-    """The file that a worker would leave with these requests."""
-    return Spool(queue, directory).save([entry(number) for number in numbers])
 
 
 def place(server: Server | Forwarder, key: str) -> list[str]:

@@ -89,8 +89,7 @@ def call(*arguments: str, **settings: object) -> int:
 
 
 def _environment(cwd: Path) -> dict[str, str]:
-    """That of the tests, but for the settings of a project around the checkout."""
-    mine = {
-        name: value for name, value in os.environ.items() if name not in ("SCRAPY_PROJECT", "SCRAPY_SETTINGS_MODULE")
-    }
+    """That of the tests, without the settings of a project around the checkout, and with buffered output."""
+    others = ("SCRAPY_PROJECT", "SCRAPY_SETTINGS_MODULE", "PYTHONUNBUFFERED")
+    mine = {name: value for name, value in os.environ.items() if name not in others}
     return {**mine, "PYTHONPATH": os.pathsep.join((str(ROOT), str(cwd)))}

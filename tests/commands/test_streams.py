@@ -1,0 +1,170 @@
+"""Output that nobody can read: an action does its work all the same, and its exit code says no more than is so."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.commands import _progress
+from scrapy_bloom.queue.keys import QueueKeys
+from tests.support import command
+from tests.support.imports import OPTIONS, fill
+from tests.support.moving import SMALL, export, items, keys_at
+from tests.support.servers import Server
+from tests.support.streams import BROKEN, CLOSED, FULL, written_to
+from tests.support.undelivered import leave
+
+# As shells have it for SIGPIPE.
+NO_READER = 141
+Check = Callable[[], bool]
+
+
+def clear(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
+    BloomFilter(client, key, **SMALL).add_many(items(300))
+    return ["--yes"], lambda: not keys_at(client, key)
+
+
+def import_(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
+    members = fill(client, key, 3000)
+    return ["--capacity", "1000"], lambda: all(BloomFilter(client, key, **OPTIONS).contains_many(members))
+
+
+def import_file(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
+    urls = [f"https://example.com/{number}" for number in range(3000)]
+    (directory / "urls").write_text("\n".join(urls))
+    return [
+        "--from-file",
+        str(directory / "urls"),
+    ], lambda: command.call("check", *urls, "--key", key, "--redis-url", _url(client)) == 0
+
+
+def export_(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add_many(items(300))
+    bloom.add_user(f"{key}:requests")
+    client.zadd(f"{key}:requests", {"waits": 0})
+    return [str(directory / "file")], (directory / "file").exists
+
+
+def restore(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
+    BloomFilter(client, f"{key}:other", **SMALL).add_many(items(300))
+    export(client, f"{key}:other", directory / "file")
+    return [str(directory / "file")], lambda: all(BloomFilter(client, key, **SMALL).contains_many(items(300)))
+
+
+def merge(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
+    options = {**SMALL, "error_rate": 1e-12}
+    first = BloomFilter(client, key, **options)
+    BloomFilter(client, f"{key}:other", key_of=first, **options).add_many(items(30))
+    return ["--source-key", f"{key}:other"], lambda: all(first.contains_many(items(30)))
+
+
+def push(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
+    path = leave(directory, f"{key}:requests", 1, 2, 3)
+    return [str(path)], lambda: client.zcard(f"{key}:requests") == 3 and not path.exists()
+
+
+def requeue(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
+    client.zadd(QueueKeys(f"{key}:requests").dead_letters, {f"{number}": 0 for number in range(250)})
+    return ["--queue", f"{key}:requests"], lambda: client.zcard(f"{key}:requests") == 250
+
+
+def _url(client: redis.Redis) -> str:
+    kwargs: dict[str, Any] = client.connection_pool.connection_kwargs
+    return f"redis://{kwargs['host']}:{kwargs['port']}"
+
+
+# The actions that change something: what they are given, and what tells that they have done it.
+WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] = {
+    "clear": clear,
+    "import": import_,
+    "import --from-file": import_file,
+    "export": export_,
+    "restore": restore,
+    "merge": merge,
+    "push": push,
+    "requeue": requeue,
+}
+
+
+@pytest.fixture(autouse=True)
+def progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of the work prints a line of progress."""
+    monkeypatch.setattr(_progress, "_LINE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
+@pytest.mark.parametrize("action", WRITERS)
+def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Each line of progress and of the report fails: all of the work is done, and 0 means that nothing failed."""
+    with valkey.client() as client:
+        arguments, is_done = WRITERS[action](client, key, tmp_path)
+        with written_to(stdout=kind, stderr=kind):
+            code = command.call(action.split(maxsplit=1)[0], *arguments, "--key", key, "--redis-url", valkey.url)
+        assert code == {BROKEN: NO_READER, FULL: 2, CLOSED: 0}[kind]
+        assert is_done()
+
+
+@pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
+def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It stops no import and does not stand among its output."""
+    with valkey.client() as client:
+        fill(client, key, 3000)
+        with written_to(stderr=kind):
+            code = command.call("import", "--key", key, "--redis-url", valkey.url, "--json")
+        assert code == 0
+        assert json.loads(capsys.readouterr().out)["checked"] == 3000
+
+
+def ended(*arguments: str, cwd: Path, **streams: Any) -> int:
+    """The exit code of the command as a process of its own; Python's own last words would make it 120."""
+    process = subprocess.run(
+        [sys.executable, "-m", "scrapy", "bloom", *arguments], cwd=cwd, check=False, **{"stderr": -3, **streams}
+    )
+    return process.returncode
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_answers(unbuffered: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A look that says no says so where its reader has gone, or says that it could not speak; it never says yes."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    place = ["--key", key, "--redis-url", valkey.url]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken, open("/dev/full", "w") as full:
+
+        def codes(*arguments: str) -> list[int]:
+            return [
+                ended(*arguments, cwd=tmp_path, env=environment, stdout=stdout, stderr=stdout)
+                for stdout in (broken, full)
+            ]
+
+        assert codes("info", *place) == [NO_READER if unbuffered else 1, 2]
+        assert codes("plan") == [NO_READER if unbuffered else 0, 2]
+
+
+def test_nothing_is_deleted_unheard(valkey: Server, key: str, tmp_path: Path) -> None:
+    """`PYTHONUNBUFFERED=1 scrapy bloom clear --yes | true` has deleted the filter."""
+    with valkey.client() as client:
+        BloomFilter(client, key, **SMALL).add("a")
+        reader, writer = os.pipe()
+        os.close(reader)
+        place = ["--key", key, "--redis-url", valkey.url]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with os.fdopen(writer, "w") as broken:
+            assert ended("clear", *place, "--yes", cwd=tmp_path, env=environment, stdout=broken) == NO_READER
+        assert not keys_at(client, key)
+
+
+def test_what_could_not_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk is named."""
+    with written_to(stdout=FULL):
+        assert command.call("plan") == 2
+    assert "No space left on device" in capsys.readouterr().err

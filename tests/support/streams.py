@@ -1,0 +1,36 @@
+"""Output streams of a process that take nothing: their reader has gone, their disk is full, or they are closed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TextIO
+
+import pytest
+
+BROKEN, FULL, CLOSED = "broken", "full", "closed"
+# Python writes a line at a time where PYTHONUNBUFFERED is set.
+_EACH_LINE = 1
+
+
+@contextmanager
+def stream(kind: str) -> Iterator[TextIO | None]:
+    """Open a stream that takes nothing; one that is closed is None, as in `sys`."""
+    if kind == CLOSED:
+        yield None
+    elif kind == FULL:
+        with open("/dev/full", "w", _EACH_LINE) as file:
+            yield file
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "w", _EACH_LINE) as file:
+            yield file
+
+
+@contextmanager
+def written_to(**kinds: str) -> Iterator[None]:
+    """Have `sys.stdout`, `sys.stderr` or both take nothing, a line at a time."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        for name, kind in kinds.items():
+            patch.setattr(f"sys.{name}", stack.enter_context(stream(kind)))
+        yield

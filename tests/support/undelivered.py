@@ -1,0 +1,22 @@
+"""Files as workers leave them that could not deliver their requests."""
+
+import pickle
+from pathlib import Path
+
+from scrapy import Request
+
+from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.spool import Spool
+
+
+def entry(number: int) -> OutboxEntry:
+    """The entry of a request."""
+    request = Request(f"https://example.com/{number}")
+    fingerprint = BloomRFPDupeFilter(None, "").request_fingerprint(request)
+    return OutboxEntry(pickle.dumps(request.to_dict()), 0.0, fingerprint.encode())
+
+
+def leave(directory: Path, queue: str, *numbers: int) -> Path:
+    """The file that a worker would leave with these requests."""
+    return Spool(queue, directory).save([entry(number) for number in numbers])
