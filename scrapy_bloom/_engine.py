@@ -128,9 +128,9 @@ def _call_later(seconds: float, call: Callable[[], object]) -> bool:
     """Call something once; return whether there is a reactor to do it."""
     try:
         asyncio.get_running_loop().call_later(seconds, call)
-    except RuntimeError:  # another reactor than Scrapy's default, or none
+    except RuntimeError:  # another reactor than Scrapy's default, which may not run yet, or none
         reactor: Any = sys.modules.get("twisted.internet.reactor")
-        if reactor is None or not reactor.running:
+        if reactor is None:
             return False
         reactor.callLater(seconds, call)
     return True

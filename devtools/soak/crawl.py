@@ -64,6 +64,8 @@ class SoakCrawl:
             "SCHEDULER_QUEUE_KEY": f"{self._key}:queue",
             "SCHEDULER_PERSIST": self._plan.persist,
             "BLOOMFILTER_CAPACITY": 10_000,
+            # A page that is missing was lost, and not taken for seen.
+            "BLOOMFILTER_ERROR_RATE": 1e-12,
             "BLOOMFILTER_LEASE": LEASE,
             "CONCURRENT_REQUESTS": self._plan.concurrency,
             "CONCURRENT_REQUESTS_PER_DOMAIN": self._plan.concurrency,

@@ -67,7 +67,13 @@ def site() -> Iterator[Site]:
 def common(valkey: Server, key: str) -> dict[str, Any]:
     """The settings that all crawls of a test share."""
     # So small that its bits are counted in full, and the estimates are good to a page or two.
-    return {"REDIS_URL": valkey.url, KEY: key, "SCHEDULER_QUEUE_KEY": f"{key}:queue", "BLOOMFILTER_CAPACITY": 1000}
+    return {
+        "REDIS_URL": valkey.url,
+        KEY: key,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
+    }
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from tests.support.pages import chain, star, tree
-from tests.support.scenario import LEASE, OURS, Kind, assert_ended_well, keys_of, scene, tell
+from tests.support.scenario import LEASE, OURS, Kind, assert_ended_well, every_reactor, keys_of, scene, tell
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.crawl
@@ -94,7 +94,8 @@ def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Pat
     assert_ended_well(ended, again)
 
 
-def test_graceful_stop_gives_back(valkey: Server, key: str, tmp_path: Path) -> None:
+@every_reactor
+def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker that is asked to stop gives back at once what it took ahead, and finishes what it is at."""
     pages = 41
     with valkey.client() as client, scene(star(pages), tmp_path, valkey.url, key) as played:
@@ -102,14 +103,14 @@ def test_graceful_stop_gives_back(valkey: Server, key: str, tmp_path: Path) -> N
         played.site.before = lambda worker: (
             release.wait(LIMIT) if worker == "left" and len(played.site.fetched) > 1 else None
         )
-        left = played.start("left", {**OURS, **LONG}, CONCURRENT_REQUESTS=2)
+        left = played.start("left", {**OURS, **LONG, **reactor}, CONCURRENT_REQUESTS=2)
         until(lambda: len(played.site.fetched) == 3)
         left.process.send_signal(signal.SIGTERM)
         begin = time.monotonic()
         until(lambda: client.zcard(f"{key}:queue") == pages - 3, AT_ONCE)
         # A second, and what a busy machine adds.
         assert time.monotonic() - begin < 3
-        right = played.start("right", {**OURS, **LONG}, CONCURRENT_REQUESTS=2)
+        right = played.start("right", {**OURS, **LONG, **reactor}, CONCURRENT_REQUESTS=2)
         until(lambda: right.received)
         assert left.process.poll() is None
         release.set()
@@ -122,9 +123,28 @@ def test_graceful_stop_gives_back(valkey: Server, key: str, tmp_path: Path) -> N
     assert_ended_well(ended)
 
 
+@every_reactor
+def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """The links of finished pages are in Redis soon, also while one slow page takes the only slot of the worker."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        release = threading.Event()
+        played.site.before = lambda _: release.wait(LIMIT) if len(played.site.fetched) > 3 else None
+        worker = played.start("worker", {**OURS, **LONG, **reactor}, CONCURRENT_REQUESTS=1)
+
+        def known() -> int:
+            leases = client.keys(f"{{{key}:queue}}:leases:*")
+            return sum(int(client.zcard(each)) for each in (f"{key}:queue", *leases))
+
+        # Three pages have led to three others each. The first three are acknowledged, and the fourth is slow.
+        until(lambda: len(played.site.fetched) == 4 and known() == 7, AT_ONCE)
+        release.set()
+        assert_ended_well(worker.wait())
+
+
+@every_reactor
 @pytest.mark.parametrize("slots", [2, 8])
 def test_finished_pages_are_not_fetched_again(
-    slots: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    slots: int, reactor: Kind, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A page whose callback has ended is acknowledged soon, also while slow pages take all slots of the worker."""
     finished = 20
@@ -133,7 +153,7 @@ def test_finished_pages_are_not_fetched_again(
         played.site.before = lambda worker: (
             release.wait(LIMIT) if worker == "killed" and len(played.site.fetched) > finished else None
         )
-        worker = played.start("killed", {**OURS, **LEASE}, CONCURRENT_REQUESTS=slots)
+        worker = played.start("killed", {**OURS, **LEASE, **reactor}, CONCURRENT_REQUESTS=slots)
         until(lambda: len(worker.received) == finished and len(played.site.fetched) == finished + slots)
         let_pass(0.6)
         worker.kill()

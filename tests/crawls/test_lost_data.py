@@ -18,8 +18,10 @@ from tests.support.scenario import (
     MIDDLE,
     OURS,
     PAGES,
+    Kind,
     Scene,
     assert_ended_well,
+    every_reactor,
     keys_of,
     scene,
 )
@@ -117,8 +119,9 @@ def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
     assert_ended_well(ended)
 
 
+@every_reactor
 @pytest.mark.parametrize("end", ["stopped", "idle"])
-def test_worker_ends_after_data_were_lost(end: str, key: str, tmp_path: Path) -> None:
+def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp_path: Path) -> None:
     """A worker that ends soon after FLUSHDB clears nothing of what another has queued since.
 
     Both have a page in hand at that moment, and the queue is empty: nothing may be missed.
@@ -140,7 +143,7 @@ def test_worker_ends_after_data_were_lost(end: str, key: str, tmp_path: Path) ->
         # What is found later stays in the queue until the worker that ends has ended.
         played.site.on |= {path: lambda _: slow.wait(LIMIT) for path in links["/many"]}
         further = enabling("ITEM_PIPELINES", SlowToClose) if end == "idle" else {}
-        workers = {name: played.start(name, LONG, **further) for name in ("left", "right")}
+        workers = {name: played.start(name, {**LONG, **reactor}, **further) for name in ("left", "right")}
         until(lambda: len(holders) == 2)
         client.flushdb()
         leaving, staying = workers[holders["/leaf"]], workers[holders["/many"]]

@@ -26,6 +26,7 @@ from tests.support.scenario import (
     Scene,
     assert_ended_well,
     complaints_in,
+    every_reactor,
     keys_of,
     keys_of_the_filter,
     scene,
@@ -98,9 +99,10 @@ def test_workers_killed_under_scrapy_redis(
     assert played.missed
 
 
-def test_ctrl_c_during_an_outage(durable: Server, key: str, tmp_path: Path) -> None:
+@every_reactor
+def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """A crawl that is stopped while Redis is away stops within seconds; the next one fetches all that is left."""
-    settings: dict[str, object] = {"SCHEDULER_PERSIST": True, **LEASE}
+    settings: Kind = {"SCHEDULER_PERSIST": True, **LEASE, **reactor}
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
         played.moments.when(MIDDLE, lambda _: durable.kill())
         worker = played.start("first", OURS, **settings)
@@ -126,11 +128,12 @@ def test_ctrl_c_during_an_outage(durable: Server, key: str, tmp_path: Path) -> N
     assert_ended_well(second)
 
 
-def test_ctrl_c_just_before_redis_is_back(durable: Server, key: str, tmp_path: Path) -> None:
+@every_reactor
+def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """A crawl that is stopped tries to deliver for a while: a Redis that comes back soon has everything."""
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
         played.moments.when(MIDDLE, lambda _: durable.kill())
-        worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE)
+        worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE, **reactor)
         until(lambda: complaints_in(played.log("first")))
         worker.process.send_signal(signal.SIGINT)
         # As soon as it has found that it cannot deliver.

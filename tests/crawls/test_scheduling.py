@@ -23,6 +23,7 @@ from tests.support.scenario import (
     Kind,
     assert_ended_well,
     complaints_in,
+    every_reactor,
     keys_of,
     scene,
 )
@@ -83,20 +84,14 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
         assert keys_of(client, key) == set()
 
 
-REACTORS = {
-    "asyncio": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
-    "select": "twisted.internet.selectreactor.SelectReactor",
-}
-
-
-@pytest.mark.parametrize("reactor", REACTORS)
-def test_start_is_held_back(reactor: str, durable: Server, key: str, tmp_path: Path) -> None:
+@every_reactor
+def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """While Redis is away no more is taken from start() than fits into a batch; later all of it is fetched."""
     given = tmp_path / "given"
     with scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
         played.spider = flood.__file__
         played.moments.when(10, lambda _: durable.kill())
-        worker = played.start("worker", {**OURS, **LEASE, "TWISTED_REACTOR": REACTORS[reactor]})
+        worker = played.start("worker", {**OURS, **LEASE, **reactor})
         until(lambda: complaints_in(played.log("worker")))
         before = int(given.read_text())
         # Its thread has tried three times since.

@@ -15,6 +15,7 @@ from tests.support.scenario import (
     Kind,
     assert_ended_well,
     complaints_in,
+    every_reactor,
     keys_of,
     scene,
 )
@@ -37,11 +38,12 @@ class Uncounted(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no typ
         return int(super().__len__())
 
 
+@every_reactor
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_waits_is_deleted(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_what_waits_is_deleted(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """One warning says how many requests go, and which setting keeps them; nothing of the crawl is left."""
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("worker", KINDS[kind])
+        worker = played.start("worker", {**KINDS[kind], **reactor})
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
         ended = worker.wait()
     (warning,) = complaints_in(ended.log)
@@ -53,11 +55,12 @@ def test_what_waits_is_deleted(kind: str, valkey: Server, key: str, tmp_path: Pa
         assert keys_of(client, key) == set()
 
 
+@every_reactor
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stays(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_what_stays(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """With SCHEDULER_PERSIST there is nothing to warn of."""
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("worker", KINDS[kind], SCHEDULER_PERSIST=True)
+        worker = played.start("worker", {**KINDS[kind], **reactor}, SCHEDULER_PERSIST=True)
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
         ended = worker.wait()
     assert complaints_in(ended.log) == []

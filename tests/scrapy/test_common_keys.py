@@ -38,6 +38,7 @@ def settings_of(server: Server, key: str, queue: str, name: str) -> dict[str, ob
         "SCHEDULER_QUEUE_KEY": key + queue,
         "SCHEDULER_DUPEFILTER_KEY": key + name,
         "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
     }
 
 

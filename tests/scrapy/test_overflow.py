@@ -32,6 +32,7 @@ def settings(server: Server, key: str, tmp_path: Path) -> dict[str, object]:
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
         "BLOOMFILTER_BATCH_SIZE": 10,
         "SCHEDULER_PERSIST": True,
         "JOBDIR": str(tmp_path),

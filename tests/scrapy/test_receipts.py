@@ -16,6 +16,7 @@ def test_receipts_at_the_end(valkey: Server, key: str) -> None:
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
     }
     crawler = start(settings)
     scheduler = BloomScheduler.from_crawler(crawler)

@@ -63,6 +63,7 @@ class Beside:
             "REDIS_START_URLS_KEY": self.keys.start,
             "MAX_IDLE_TIME_BEFORE_CLOSE": 1,
             "BLOOMFILTER_CAPACITY": 1000,
+            "BLOOMFILTER_ERROR_RATE": 1e-12,
         }
         self._monkeypatch = monkeypatch
 

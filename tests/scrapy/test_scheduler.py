@@ -94,6 +94,7 @@ def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
     }
     schedulers = []
 

@@ -53,7 +53,12 @@ def test_what_scrapys_fingerprint_depends_on_besides(server_settings: dict[str, 
 @pytest.fixture
 def server_settings(valkey: Server, key: str) -> dict[str, object]:
     """Settings of a crawl of this test."""
-    return {"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
+    return {
+        "REDIS_URL": valkey.url,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
+    }
 
 
 @pytest.mark.parametrize("way", USERS)
