@@ -3,9 +3,9 @@
 import logging
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -18,8 +18,12 @@ from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys, key_of, queue_name
 from scrapy_bloom.storage import keys as filter_keys
+from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
+
+# Bytes of a first layer up to which one node of a cluster keeps the whole filter.
+_MAX_NODE_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class FilterKey:
 
     A `jobdir` keeps it for the crawls that resume the job; `is_resumed` where an earlier crawl has left it there.
     `is_unique` is a key that this crawl has made up.
+    `queue` is the key of the queue, where workers share one. A `slot_key` is a key in the queue's slot that takes the
+    place of `name` on a cluster.
     """
 
     name: str
@@ -35,6 +41,8 @@ class FilterKey:
     jobdir: str | None = None
     is_resumed: bool = False
     is_unique: bool = False
+    queue: str | None = None
+    slot_key: str | None = None
 
     @classmethod
     def of_spider(cls, spider: Spider) -> Self:
@@ -43,15 +51,19 @@ class FilterKey:
 
     @classmethod
     def for_workers(cls, settings: BaseSettings, spider: str) -> Self:
-        """Return the key that all workers of the spider of a name share.
+        """Return the key that all workers of the spider of a name share; a cluster may have another one, see `on`.
 
         Raises:
             ConfigError: a key is not allowed, or the filter and the queue have the same.
         """
-        template = settings.get("SCHEDULER_DUPEFILTER_KEY") or defaults.SCHEDULER_DUPEFILTER_KEY
-        name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider)
-        _refuse_common_keys(name, queue_of(settings, spider))
-        return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"))
+        template = settings.get("SCHEDULER_DUPEFILTER_KEY")
+        name = key_of("SCHEDULER_DUPEFILTER_KEY", template or defaults.SCHEDULER_DUPEFILTER_KEY, spider)
+        queue = queue_of(settings, spider)
+        _refuse_common_keys(name, queue)
+        # A queue of several spiders would give all of them one filter, too.
+        is_own_queue = queue != queue_of(settings, f"not {spider}")
+        slot_key = None if template or not is_own_queue else QueueKeys(queue).dupefilter
+        return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"), queue=queue, slot_key=slot_key)
 
     @classmethod
     def of_crawler(cls, crawler: Crawler) -> Self:
@@ -87,6 +99,33 @@ class FilterKey:
         kept = _jobdir.read_key(jobdir) if jobdir else None
         # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
         return cls(kept or _unique_key(), bool(jobdir), jobdir, is_resumed=bool(kept), is_unique=not kept)
+
+    def on(self, client: Any, memory_bytes: int) -> Self:
+        """Return the key on a server or a cluster, where a new filter takes so many bytes.
+
+        On a cluster the default key is in the slot of the queue. One node replicates both in one stream then, and a
+        failover that loses writes loses the same end of both. Data at the default key of a single server stay in use.
+        A filter that is too large for one node is spread over all nodes.
+        """
+        if self.slot_key is None or not is_cluster(client) or memory_bytes > _MAX_NODE_BYTES:
+            return self
+        return self if client.exists(self.name) else replace(self, name=self.slot_key)
+
+    def warn_of_failovers(self, client: Any) -> None:
+        """Warn where a cluster's failover may lose requests that the filter knows."""
+        if self.queue is None or not is_cluster(client):
+            return
+        # Without a part in braces the shards of a filter are elsewhere than its hash.
+        if all(map(QueueKeys(self.queue).share_slot_with, (self.name, filter_keys.shard_key(self.name, 0, 0)))):
+            return
+        logger.warning(
+            "The cluster has the filter %r and the queue %r in different slots: a failover that loses writes may lose "
+            "requests which the filter knows, and their pages are missed. Before the next new crawl give both keys the "
+            "same part in braces, as in SCHEDULER_DUPEFILTER_KEY = %r",
+            self.name,
+            self.queue,
+            QueueKeys(self.queue).dupefilter,
+        )
 
     def keep(self) -> None:
         """Write a new key into the JOBDIR, if there is one; raises ConfigError where that is not possible."""

@@ -155,8 +155,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.persist = key.persists
         self._jobdir = key.jobdir
         parameters = self.parameters()
-        warn_about_memory_policy(self.server, key.name, parameters.memory_bytes, expires=bool(parameters.ttl))
-        self._filter = self._open_at(key, flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
+        place = retry_until(lambda: key.on(self.server, parameters.memory_bytes), self.config.retry_timeout)
+        place.warn_of_failovers(self.server)
+        self.key = place.name
+        warn_about_memory_policy(self.server, place.name, parameters.memory_bytes, expires=bool(parameters.ttl))
+        self._filter = self._open_at(place, flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
         self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
         self._report.start()
         if crawler is not None:

@@ -100,7 +100,7 @@ class Target:
         if not self.has_spider:
             raise UsageError(f"give {_PLACE}", print_help=False)
         if issubclass(load_object(self.settings["SCHEDULER"]), Scheduler):
-            return FilterKey.for_workers(self.settings, self.spider).name
+            return self._key_of_workers()
         return self._key_without_scheduler()
 
     @property
@@ -183,6 +183,11 @@ class Target:
         else:
             address = type(self.client).__name__
         return f"{address}, database {where.get('db', 0) or 0}"
+
+    def _key_of_workers(self) -> str:
+        key = FilterKey.for_workers(self.settings, self.spider)
+        memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
+        return retry_until(lambda: key.on(self.client, memory_bytes), self.wait).name
 
     def _key_without_scheduler(self) -> str:
         """Return the key under Scrapy's own scheduler, or under one that this package does not know."""

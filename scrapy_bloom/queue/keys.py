@@ -31,9 +31,18 @@ class QueueKeys:
         return f"{self._stem}:leases:{worker}"
 
     @property
+    def dupefilter(self) -> str:
+        """The key of a filter in the queue's slot, so that one node has both."""
+        return f"{self._stem}:dupefilter"
+
+    def share_slot_with(self, key: str) -> bool:
+        """Return whether a cluster keeps `key` in the queue's slot."""
+        return int(key_slot(key.encode())) == int(key_slot(self.queue.encode()))
+
+    @property
     def share_a_slot(self) -> bool:
         """False if a cluster has the queue elsewhere than its other keys: a brace in its name is not one of a pair."""
-        return int(key_slot(self.queue.encode())) == int(key_slot(self.workers.encode()))
+        return self.share_slot_with(self.workers)
 
     def include(self, key: str) -> bool:
         """Return whether a key is the queue, or one of those that its workers make beside it."""

@@ -1,6 +1,5 @@
 """Moving, merging and deleting filters over a cluster, whose client decodes replies; and what its nodes say."""
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.admin import clearing
 from scrapy_bloom.admin.doctor import server
@@ -16,23 +14,18 @@ from scrapy_bloom.admin.doctor.finding import Level
 from scrapy_bloom.admin.merging.merge import merge
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.storage.redis import RedisStore
+from tests.support.clusters import running_cluster
 from tests.support.moving import SMALL, export, items, restore_file
-from tests.support.servers import free_port, running
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A client of a cluster of two nodes."""
-    with contextlib.ExitStack() as stack:
-        buses = [free_port(), free_port()]
-        options = [("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
-        first, second = [stack.enter_context(running("valkey", *each)) for each in options]
-        one, two = (stack.enter_context(node.client()) for node in (first, second))
-        one.cluster("addslotsrange", 0, 8191)
-        two.cluster("addslotsrange", 8192, 16383)
-        two.cluster("meet", "127.0.0.1", first.port, buses[0])
-        until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in (one, two)))
-        yield stack.enter_context(redis.RedisCluster(host="127.0.0.1", port=first.port, decode_responses=True))
+    with (
+        running_cluster(2) as (node, _),
+        redis.RedisCluster(host="127.0.0.1", port=node.port, decode_responses=True) as client,
+    ):
+        yield client
 
 
 def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:

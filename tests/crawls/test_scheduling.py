@@ -1,6 +1,5 @@
 """Crawls by BloomScheduler where little fails but little is simple: fed, flooded, in a cluster, by several workers."""
 
-import contextlib
 import json
 import threading
 import time
@@ -12,6 +11,7 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
+from tests.support.clusters import running_cluster
 from tests.support.pages import chain, tree
 from tests.support.scenario import (
     FILTER_ALONE,
@@ -27,7 +27,7 @@ from tests.support.scenario import (
     keys_of,
     scene,
 )
-from tests.support.servers import Server, free_port, running
+from tests.support.servers import Server
 from tests.support.spiders import fed, flood
 
 pytestmark = pytest.mark.crawl
@@ -166,19 +166,8 @@ def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_pat
 @pytest.fixture
 def cluster() -> Iterator[Server]:
     """A node of a cluster of three, which all of them know."""
-    with contextlib.ExitStack() as stack:
-        nodes = []
-        for _ in range(3):
-            bus = free_port()
-            options = ("--cluster-enabled", "yes", "--cluster-port", str(bus), "--appendonly", "yes")
-            nodes.append((stack.enter_context(running("valkey", *options)), bus))
-        clients = [stack.enter_context(node.client()) for node, _ in nodes]
-        for number, client in enumerate(clients):
-            client.cluster("addslotsrange", number * 5461, min(16383, number * 5461 + 5460 + (number == 2)))
-            client.cluster("meet", "127.0.0.1", nodes[0][0].port, nodes[0][1])
-        until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
-        until(lambda: all(client.cluster("info")["cluster_known_nodes"] == "3" for client in clients))
-        yield nodes[0][0]
+    with running_cluster(3, "--appendonly", "yes") as nodes:
+        yield nodes[0]
 
 
 def test_cluster(cluster: Server, key: str, tmp_path: Path) -> None:

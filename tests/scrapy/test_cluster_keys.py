@@ -1,0 +1,132 @@
+"""The filter's key on a real cluster: in the slot of the queue, so that a failover takes the same from both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, WrongTypeError
+from tests.support import command
+from tests.support.clusters import running_cluster
+from tests.support.dupefilters import KEY, crawler_of, page, spider_of, warnings_in
+from tests.support.servers import Server
+
+OVER_A_CLUSTER: dict[str, Any] = {"REDIS_PARAMS": {"redis_cls": "redis.RedisCluster"}}
+# The first layer of a filter for so many takes more than a gigabyte.
+LARGE = 300_000_000
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Server]:
+    """A node of a cluster of two."""
+    with running_cluster(2) as nodes:
+        yield nodes[0]
+
+
+@pytest.fixture
+def client(node: Server) -> Iterator[Any]:
+    """A client of the cluster."""
+    with redis.RedisCluster.from_url(node.url) as client:
+        yield client
+
+
+def build(node: Server, spider: str, **settings: Any) -> BloomRFPDupeFilter:
+    """The dupefilter of a worker, as its scheduler builds it."""
+    return BloomRFPDupeFilter.from_spider(spider_of(crawler_of(node, spider_name=spider, **OVER_A_CLUSTER, **settings)))
+
+
+def keys_of(client: Any, spider: str) -> set[str]:
+    """Return all keys of a crawl."""
+    return {each.decode() for each in client.scan_iter(match=f"*{spider}*", count=10_000)}
+
+
+def warnings_of_failovers(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings that a failover may cost pages."""
+    return [each for each in warnings_in(caplog) if "a failover that loses writes may lose requests" in each]
+
+
+def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A new filter is in the slot of the queue, with all its keys; each worker and each later crawl finds it there."""
+    first, second = build(node, key), build(node, key)
+    assert [first.request_seen(page(1)), second.request_seen(page(1))] == [False, True]
+    found = keys_of(client, key)
+    assert found == {f"{{{key}:requests}}:dupefilter", f"{{{key}:requests}}:dupefilter:0:0"}
+    assert {key_slot(each.encode()) for each in found} == {key_slot(f"{key}:requests".encode())}
+    assert build(node, key).request_seen(page(1))
+    assert warnings_of_failovers(caplog) == []
+
+
+def test_queue_of_another_name(node: Server, key: str) -> None:
+    """The slot is that of the queue that the settings name."""
+    assert build(node, key, SCHEDULER_QUEUE_KEY="{%(spider)s}:jobs").key == f"{{{key}}}:jobs:dupefilter"
+
+
+def test_filter_at_the_key_of_a_single_server(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that is at the default key of a server goes on being used; one line says what a failover may cost."""
+    build(node, key, **{KEY: "%(spider)s:dupefilter"}).request_seen(page(1))
+    caplog.clear()
+    dupefilter = build(node, key)
+    assert dupefilter.key == f"{key}:dupefilter"
+    assert dupefilter.request_seen(page(1))
+    (warning,) = warnings_of_failovers(caplog)
+    assert f"SCHEDULER_DUPEFILTER_KEY = '{{{key}:requests}}:dupefilter'" in warning
+    dupefilter.clear()
+    assert build(node, key).key == f"{{{key}:requests}}:dupefilter"
+
+
+def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) -> None:
+    """A SET of scrapy-redis is not passed over: the start is refused, as on a server."""
+    client.sadd(f"{key}:dupefilter", "a fingerprint")
+    with pytest.raises(WrongTypeError, match="holds a SET of 1 members"):
+        build(node, key)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({KEY: "%(spider)s:dupefilter"}, "{}:dupefilter"),
+        # The hash is in the slot of the queue, and no shard is.
+        ({KEY: "%(spider)s", "SCHEDULER_QUEUE_KEY": "{%(spider)s}:requests"}, "{}"),
+        ({"BLOOMFILTER_CAPACITY": LARGE}, "{}:dupefilter"),
+        ({"SCHEDULER_QUEUE_KEY": "requests of all"}, "{}:dupefilter"),
+    ],
+    ids=["key that was set", "key that is a tag", "large", "queue of several spiders"],
+)
+def test_filter_elsewhere(
+    node: Server, key: str, settings: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that was set stays, and so does that of a filter too large for a node; one line says what it costs."""
+    assert build(node, key, **settings).key == name.format(key)
+    (warning,) = warnings_of_failovers(caplog)
+    assert repr(name.format(key)) in warning
+
+
+def test_key_that_was_set_to_the_slot(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter that is in the slot of the queue by its settings has nothing said of it."""
+    build(node, key, **{KEY: "{%(spider)s:requests}:seen"})
+    assert warnings_of_failovers(caplog) == []
+
+
+def test_single_server(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A single server has one stream of replication whatever its keys: it has the default key of scrapy-redis."""
+    dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler_of(valkey, spider_name=key)))
+    assert dupefilter.key == f"{key}:dupefilter"
+    assert warnings_of_failovers(caplog) == []
+
+
+@pytest.mark.parametrize("name", ["{shop:requests}:dupefilter", "shop:dupefilter"])
+def test_commands_find_it(node: Server, client: Any, name: str, tmp_path: Path) -> None:
+    """Every action looks where the crawl's filter is."""
+    bloom = BloomFilter(client, name, capacity=1000, fingerprint="scrapy-redis")
+    bloom.add("an item")
+    project = command.make_project(tmp_path, REDIS_URL=node.url, BLOOMFILTER_CAPACITY=1000, **OVER_A_CLUSTER)
+    try:
+        assert command.report("info", "shop", cwd=project)["key"] == name
+        assert f"{name} on " in command.run("doctor", "shop", cwd=project).stdout
+        cleared = command.run("clear", "shop", "--yes", cwd=project)
+        assert (cleared.returncode, client.exists(name)) == (0, 0), cleared.stderr
+    finally:
+        bloom.clear()
