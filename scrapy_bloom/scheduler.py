@@ -188,8 +188,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             request: what the spider yielded.
 
         Returns:
-            False if this process knows that it is a repeat, or if it cannot be serialised, else True. A repeat that
-            only Redis knows is dropped later, with the signal `request_dropped`.
+            False if this process knows that it is a repeat, or if it cannot be serialised, else True. A priority that
+            is no whole number cannot be. A repeat that only Redis knows is dropped later, with the signal
+            `request_dropped`.
         """
         fingerprint = None
         if not request.dont_filter:
@@ -260,8 +261,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         except (BloomError, *FAULTS) as error:
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.error("Redis could not be told of the end of this worker: %s", cause)
-        self._announcer.confirm(self._worker.take_receipts())
-        self._dispatcher.keep_undelivered()
+        finally:
+            self._announcer.confirm(self._worker.take_receipts())
+            self._dispatcher.keep_undelivered()
 
     def flush(self) -> None:
         """Delete the queue, what workers hold of it, and the filter.

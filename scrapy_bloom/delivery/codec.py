@@ -1,6 +1,7 @@
 """The bytes of requests in a queue: what cannot be one of both is told of."""
 
 import logging
+import operator
 from typing import Protocol
 
 from scrapy import Request, Spider
@@ -37,17 +38,15 @@ class RequestCodec:
         self._unreadable: set[bytes] = set()
 
     def encode(self, request: Request) -> bytes | None:
-        """Return what the queue has of a request, or None: it cannot be serialised."""
+        """Return what the queue has of a request, or None: it cannot be serialised.
+
+        The priority becomes an int: Scrapy lets an attribute be anything, and refuses it when the request is read.
+        """
         try:
+            request.priority = operator.index(request.priority)
             return self._requests.encode(self._queue._encode_request(request))
         except Exception as error:  # whatever the serialiser makes of it
-            logger.error(
-                "%s cannot be serialised and is not crawled: %s: %s. Its callback must be a method of the spider, and "
-                "all in it what SCHEDULER_SERIALIZER can serialise",
-                request,
-                type(error).__name__,
-                error,
-            )
+            logger.error("%s cannot be serialised and is not crawled: %s", request, _why_not(request, error))
             self._announcer.count(UNSERIALIZABLE)
             return None
 
@@ -69,6 +68,16 @@ class RequestCodec:
     def can_read(self, entry: QueueEntry) -> bool:
         """Return whether this worker can read a request that another one could not."""
         return entry.member not in self._unreadable and self.decode(entry) is not None
+
+
+def _why_not(request: Request, error: Exception) -> str:
+    """Return why a request cannot be serialised, and what to do."""
+    if not isinstance(request.priority, int):
+        return f"priority = {request.priority!r}: must be a whole number; set an int"
+    return (
+        f"{type(error).__name__}: {error}. Its callback must be a method of the spider, and all in it what "
+        "SCHEDULER_SERIALIZER can serialise"
+    )
 
 
 def _cause_of(error: Exception, spider: Spider) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scrapy_bloom._text import as_size
-from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
 from scrapy_bloom.queue.entries import OutboxEntry
@@ -66,10 +65,10 @@ class Executor:
                     self.worker.reply(operation, Answer(Said.OK))
                 case _:
                     self._carry_out(operation)
-        except (BloomError, *FAULTS) as error:
+        except Exception as error:  # also a fault of this process: the server may have carried the operation out
             if operation is not None and not was_not_executed(error):
                 self.worker.lose(operation)
-                if isinstance(operation, Exchange):
+                if isinstance(operation, Exchange) and isinstance(error, FAULTS):
                     self._warn_of_slow_link(operation)
             raise
         return operation, repeats

@@ -1,7 +1,11 @@
 """BloomScheduler as Scrapy sees it: what it refuses, takes, orders and drops."""
 
 import contextlib
+import math
+import operator
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Settle
+from scrapy_bloom.queue.operations import Operation, Settle
 from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling
@@ -81,6 +85,7 @@ def test_reactor_is_not_blocked_for_long(way: str, whose: str, valkey: Server, k
 
 # What Scrapy asks of any scheduler.
 
+SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializers.json")
 Opened = Callable[..., BloomScheduler]
 
 
@@ -292,6 +297,84 @@ def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) 
 
     until(takes_all)
     assert taken == ["first", "second", "last"]
+
+
+class Score:
+    """A number of a user's own that is whole, as those of numpy are."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __index__(self) -> int:
+        return self._value
+
+
+NO_PRIORITIES = (math.nan, math.inf, -math.inf, 0.5, 1.0, Decimal(3), Fraction(1, 3), "7", None)
+
+
+@pytest.mark.parametrize("serializer", SERIALIZERS)
+@pytest.mark.parametrize("priority", NO_PRIORITIES, ids=repr)
+def test_priority_that_is_no_whole_number(
+    priority: Any, serializer: str, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A middleware sets a priority that no server can sort by: its request is refused, and the others are crawled."""
+    scheduler = opened(SCHEDULER_SERIALIZER=serializer)
+    refused, taken = Request("http://shop.test/refused"), Request("http://shop.test/taken")
+    refused.priority = priority
+    assert not scheduler.enqueue_request(refused)
+    assert scheduler.enqueue_request(taken)
+    assert [request.url for request in taken_from(scheduler)] == [taken.url]
+    assert scheduler.stats.get_value("scheduler/unserializable") == 1
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{refused} cannot be serialised and is not crawled: priority = {priority!r}: must be a whole number" in told
+
+
+@pytest.mark.parametrize("serializer", SERIALIZERS)
+@pytest.mark.parametrize("priority", [Score(4), True], ids=["__index__", "bool"])
+def test_priority_that_is_like_an_int(priority: Any, serializer: str, opened: Opened) -> None:
+    """A priority that stands for a whole number is taken as that number, and can be read by every worker."""
+    scheduler = opened(SCHEDULER_SERIALIZER=serializer)
+    request = Request("http://shop.test/")
+    request.priority = priority
+    assert scheduler.enqueue_request(request)
+    (taken,) = taken_from(scheduler)
+    assert (type(taken.priority), taken.priority) == (int, operator.index(priority))
+
+
+def test_end_that_fails(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever an end meets, what Redis does not have is written to a file, which the next start takes up."""
+    scheduler = opened(SCHEDULER_PERSIST=True)
+    assert scheduler.enqueue_request(Request("http://shop.test/"))
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._requests, "execute", fail)
+        with pytest.raises(MemoryError):
+            scheduler.close("shutdown")
+    (file,) = tmp_path.glob("undelivered-*.jsonl")
+    assert len(taken_from(opened(SCHEDULER_PERSIST=True))) == 1
+    assert not file.exists()
+
+
+def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange that was carried out, and whose reply a fault of this process lost, is asked about as any other."""
+    scheduler = opened()
+    execute = scheduler._requests.execute
+
+    def fail(operation: Operation) -> None:
+        execute(operation)
+        raise MemoryError
+
+    first, second = (Request(f"http://shop.test/{name}", dont_filter=True) for name in ("first", "second"))
+    assert scheduler.enqueue_request(first)
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._requests, "execute", fail)
+        with pytest.raises(MemoryError):
+            scheduler.deliver()
+    assert scheduler.enqueue_request(second)
+    assert sorted(request.url for request in taken_from(scheduler)) == [first.url, second.url]
 
 
 def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
