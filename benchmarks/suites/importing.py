@@ -92,7 +92,7 @@ def _import(server: Server, client: redis.Redis, members: int) -> Import:
 
 def _command(server: Server) -> tuple[dict[str, Any], int]:
     """Run the command; gives what it printed, and the most bytes that it had resident."""
-    arguments = ["import", "--key", _KEY, "--redis-url", server.url, "--json"]
+    arguments = ["import", "--key", _KEY, "--redis-url", server.url, "--wait", "0", "--json"]
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "scrapy", "bloom", *arguments],

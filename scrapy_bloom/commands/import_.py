@@ -1,11 +1,11 @@
-"""Move the SET that scrapy-redis left into a filter at its key, while crawlers run.
+"""Move the SET that scrapy-redis left into a filter at its key.
 
 The SET is copied into a filter beside it. Then both change places in one step: the filter has the key, and the SET is
-at KEY:set. What was added meanwhile is caught up, and every member is checked. Stopped at any moment, it goes on when
-it is run again.
+at KEY:set. Every member is checked after that. Stopped at any moment, the import goes on when it is run again.
 
 From the change of places on, workers with the old settings get an error (WRONGTYPE) for each request, which is lost for
-the crawl. To lose none, copy with --copy-only while they run, stop them, and run it again.
+the crawl. So the import stops before it, with exit code 1, if the SET grows while it is copied or in the --wait seconds
+after that. Stop the workers then, and run it again. --while-crawling changes places in any case.
 """
 
 import argparse
@@ -31,11 +31,15 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter
 
 EXAMPLES = """\
 examples:
+  scrapy bloom import news --copy-only
   scrapy bloom import news
   scrapy bloom import news --delete-source
   scrapy bloom import --key news:dupefilter --redis-url redis://localhost:6379 --capacity 1e8
   scrapy bloom import news --from-file jobs/news/requests.seen
 """
+# A worker that crawls meets a new request within seconds.
+_WAIT_SECONDS = 5.0
+_MAX_WAIT_SECONDS = 86_400
 _GO_ON = "run the same command again to go on"
 
 
@@ -43,7 +47,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target(parser)
     parser.add_argument("--from-file", metavar="FILE", type=Path, help="a file of fingerprints, or of URLs, one a line")
-    parser.add_argument("--copy-only", action="store_true", help="stop before the SET and the filter change places")
+    change = parser.add_mutually_exclusive_group()
+    change.add_argument("--copy-only", action="store_true", help="stop before the SET and the filter change places")
+    change.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help=f"the time without additions after which they change places (default {_WAIT_SECONDS:g})",
+    )
+    change.add_argument(
+        "--while-crawling",
+        action="store_true",
+        help="let them change places while old workers add, which lose each request from then on",
+    )
     parser.add_argument("--delete-source", action="store_true", help="delete the SET when all of it was checked")
     _output.add_options(parser)
     _parameters.add_options(parser)
@@ -71,8 +87,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.json:
         _output.print_json(_as_json(report))
     else:
-        print(_text(report, from_file=bool(options.from_file)))
-    return ExitCode.DONE
+        print(_text(report, options))
+    return ExitCode.DONE if report.is_finished or options.copy_only else ExitCode.NO
 
 
 def _arguments(options: argparse.Namespace, target: Target) -> dict[str, Any]:
@@ -80,12 +96,22 @@ def _arguments(options: argparse.Namespace, target: Target) -> dict[str, Any]:
     given = _parameters.given(options)
     if given and target.has_spider:
         raise UsageError(f"{', '.join(given)}: the spider's settings decide; set BLOOMFILTER_* there", print_help=False)
-    if options.copy_only and options.delete_source:
-        raise UsageError("--copy-only: the SET stays where it is, so that --delete-source waits", print_help=False)
-    if options.from_file and (options.copy_only or options.delete_source):
-        raise UsageError("--from-file: --copy-only and --delete-source are for a SET", print_help=False)
+    _refuse_options(options)
     scheme = target.dupefilter.fingerprint_scheme()
     return {**target.dupefilter.config.filter_options(), **given, "fingerprint": scheme}
+
+
+def _refuse_options(options: argparse.Namespace) -> None:
+    """Refuse options that mean nothing together."""
+    if options.copy_only and options.delete_source:
+        raise UsageError("--copy-only: the SET stays where it is, so that --delete-source waits", print_help=False)
+    of_a_set = (options.copy_only, options.while_crawling, options.delete_source, options.wait is not None)
+    if options.from_file and any(of_a_set):
+        raise UsageError(
+            "--from-file: --copy-only, --wait, --while-crawling and --delete-source are for a SET", print_help=False
+        )
+    if options.wait is not None and not 0 <= options.wait <= _MAX_WAIT_SECONDS:
+        raise UsageError(f"--wait = {options.wait:g}: must be 0 to {_MAX_WAIT_SECONDS:,} seconds", print_help=False)
 
 
 def _import_set(
@@ -93,7 +119,9 @@ def _import_set(
 ) -> ImportReport:
     refuse_other_scheme(arguments["fingerprint"])
     action = SetImport(target.client, target.key, arguments, progress)
-    return action.run(copy_only=options.copy_only, delete_source=options.delete_source)
+    seconds = _WAIT_SECONDS if options.wait is None else options.wait
+    wait = None if options.while_crawling else seconds
+    return action.run(copy_only=options.copy_only, wait=wait, delete_source=options.delete_source)
 
 
 def _import_file(path: Path, target: Target, arguments: dict[str, Any], progress: ShownProgress) -> ImportReport:
@@ -108,20 +136,22 @@ def _import_file(path: Path, target: Target, arguments: dict[str, Any], progress
 
 def _as_json(report: ImportReport) -> dict[str, object]:
     named = asdict(report)
-    del named["was_finished"], named["is_finished"]
+    del named["was_finished"]
     return named
 
 
-def _text(report: ImportReport, *, from_file: bool) -> str:
-    if from_file:
+def _text(report: ImportReport, options: argparse.Namespace) -> str:
+    if options.from_file:
         return (
             f"{report.members:,} lines of {report.source} are in the filter at {report.key!r}: {report.added:,} were "
             f"new, {report.already_known:,} were known ({_pace(report)})."
         )
     if not report.is_finished:
+        copied = f"{report.members:,} members of the SET at {report.source!r} are copied ({_pace(report)})."
+        without = " without --copy-only" if options.copy_only else ""
         return (
-            f"{report.members:,} members of the SET at {report.source!r} are copied ({_pace(report)}). Stop the "
-            "workers, and run this again without --copy-only: it catches up and puts the filter in the SET's place."
+            f"{copied}{'' if options.copy_only else _why_not(report)} Stop the workers, and run this again{without}: "
+            "it catches up and puts the filter in the SET's place."
         )
     if report.was_finished:
         done = (
@@ -133,6 +163,13 @@ def _text(report: ImportReport, *, from_file: bool) -> str:
             f"{report.added:,} copied, {report.caught_up:,} caught up ({_pace(report)})."
         )
     return f"{done} {_what_next(report)}"
+
+
+def _why_not(report: ImportReport) -> str:
+    return (
+        f"\nThe SET has grown by {report.added_meanwhile:,} since this began: workers with the old settings still add "
+        "to it, and would lose each request from the change of places on, so that it stays in its place."
+    )
 
 
 def _what_next(report: ImportReport) -> str:

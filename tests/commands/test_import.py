@@ -1,9 +1,13 @@
 """`scrapy bloom import`: a SET, or a file, into a filter, while crawlers run."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import threading
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +71,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object
 
 def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """All members are in a filter of the given parameters, and the report says so; again it is done, and deletes."""
-    at = ("--key", key, "--redis-url", server.url, "--capacity", "5000", "--error-rate", "1e-4")
+    at = ("--key", key, "--redis-url", server.url, "--capacity", "5000", "--error-rate", "1e-4", "--wait", "0")
     with server.client() as client:
         members = fill(client, key, 3000)
         code, out, err = call(capsys, *at, "--json")
@@ -83,7 +87,9 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
             "already_known": 0,
             "caught_up": 0,
             "checked": 3000,
+            "added_meanwhile": 0,
             "deleted_source": False,
+            "is_finished": True,
         }
         bloom = BloomFilter(client, key, capacity=5000, error_rate=1e-4, fingerprint="scrapy-redis")
         assert all(bloom.contains_many(members))
@@ -122,7 +128,7 @@ def test_another_filter_is_there_since(
     place = ["--key", key, "--redis-url", valkey.url]
     with valkey.client() as client:
         fill(client, key, 20)
-        assert command.call("import", *place) == 0
+        assert command.call("import", *place, "--wait", "0") == 0
         assert command.call("import", *place) == 0
         assert command.call("clear", *place, "--yes") == 0
         assert command.call("import", *place, "--from-file", str(tmp_path / "urls")) == 0
@@ -205,6 +211,56 @@ def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
         out, err = process.communicate()
         assert (process.returncode, out) == (130, "")
         assert err == "scrapy bloom: stopped: run the same command again to go on\n"
+
+
+def test_old_workers_that_add(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """While they add the SET stays in its place, which the exit code and a sentence say; another option moves it."""
+    added = count(1000)
+
+    class Adding(redis.Redis):
+        """A client beside which a worker with the old settings adds to the SET before each script."""
+
+        def execute_command(self, *args: Any, **options: Any) -> Any:
+            if args[0] == "EVAL":
+                with contextlib.suppress(redis.ResponseError):
+                    super().execute_command("SADD", key, fingerprint(next(added)))  # type: ignore[no-untyped-call]
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+
+    at, beside = ("--key", key, "--redis-url", valkey.url), {"REDIS_PARAMS": {"redis_cls": Adding}}
+    with valkey.client() as client:
+        fill(client, key, 300)
+        code, out, err = call(capsys, *at, "--wait", "0", "--delete-source", **beside)
+        assert (code, err) == (1, "")
+        assert re.search(
+            r"^The SET has grown by \d+ since this began: workers with the old settings", out, re.MULTILINE
+        )
+        assert "Stop the workers, and run this again: it catches up" in out
+        code, out, _ = call(capsys, *at, "--wait", "0", "--json", **beside)
+        said = json.loads(out)
+        assert (code, said["source"], said["is_finished"], said["deleted_source"]) == (1, key, False, False)
+        assert said["added_meanwhile"] > 0
+        assert client.type(key) == b"set"
+        code, out, _ = call(capsys, *at, "--while-crawling", "--json", **beside)
+        said = json.loads(out)
+        assert (code, said["source"], said["is_finished"]) == (0, f"{key}:set", True)
+        assert said["caught_up"] > 0
+
+
+def test_wait(valkey: Server, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that adds only when all is copied is noticed, if the import waits for it."""
+    with valkey.client() as client:
+        fill(client, key, 20)
+        waits = []
+
+        def add(seconds: float) -> None:
+            waits.append(seconds)
+            client.sadd(key, fingerprint(777))
+
+        monkeypatch.setattr(time, "sleep", add)
+        assert call(capsys, "--key", key, "--redis-url", valkey.url, "--wait", "7.5")[0] == 1
+        assert client.type(key) == b"set"
+        assert call(capsys, "--key", key, "--redis-url", valkey.url)[0] == 0
+        assert waits == [7.5, 5.0]
 
 
 def test_a_set_that_was_begun_anew(valkey: Server, key: str) -> None:
@@ -357,7 +413,12 @@ def test_options_that_are_refused(valkey: Server, key: str, capsys: pytest.Captu
     at = ("--key", key, "--redis-url", valkey.url)
     assert "--capacity = 'many': must" in call(capsys, *at, "--capacity", "many")[2]
     assert "are for a SET" in call(capsys, *at, "--from-file", "x", "--delete-source")[2]
+    assert "are for a SET" in call(capsys, *at, "--from-file", "x", "--wait", "1")[2]
     assert "--copy-only" in call(capsys, *at, "--copy-only", "--delete-source")[2]
+    for seconds in ("-1", "nan", "1e9"):
+        code, _, err = call(capsys, *at, "--wait", seconds)
+        assert code == 2
+        assert err.startswith(f"scrapy bloom: --wait = {float(seconds):g}: must be 0 to 86,400 seconds")
     chosen = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
     assert "Remove REQUEST_FINGERPRINTER_CLASS" in call(capsys, *at, **chosen)[2]
     assert call(capsys, *at, "--from-file", "nowhere")[0] == 2

@@ -38,7 +38,7 @@ def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
 
 @pytest.mark.parametrize("how", [BEFORE, AFTER, LOST])
 def test_every_moment(valkey: Server, key: str, how: str) -> None:
-    """Between any two steps a worker adds; at each step in turn the import ends, and is run again."""
+    """Between any two steps a worker adds, in the end in vain; at each step the import ends, and is run again."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         for at in count(1):
             name = f"{key}:{at}"
@@ -54,14 +54,51 @@ def test_every_moment(valkey: Server, key: str, how: str) -> None:
         assert at > 30
 
 
+def test_workers_that_add_lose_nothing(valkey: Server, key: str) -> None:
+    """One adds between any two steps: the SET stays in its place, however often the import is run, until it stops."""
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        worker = OldWorker(client, key, fill(client, key, 20))
+        for _ in range(3):
+            faulty.arm(worker.add)
+            report = set_import(faulty, key).run()
+            assert not report.is_finished
+            assert report.added_meanwhile > 0
+        assert worker.refusals == 0
+        faulty.arm(lambda: None)
+        assert set_import(faulty, key).run().is_finished
+        assert_imported(client, key, worker.accepted)
+
+
+def test_an_addition_at_any_moment(valkey: Server, key: str) -> None:
+    """A worker adds once, at each step in turn: it is refused only after the change of places."""
+    kept = 0
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            worker = OldWorker(client, name, fill(client, name, 4))
+            faulty.arm(lambda worker=worker, at=at: faulty.steps == at and worker.add())
+            report = set_import(faulty, name).run()
+            if at > faulty.steps:
+                break
+            if not report.is_finished:
+                kept += 1
+                assert (report.added_meanwhile, worker.refusals) == (1, 0)
+                assert client.type(name) == b"set"
+                faulty.arm(lambda: None)
+                assert set_import(faulty, name).run().is_finished
+            assert_imported(client, name, worker.accepted)
+    # From the first member that is copied to the change of places.
+    assert kept > 5
+
+
 def import_to_the_end(faulty: FaultyClient, key: str, worker: OldWorker) -> int:
     """Import, again if it is killed; returns the number of steps of the first run."""
     try:
-        set_import(faulty, key).run()
+        set_import(faulty, key).run(wait=None)
     except KilledError:
         steps = faulty.steps
         faulty.arm(worker.add)
-        set_import(faulty, key).run()
+        set_import(faulty, key).run(wait=None)
         return steps
     return faulty.steps
 

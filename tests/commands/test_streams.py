@@ -33,7 +33,9 @@ def clear(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
 
 def import_(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
     members = fill(client, key, 3000)
-    return ["--capacity", "1000"], lambda: all(BloomFilter(client, key, **OPTIONS).contains_many(members))
+    return ["--capacity", "1000", "--wait", "0"], lambda: all(
+        BloomFilter(client, key, **OPTIONS).contains_many(members)
+    )
 
 
 def import_file(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
@@ -118,7 +120,7 @@ def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys:
     with valkey.client() as client:
         fill(client, key, 3000)
         with written_to(stderr=kind):
-            code = command.call("import", "--key", key, "--redis-url", valkey.url, "--json")
+            code = command.call("import", "--key", key, "--redis-url", valkey.url, "--wait", "0", "--json")
         assert code == 0
         assert json.loads(capsys.readouterr().out)["checked"] == 3000
 

@@ -22,8 +22,8 @@ _CHANGE_PLACES = "\n".join((load_script(shards.__package__, "shard"), _CHANGE_PL
 # The kinds of what a scan finds at its key, beside what Redis calls them: a SET, for which the cursor means nothing.
 SET, OTHER_RUN = "set", "other"
 # The outcomes of changing places. They were changed; the SET is gone, or another one is there; something else is where
-# it would go; another process has the import; or the filter has other layers than it was asked for.
-MOVED, GONE, OCCUPIED, TAKEN, CHANGED = "moved", "gone", "occupied", "taken", "changed"
+# it would go; another process has the import; the filter has other layers than it was asked for; or the SET has grown.
+MOVED, GONE, OCCUPIED, TAKEN, CHANGED, GROWN = "moved", "gone", "occupied", "taken", "changed", "grown"
 
 
 class Batch(NamedTuple):
@@ -72,14 +72,16 @@ class ImportScripts:
         """Store a state in the place of another; return whether that one was stored."""
         return bool(self._call(_SAVE, [key], before.to_json(), after.to_json()))
 
-    def change_places(self, at: ImportKeys, before: ImportState, after: ImportState, filling: StoredFilter) -> str:
-        """Give a filter that is as it was read the key of the SET.
+    def change_places(
+        self, at: ImportKeys, before: ImportState, after: ImportState, filling: StoredFilter, members: int | None
+    ) -> str:
+        """Give a filter that is as it was read the key of the SET, if the SET has so many `members`, or any number.
 
         Returns the outcome, or a key where a shard would go and something is that is no filter's.
         """
         names = [name for move in _moves(filling, at.key) for name in move]
         fields = [text for layer in _layers(filling) for text in (layer.field, filling.fields[layer.field])]
-        arguments = (before.to_json(), after.to_json(), before.mark, *fields)
+        arguments = (before.to_json(), after.to_json(), before.mark, "" if members is None else members, *fields)
         return as_text(self._call(_CHANGE_PLACES, [*at, *names], *arguments))
 
     def finish(self, key: str, state: ImportState, text: str) -> bool:

@@ -2,8 +2,9 @@
 
 1. The filter is made at a key of its own, with the mark that it is not complete. The SET gets a mark too.
 2. *Copying*: all that the SET has is added to it.
-3. The SET and the filter change places in one step. Nothing can be added to the SET any more: whoever tries gets an
-   error. No worker opens the filter yet.
+3. The SET and the filter change places in one step. Nothing can be added to the SET any more: a worker that tries gets
+   an error, and loses the request. So this step is not taken if the SET has grown since the copying began, unless the
+   caller asks for it. No worker opens the filter yet.
 4. *Checking*: all of the SET is added once more. What came after it was copied is new then; all else is found.
 5. The marks go, and workers may open the filter.
 
@@ -66,12 +67,16 @@ class SetImport:
         self._store = RetryingStore(RedisStore(client), options["retry_timeout"])
         self._filling = FillingPlace(self.at.filling, self._parameters, self._store)
         self._scripts = ImportScripts(client, options["retry_timeout"])
+        # The members of the SET as the copying begins, and the seconds in which nothing is done but wait.
+        self._members = self._grown_by = 0
+        self._waited = 0.0
         self._passes = Passes(self.at, self._scripts, progress, **tuning)  # type: ignore[arg-type]  # as they are
 
-    def run(self, *, copy_only: bool = False, delete_source: bool = False) -> ImportReport:
-        """Begin the import, or go on with it, and return what came of it.
+    def run(self, *, copy_only: bool = False, wait: float | None = 0.0, delete_source: bool = False) -> ImportReport:
+        """Begin the import, or go on with it, and return its report.
 
-        With `copy_only` it ends before the SET and the filter change places.
+        With `copy_only` it ends before the SET and the filter change places. It ends there, too, if the SET grows while
+        it is copied or in the `wait` seconds after that. With None for `wait` they change places in any case.
 
         Raises:
             BloomError: there is nothing to import, or the import cannot go on; nothing is lost of the SET.
@@ -80,9 +85,8 @@ class SetImport:
         try:
             if self._is_to_be_copied():
                 self._copy()
-                if copy_only:
+                if copy_only or not self._change_places(wait):
                     return self._report(began, self._passes.state.copied, is_finished=False)
-                self._change_places()
             elif keys.UNFINISHED_FIELD not in self._load(self.at.key).fields:
                 return self._look_again(began, delete_source=delete_source)
             members = self._check()
@@ -130,7 +134,8 @@ class SetImport:
                 raise refusals.TakenOverError(self.at.key)
             self._mark(found[1])
         self._take_over(*found)
-        total = self._load(self.at.key).members - 1
+        self._members = self._load(self.at.key).members
+        total = self._members - 1
         refusals.warn_of_size(self.at.key, total, self._parameters)
         if self._passes.state.phase == COPYING:
             bloom = FillingFilter(self._client, self.at.filling, **self._options)
@@ -148,8 +153,12 @@ class SetImport:
         refusals.refuse_other_parameters(found, self._parameters)
         self._passes.take_over(found.key, state)
 
-    def _change_places(self) -> None:
-        """Give the filter the key of the SET, however often it changes meanwhile."""
+    def _change_places(self, wait: float | None) -> bool:
+        """Give the filter the key of the SET, however often the filter changes meanwhile; not if the SET has grown."""
+        if wait is not None:
+            time.sleep(wait)
+            self._waited = wait
+        members = None if wait is None else self._members
         before = self._passes.state
         after = replace(before, phase=CHECKING, cursor=START, run="")
         outcome = sources.CHANGED
@@ -157,10 +166,14 @@ class SetImport:
             filling = self._filling.read()
             if filling is None:
                 raise refusals.TakenOverError(self.at.key)
-            outcome = self._scripts.change_places(self.at, before, after, filling)
+            outcome = self._scripts.change_places(self.at, before, after, filling, members)
+        if outcome == sources.GROWN:
+            self._grown_by = self._load(self.at.key).members - self._members
+            return False
         if outcome != sources.MOVED:
             raise self._unmoved(outcome)
         self._passes.note_moved(after)
+        return True
 
     def _unmoved(self, outcome: str) -> BloomError:
         """Return the error of a filter that could not take its key."""
@@ -222,6 +235,7 @@ class SetImport:
             caught_up=state.caught_up,
             checked=state.checked,
             seconds=round(seconds, 3),
-            members_a_second=round(self._passes.rate(seconds), 1),
+            members_a_second=round(self._passes.rate(seconds - self._waited), 1),
+            added_meanwhile=self._grown_by,
             **outcome,
         )

@@ -109,7 +109,8 @@ class ImportReport:
         caught_up: those of the new ones that were added to the SET while it was copied.
         checked: members that were looked up in the filter at the end, and found.
         seconds: what this run took.
-        members_a_second: the rate of this run.
+        members_a_second: the rate of this run, without the time that it waited for additions.
+        added_meanwhile: members by which the SET grew in this run, so that it stayed in its place.
         deleted_source: whether the SET was deleted.
         was_finished: whether an earlier run had moved it all.
         is_finished: whether the filter can be used now.
@@ -124,6 +125,7 @@ class ImportReport:
     checked: int
     seconds: float
     members_a_second: float
+    added_meanwhile: int = 0
     deleted_source: bool = False
     was_finished: bool = False
     is_finished: bool = True

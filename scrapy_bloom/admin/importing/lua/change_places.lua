@@ -1,19 +1,20 @@
 -- Moves the SET KEYS[1] to KEYS[2], and the filter of the hash KEYS[3] to KEYS[1]: in one step, or nothing is moved.
 -- KEYS[4..] are its shards, each followed by where it goes. ARGV: the state of the import before and after, the mark of
--- the SET, then the fields that describe the layers which have these shards, each followed by its text.
+-- the SET, how many members it must have (or nothing), then the fields that describe the layers which have these shards, each followed by its text.
 -- The answer is the outcome, or the first key where a shard would go and something is that is no filter's.
 local function holds(key) return redis.call('TYPE', key)['ok'] end
 local at = holds(KEYS[1])
 if at == 'hash' then return redis.call('HGET', KEYS[1], 'import') == ARGV[2] and 'moved' or 'taken' end
 if at ~= 'set' or redis.call('SISMEMBER', KEYS[1], ARGV[3]) == 0 then return 'gone' end
+if ARGV[4] ~= '' and redis.call('SCARD', KEYS[1]) ~= tonumber(ARGV[4]) then return 'grown' end
 if holds(KEYS[2]) ~= 'none' then return 'occupied' end
 if holds(KEYS[3]) ~= 'hash' or redis.call('HGET', KEYS[3], 'import') ~= ARGV[1] then return 'taken' end
 local layers = 0
 for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
   if string.find(field, '^layer:') then layers = layers + 1 end
 end
-if layers ~= (#ARGV - 3) / 2 then return 'changed' end
-for i = 4, #ARGV, 2 do
+if layers ~= (#ARGV - 4) / 2 then return 'changed' end
+for i = 5, #ARGV, 2 do
   if redis.call('HGET', KEYS[3], ARGV[i]) ~= ARGV[i + 1] then return 'changed' end
 end
 for i = 4, #KEYS, 2 do
