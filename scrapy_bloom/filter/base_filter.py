@@ -53,13 +53,15 @@ class BaseBloomFilter:
         self.counters = Counters()
         self._store = store
         self._ambiguous: set[bytes] = set()
+        self._contact = 0
+        self._forgets = 0
         cache_size = _options.CACHE_SIZE.read("cache_size", cache_size)
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
         if key_of is not None and not isinstance(key_of, BaseBloomFilter):
             raise ConfigError(f"key_of = {key_of!r}: must be another filter, whose key this one takes")
         hash_key = None if key_of is None else key_of._hash_key()
         self._stack = LayerStack(self.key, parameters, monotonic)
-        self._steps = Admission(self._stack, events or LoggedEvents(), self._cache.clear, hash_key, fills=self._fills)
+        self._steps = Admission(self._stack, events or LoggedEvents(), self.forget_cached, hash_key, fills=self._fills)
         if flush:
             self.clear()
         self._run(self._steps.verify())
@@ -143,7 +145,7 @@ class BaseBloomFilter:
         marked = {_as_item(item) for item in items}
         self._ambiguous |= marked
         if any(self._cache.get(item) for item in marked):
-            self._cache.clear()
+            self.forget_cached()
 
     def add_many(self, items: Sequence[Item]) -> list[bool]:
         """Add items in one batch, in as few round trips as possible.
@@ -164,17 +166,22 @@ class BaseBloomFilter:
         """
         self._rotate_if_needed()
         batch = [_as_item(item) for item in items]
-        unknown = {item: None for item in batch if not self._cache.get(item)}
-        self.counters.cache_hits += len(batch) - len(unknown)
+        forgets = self._forgets
+        asked = {item: None for item in batch if not self._cache.get(item)}
         try:
-            new = self._add(list(unknown))
+            new = self._add(list(asked))
+            if self._forgets != forgets:
+                cached = [item for item in dict.fromkeys(batch) if item not in asked]
+                asked.update(dict.fromkeys(cached))
+                new |= self._add(cached)
             answers = []
             for item in batch:
                 answers.append(item in new)
                 new.discard(item)
         except BaseException:
-            self._retract(unknown)
+            self._retract(asked)
             raise
+        self.counters.cache_hits += len(batch) - len(asked)
         return answers
 
     def __contains__(self, item: Item) -> bool:
@@ -201,11 +208,11 @@ class BaseBloomFilter:
         """
         self._rotate_if_needed()
         batch = [_as_item(item) for item in items]
-        unknown = list(dict.fromkeys(item for item in batch if not self._cache.get(item)))
-        present = self._run(membership.contains(self._steps, unknown)) if unknown else set()
-        for item in present:
-            self._cache.put(item, True)
-        absent = set(unknown) - present
+        forgets = self._forgets
+        asked = {item: None for item in batch if not self._cache.get(item)}
+        absent = self._absent(list(asked))
+        if self._forgets != forgets:
+            absent |= self._absent([item for item in dict.fromkeys(batch) if item not in asked])
         return [item not in absent for item in batch]
 
     def info(self) -> FilterInfo:
@@ -306,27 +313,47 @@ class BaseBloomFilter:
             >>> bloom.is_cached("a"), "a" in bloom
             (False, True)
         """
+        self._forgets += 1
         self._cache.clear()
 
     def _rotate_if_needed(self) -> None:
         if self._stack.needs_rotation:
             self._run(self._steps.rotate())
 
-    def _add(self, unknown: list[bytes]) -> set[bytes]:
+    def _absent(self, unknown: list[bytes]) -> set[bytes]:
+        """Return the different items that are not in the filter, and remember the others."""
         if not unknown:
             return set()
+        forgets = self._forgets
+        present = self._run(membership.contains(self._steps, unknown))
+        self._remember(present, forgets)
+        return set(unknown) - present
+
+    def _add(self, unknown: list[bytes]) -> set[bytes]:
+        """Add different items, and return the new ones; all are remembered."""
+        if not unknown:
+            return set()
+        forgets = self._forgets
         if self._stack.credits.is_idle:
             self._give_back(keep=len(unknown))
         new, ambiguous = self._run(membership.add(self._steps, unknown, self._ambiguous))
         self._ambiguous.difference_update(unknown)
-        for item in unknown:
-            self._cache.put(item, True)
+        self._remember(unknown, forgets)
         self.counters.ambiguous += ambiguous
         self.counters.added += len(new)
         # Each addition stands for 1 / (1 - p) new items, of which p / (1 - p) were called seen.
         error_rate = min(self._stack.error_rate, _LARGEST_ERROR_RATE)
         self.counters.expected_false_positives += len(new) * error_rate / (1 - error_rate)
         return new
+
+    def _remember(self, present: Iterable[bytes], forgets: int) -> None:
+        """Remember items that are in the filter, unless something was forgotten since there were so many `forgets`.
+
+        Some of the replies may be older than that.
+        """
+        if self._forgets == forgets:
+            for item in present:
+                self._cache.put(item, True)
 
     def _retract(self, items: Iterable[bytes]) -> None:
         """Take back what was made of items, since nobody was told: the server may have marked them.
@@ -349,6 +376,9 @@ class BaseBloomFilter:
     def _execute(self, operations: Sequence[Operation]) -> Results:
         results = self._store.execute(operations)
         self.counters.round_trips += 1
+        if results.contact != self._contact:
+            self._contact = results.contact
+            self.forget_cached()
         return results
 
 

@@ -37,10 +37,12 @@ class Results(list[Any]):
     """The results of the operations of one round trip, in their order.
 
     It is a list, since steps unpack it: `(granted,) = yield [operation]`. Where it is `retried`, an earlier attempt
-    whose reply was lost may have carried some of them out already.
+    whose reply was lost may have carried some of them out already. The `contact` is another number once the
+    connection was interrupted, or may have been: the store may then lack what earlier results said.
     """
 
     retried = False
+    contact = 0
 
 
 class Store(Protocol):

@@ -13,6 +13,8 @@ class RetryingStore:
     def __init__(self, store: Store, timeout: float) -> None:
         self.timeout = timeout
         self._store = store
+        # A proxy keeps its connection to us while its server is another one.
+        self._faults = 0
 
     def execute(self, operations: Sequence[Operation]) -> Results:
         """Carry out operations, again if need be; their results are then `retried`."""
@@ -23,10 +25,12 @@ class RetryingStore:
             try:
                 results = self._store.execute(operations)
             except FAULTS as error:
+                self._faults += 1
                 # A server that says so has not executed the operation; of several, others may have been.
                 retried = retried or len(operations) > 1 or not was_not_executed(error)
                 raise
             results.retried = retried
+            results.contact += self._faults
             return results
 
         return retry_until(attempt, self.timeout)

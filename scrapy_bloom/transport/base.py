@@ -25,6 +25,10 @@ class Client(Protocol):
 class Transport(Protocol):
     """Carries commands to a server and replies back. It never sends anything twice."""
 
+    @property
+    def connections(self) -> int:
+        """The number of connections that there were; where it grows, the server may have lost its last writes."""
+
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in their order and return their replies; raise the first error among them."""
 

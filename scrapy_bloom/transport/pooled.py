@@ -10,6 +10,7 @@ from typing import Any
 from redis import Redis, ResponseError
 
 from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.connections import KnownConnections
 from scrapy_bloom.transport.failures import is_from_replica
 from scrapy_bloom.transport.reconnecting import drop_idle_connections
 
@@ -19,6 +20,12 @@ class PooledTransport:
 
     def __init__(self, client: Redis) -> None:
         self._pool: Any = client.connection_pool
+        self._known = KnownConnections()
+
+    @property
+    def connections(self) -> int:
+        """The number of connections over which replies came."""
+        return self._known.number
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands and return their replies; raise the first error among them."""
@@ -26,6 +33,7 @@ class PooledTransport:
         try:
             connection.send_packed_command([b"".join([command.pack() for command in commands])])
             replies = [_read(connection, command.is_binary) for command in commands]
+            self._known.note(connection)
             errors = [reply for reply in replies if isinstance(reply, ResponseError)]
             if any(is_from_replica(error) for error in errors):
                 drop_idle_connections(self._pool)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from redis.client import NEVER_DECODE
 
 from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.connections import KnownConnections, connections_of
 from scrapy_bloom.transport.failures import FAULTS, is_from_replica
 from scrapy_bloom.transport.reconnecting import drop_connections
 
@@ -23,10 +24,19 @@ class SequentialTransport:
 
     def __init__(self, client: _Executes) -> None:
         self._client = client
+        self._known = KnownConnections()
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that the client was seen to have."""
+        return self._known.number
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands one by one; none follows a failed one."""
-        return [self._send(command) for command in commands]
+        replies = [self._send(command) for command in commands]
+        for connection in connections_of(self._client):
+            self._known.note(connection)
+        return replies
 
     def _send(self, command: Command) -> Any:
         options = {NEVER_DECODE: True} if command.is_binary else {}

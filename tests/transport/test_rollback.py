@@ -1,0 +1,208 @@
+"""A server that goes back to an older state: a worker asks again for what it remembers of the lost time.
+
+A snapshot is older than what was added after it, and a replica may lack the last second of its master. The filter's
+epoch is the same in both, so that nothing in the data tells of it.
+"""
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from devtools.waiting import until
+from scrapy_bloom import BloomFilter
+from tests.support.clusters import running_cluster
+from tests.support.dupefilters import build, page
+from tests.support.servers import BINARIES, KINDS, Server, free_port, running
+
+MASTER = "crawl"
+LOST = [f"lost {number}" for number in range(50)]
+
+
+class Wrapped(redis.Redis):
+    """A client whose commands go through code of the user's."""
+
+    def execute_command(self, *args: object, **kwargs: object) -> object:
+        return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+class CommandsAlone:
+    """A client of the user's own, of which only its errors are seen, and none of its connections."""
+
+    def __init__(self, port: int) -> None:
+        self._client: Any = redis.Redis(port=port, single_connection_client=True, retry=Retry(NoBackoff(), 0))
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        return self._client.execute_command(*args, **options)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+Making = Callable[[Server, Path], AbstractContextManager[Any]]
+
+
+def over(make: Callable[[int], Any]) -> Making:
+    """Make clients of a server that is alone."""
+    return lambda server, _: contextlib.closing(make(server.port))
+
+
+def pooled(client_class: Any, pool_class: Any = redis.ConnectionPool) -> Making:
+    """Make clients of this class over a pool of that one."""
+    return over(lambda port: client_class(connection_pool=pool_class(host="127.0.0.1", port=port, max_connections=3)))
+
+
+@contextlib.contextmanager
+def by_sentinel(server: Server, directory: Path) -> Iterator[Any]:
+    """A client of whichever server a Sentinel says is the master."""
+    port, config = free_port(), directory / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor {MASTER} 127.0.0.1 {server.port} 1\n"
+    )
+    process = subprocess.Popen([str(BINARIES["valkey"]), str(config), "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        sentinel: Any = Sentinel
+        watching = sentinel([("127.0.0.1", port)])
+        until(lambda: is_known(watching))
+        with contextlib.closing(watching.master_for(MASTER)) as client:
+            yield client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_known(sentinel: Any) -> bool:
+    with contextlib.suppress(redis.RedisError):
+        return bool(sentinel.discover_master(MASTER))
+    return False
+
+
+@contextlib.contextmanager
+def of_cluster(server: Server, _: Path) -> Iterator[Any]:
+    """A client of a cluster of one node."""
+    with contextlib.closing(redis.RedisCluster(host="127.0.0.1", port=server.port)) as client:
+        yield client
+
+
+CLIENTS: dict[str, Making] = {
+    "pool": pooled(redis.Redis),
+    "blocking pool": pooled(redis.Redis, redis.BlockingConnectionPool),
+    "single connection": over(lambda port: redis.Redis(port=port, single_connection_client=True)),
+    "wrapped": pooled(Wrapped),
+    "wrapped, blocking pool": pooled(Wrapped, redis.BlockingConnectionPool),
+    "commands alone": over(CommandsAlone),
+    "sentinel": by_sentinel,
+    "cluster": of_cluster,
+}
+
+
+@contextlib.contextmanager
+def clients(kind: str, directory: Path) -> Iterator[tuple[Server, Any]]:
+    """A server of the test's own, and a client of this kind."""
+    with contextlib.ExitStack() as stack:
+        (server,) = (
+            stack.enter_context(running_cluster(1)) if kind == "cluster" else [stack.enter_context(running("valkey"))]
+        )
+        yield server, stack.enter_context(CLIENTS[kind](server, directory))
+
+
+def save(server: Server) -> None:
+    """Have a server write the snapshot that it starts from."""
+    with server.client() as client:
+        client.save()
+
+
+def roll_back(server: Server) -> None:
+    """Kill a server and start it from its last snapshot."""
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_what_the_server_lost_is_new(kind: str, key: str, tmp_path: Path) -> None:
+    """Behind a new connection nothing is remembered, and what the server lost is new once more, to one call."""
+    with clients(kind, tmp_path) as (server, client):
+        bloom = BloomFilter(client, key, capacity=20_000)
+        assert bloom.add("kept")
+        save(server)
+        assert all(bloom.add_many(LOST))
+        roll_back(server)
+        assert bloom.add("asked")
+        assert all(bloom.add_many(LOST))
+        assert not any(bloom.add_many(["kept", "asked", *LOST]))
+
+
+@pytest.mark.parametrize("kind", ["pool", "cluster"])
+def test_one_batch_of_known_and_unknown(kind: str, key: str, tmp_path: Path) -> None:
+    """A batch that finds the connection new asks for those of it, too, that it first took from memory."""
+    with clients(kind, tmp_path) as (server, client):
+        bloom = BloomFilter(client, key, capacity=20_000)
+        assert bloom.add("kept")
+        save(server)
+        for harm in (bloom.add_many, bloom.contains_many):
+            bloom.add_many(LOST)
+            roll_back(server)
+            assert harm(["asked", "kept", *LOST, LOST[0]]) == (
+                [True, False, *[True] * len(LOST), False]
+                if harm == bloom.add_many
+                else [False, True, *[False] * (len(LOST) + 1)]
+            )
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_connection_that_stays_is_no_reason_to_forget(kind: str, key: str, tmp_path: Path) -> None:
+    """While the connection is the same, each repeat is answered from memory."""
+    with clients(kind, tmp_path) as (_, client):
+        bloom = BloomFilter(client, key, capacity=20_000)
+        for number in range(100):
+            assert bloom.add(str(number))
+            assert all(bloom.is_cached(str(before)) for before in range(number + 1))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLIENTS if "pool" in kind or kind == "wrapped"])
+def test_further_connections_of_a_pool(kind: str, key: str, tmp_path: Path) -> None:
+    """Each connection of a pool is new once: turns between three of them, as others leave them free, forget nothing."""
+    with clients(kind, tmp_path) as (_, client):
+        bloom, pool = BloomFilter(client, key, capacity=20_000), client.connection_pool
+        for number in range(60):
+            taken = [pool.get_connection() for _ in range(number % 3)]
+            try:
+                assert bloom.add(str(number))
+            finally:
+                for connection in taken:
+                    pool.release(connection)
+        assert all(bloom.is_cached(str(number)) for number in range(3, 60))
+
+
+def test_health_checks_are_no_reason_to_forget(valkey: Server, key: str) -> None:
+    """A PING that redis-py sends over a connection that was silent is not taken for another connection."""
+    with valkey.client(health_check_interval=1e-6) as client:
+        bloom = BloomFilter(client, key, capacity=20_000)
+        before = client.info("commandstats")["cmdstat_ping"]["calls"]
+        for number in range(20):
+            assert bloom.add(str(number))
+        assert all(bloom.is_cached(str(number)) for number in range(20))
+        assert client.info("commandstats")["cmdstat_ping"]["calls"] >= before + 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_scrapy_redis(kind: str, key: str) -> None:
+    """Under scrapy-redis's scheduler the links that led to lost pages are taken again."""
+    with running(kind) as server:
+        dupefilter = build(server, key)
+        dupefilter.request_seen(page(0))
+        save(server)
+        assert not any(dupefilter.request_seen(page(number)) for number in range(1, 50))
+        roll_back(server)
+        assert not dupefilter.request_seen(page(50))
+        assert not any(dupefilter.request_seen(page(number)) for number in range(1, 50))
+        assert dupefilter.request_seen(page(0))
+        assert all(dupefilter.request_seen(page(number)) for number in range(51))
