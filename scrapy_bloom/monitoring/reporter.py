@@ -5,6 +5,8 @@ import time
 from typing import Any
 
 import redis
+from scrapy import Request
+from scrapy.http.request import NO_CALLBACK
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom._text import as_expected_pages, as_size
@@ -15,6 +17,10 @@ from scrapy_bloom.monitoring import stats
 from scrapy_bloom.transport.failures import describe
 
 _SHOWN_EVERY_SECONDS = 0.1
+_TTL_ADVICE = (
+    " BLOOMFILTER_TTL = %d keeps a request for up to 1.25 times as long: to crawl again every P seconds, set 0.75 P "
+    "at most."
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +38,7 @@ class CrawlReporter:
         self._is_current = True
         # It tells a filter that is done with from one that others fill meanwhile.
         self._found = self._info.estimated_count if bloom.is_open else None
-        self._has_fetched = False
+        self._has_fetched = self._has_fetched_unfiltered = False
         self._is_alone: bool | None = None
 
     def start(self) -> None:
@@ -62,9 +68,16 @@ class CrawlReporter:
         self._unpublished += 1
         self.update()
 
-    def note_fetch(self) -> None:
-        """Note that this process fetches something; stats may be counted by nobody."""
-        self._has_fetched = True
+    def note_fetch(self, request: Request) -> None:
+        """Note that this process fetches a request; stats may be counted by nobody.
+
+        Requests with `dont_filter` bypass the filter, and so do those without a callback: robots.txt, and the files of
+        Scrapy's pipelines.
+        """
+        if request.dont_filter or request.callback is NO_CALLBACK:
+            self._has_fetched_unfiltered = True
+        else:
+            self._has_fetched = True
 
     def note_workers(self, *, is_alone: bool) -> None:
         """Note whether this worker just had its queue to itself; without a word of it, nobody knows."""
@@ -107,7 +120,7 @@ class CrawlReporter:
         # A program that asks the dupefilter itself need not say what it drops.
         repeats = max(self._dropped, counters.cache_hits)
         if reason == "finished" and repeats and not counters.added and not self._has_fetched:
-            self._tell_of_nothing_fetched(repeats)
+            self._warn_of_nothing_new(repeats)
         logger.info(
             "The Bloom filter at %r took %s new requests of this process and dropped %s repeats, %s of them "
             "without asking Redis; that took %s round trips, and %s may have been missed. %s",
@@ -131,8 +144,8 @@ class CrawlReporter:
                 self._info.capacity,
             )
 
-    def _tell_of_nothing_fetched(self, repeats: int) -> None:
-        """Say that all requests of this process were known, unless others are at work, or the filter goes with it.
+    def _warn_of_nothing_new(self, repeats: int) -> None:
+        """Warn that the filter knew all requests of this process, unless others are at work, or the filter is deleted.
 
         A worker that joins a crawl of others has nothing to do either, and its user must not flush anything. The others
         may have ended before it looks again, so that it counts who was there when it joined. Only BloomScheduler knows
@@ -141,14 +154,20 @@ class CrawlReporter:
         is_unchanged = self._filter.is_open and self._is_current and self._info.estimated_count == self._found
         if self._is_alone is False or not is_unchanged:
             return
+        ttl = self._filter.parameters.ttl
         logger.log(
             logging.INFO if self._is_alone is None else logging.WARNING,
-            "All %s start requests that went through the filter at %r were known to it when this process began: "
-            "nothing was fetched. %s start the first worker with SCHEDULER_FLUSH_ON_START = True, or empty the filter "
-            "by `scrapy bloom clear`. To fetch them at each start, set dont_filter=True",
+            "All %s %s that went through the filter at %r were known to it when this process began: %s. %s start the "
+            "first worker with SCHEDULER_FLUSH_ON_START = True, or empty the filter by `scrapy bloom clear`.%s%s",
             f"{repeats:,}",
+            "requests" if self._has_fetched_unfiltered else "start requests",
             self._filter.key,
+            "nothing new was fetched, only requests with dont_filter=True"
+            if self._has_fetched_unfiltered
+            else "nothing was fetched",
             "To crawl anew," if self._is_alone else "Either other workers crawl, and do it all; or, to crawl anew,",
+            "" if self._has_fetched_unfiltered else " To fetch them at each start, set dont_filter=True.",
+            _TTL_ADVICE % ttl if ttl else "",
         )
 
     def _publish(self, shown: Any) -> None:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from devtools.site import path_of
 from devtools.waiting import until
 from tests.support.pages import tree
 from tests.support.scenario import FILTER_ALONE, OURS, Kind, assert_ended_well, complaints_in, scene
 from tests.support.servers import Server
+from tests.support.spiders import unfiltered
 
 pytestmark = pytest.mark.crawl
 
@@ -38,6 +40,25 @@ def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> 
     assert "dont_filter=True" in line
     assert ("Either other workers crawl" in line) == (level == "INFO")
     assert NOTHING not in first.log + anew.log
+    assert complaints_in(again.log) == ([line] if level == "WARNING" else [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_start_page_that_is_fetched_again(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A TTL that equals the time between two crawls has every second one fetch its start page alone: it says so."""
+    settings, level = KINDS[kind]
+    settings = {**settings, **KEPT, "BLOOMFILTER_TTL": 3600, "BLOOMFILTER_ERROR_RATE": 1e-12, "ROBOTSTXT_OBEY": True}
+    with scene(tree(4), tmp_path, valkey.url, key) as played:
+        played.spider = unfiltered.__file__
+        first = played.crawl(settings, "first")
+        again = played.crawl(settings, "again")
+        assert played.fetched == {"/": 2, **dict.fromkeys(map(path_of, range(1, 4)), 1)}
+    assert_ended_well(first, again)
+    (line,) = [line for line in again.log.splitlines() if "nothing new was fetched" in line]
+    assert f" {level}: All 3 requests that went through the filter at {key!r} were known to it" in line
+    assert "BLOOMFILTER_TTL = 3600 keeps a request for up to 1.25 times as long" in line
+    assert "nothing new" not in first.log
+    assert complaints_in(first.log) == []
     assert complaints_in(again.log) == ([line] if level == "WARNING" else [])
 
 

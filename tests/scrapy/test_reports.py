@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
+from scrapy.http.request import NO_CALLBACK
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from tests.support.in_process import start
@@ -107,11 +108,11 @@ def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
     assert ended.stats.get_value("dupefilter/filtered") == 45
 
 
-def again(crawler: Start, *numbers: int) -> tuple[Crawler, BloomRFPDupeFilter]:
+def again(crawler: Start, *numbers: int, **settings: object) -> tuple[Crawler, BloomRFPDupeFilter]:
     """Return a crawl, and its filter, that has met some of a hundred requests that an earlier one has left."""
-    first = crawler(BLOOMFILTER_CAPACITY=1000)
+    first = crawler(BLOOMFILTER_CAPACITY=1000, **settings)
     meet(opened(first), first, *range(100))
-    ended = crawler(BLOOMFILTER_CAPACITY=1000)
+    ended = crawler(BLOOMFILTER_CAPACITY=1000, **settings)
     dupefilter = opened(ended)
     meet(dupefilter, ended, *numbers)
     return ended, dupefilter
@@ -120,7 +121,7 @@ def again(crawler: Start, *numbers: int) -> tuple[Crawler, BloomRFPDupeFilter]:
 def said_of_nothing(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """Return the levels and the texts by which a crawl says that it has fetched nothing."""
     records = [(record.levelname, record.getMessage()) for record in caplog.records]
-    return [(level, text) for level, text in records if "nothing was fetched" in text]
+    return [(level, text) for level, text in records if re.search("nothing (was|new was) fetched", text)]
 
 
 @pytest.mark.parametrize(("is_alone", "level"), [(True, "WARNING"), (None, "INFO")])
@@ -135,6 +136,34 @@ def test_nothing_fetched(
     ((said, text),) = said_of_nothing(caplog)
     assert said == level
     assert text.startswith(f"All 3 start requests that went through the filter at {key!r} were known to it")
+
+
+def fetch(crawler: Crawler, request: Request) -> None:
+    """Do what the engine does when a request reaches the downloader."""
+    crawler.signals.send_catch_log(signals.request_reached_downloader, request=request, spider=crawler.spider)
+
+
+PAST_THE_FILTER = {
+    "a start page": Request("https://example.com/", dont_filter=True),
+    "robots.txt, or an image of a pipeline": Request("https://example.com/robots.txt", callback=NO_CALLBACK),
+}
+
+
+@pytest.mark.parametrize("ttl", [None, 3600])
+@pytest.mark.parametrize("what", PAST_THE_FILTER)
+def test_nothing_new_fetched(
+    what: str, ttl: int | None, crawler: Start, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A crawl that fetched only requests which bypass the filter says so, too, and what its TTL has to do with it."""
+    ended, dupefilter = again(crawler, 1, 2, 2, BLOOMFILTER_TTL=ttl)
+    dupefilter.note_workers(is_alone=True)
+    fetch(ended, PAST_THE_FILTER[what])
+    end(ended, caplog)
+    (text,) = [text for text in logged(caplog, logging.WARNING) if "nothing new" in text]
+    assert text.startswith(f"All 3 requests that went through the filter at {key!r} were known to it when this process")
+    assert "only requests with dont_filter=True" in text
+    assert "SCHEDULER_FLUSH_ON_START = True" in text
+    assert ("BLOOMFILTER_TTL = 3600 keeps a request" in text) == (ttl is not None)
 
 
 Meet = Callable[[Crawler, BloomRFPDupeFilter], object]
@@ -152,13 +181,14 @@ def others_were_there(_: Crawler, dupefilter: BloomRFPDupeFilter) -> None:
 
 
 def fetches(crawler: Crawler, _: BloomRFPDupeFilter) -> None:
-    """A request reaches the downloader."""
-    crawler.signals.send_catch_log(signals.request_reached_downloader, request=None, spider=crawler.spider)
+    """A request that an earlier worker has left in the queue reaches the downloader."""
+    fetch(crawler, Request("https://example.com/1"))
 
 
 def has_a_copy(crawler: Crawler, _: BloomRFPDupeFilter) -> None:
-    """A response comes from a cache."""
-    crawler.signals.send_catch_log(signals.response_received, response=None, request=None, spider=crawler.spider)
+    """Its response comes from a cache."""
+    request = Request("https://example.com/1")
+    crawler.signals.send_catch_log(signals.response_received, response=None, request=request, spider=crawler.spider)
 
 
 BUSY: dict[str, Meet] = {

@@ -1,0 +1,16 @@
+"""The spider of the tests with a start request as Scrapy's own `start` makes it: the filter does not see it."""
+
+from collections.abc import AsyncIterator
+
+from scrapy import Request
+
+from devtools.spiders.links import LinksSpider
+
+
+class UnfilteredSpider(LinksSpider):
+    """Begins with a page that each start fetches."""
+
+    async def start(self) -> AsyncIterator[Request]:
+        """Begin with one page, past the filter."""
+        async for request in super().start():
+            yield request.replace(dont_filter=True)
