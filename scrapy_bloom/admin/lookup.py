@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.storage import layout
-from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.bits import LookUpBits
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Place:
 def look_up(stored: StoredFilter, item: bytes) -> Steps[list[Place]]:
     """Return the places of an item, oldest layer first."""
     located = [layer.locate(item) for layer in stored.layers]
-    checks = [CheckBits(key, positions, mark=False) for key, positions in located]
+    checks = [LookUpBits(key, positions) for key, positions in located]
     replies = (yield checks) if checks else []
     places = []
     for layer, check, (header, are_set) in zip(stored.layers, checks, replies, strict=True):

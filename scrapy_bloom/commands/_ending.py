@@ -75,6 +75,8 @@ def _meaning(error: BaseException) -> tuple[ExitCode, str]:
     match error:
         case KeyboardInterrupt():
             code, text = ExitCode.INTERRUPTED, str(error) or "stopped"
+        case UnavailableError(cause=cause, __context__=redis.RedisError() as error) if is_from_replica(error):
+            text = f"Redis refused a command: {cause}; {_REPLICA}"
         case UnavailableError(cause=cause):
             code, text = ExitCode.AWAY, _away(cause)
         case OSError(strerror=str(reason)):

@@ -14,7 +14,7 @@ from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.layers import LayerStack, ShardState
 from scrapy_bloom.filter.outcomes import Outcome, resolve
 from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.bits import CheckBits, LookUpBits
 
 # What one round trip carries at most: more of it keeps others waiting, and may take longer than a timeout allows.
 _CHUNK_BYTES = 1024 * 1024
@@ -106,7 +106,7 @@ def _remove_read(admission: Admission, batch: PendingBatch, layers: Sequence[Lay
     """Read the layers that additions do not go to, and return the keys of shards that were lost."""
     if len(layers) <= 1:
         return set()
-    reading = yield from _read(admission.stack, layers, batch.pending)
+    reading = yield from _read(admission.stack, _checks(layers, batch.pending, mark=False), batch.pending)
     batch.remove_present(reading.present)
     return reading.lost
 
@@ -194,7 +194,8 @@ def _contains_chunk(admission: Admission, items: Sequence[bytes]) -> Steps[set[b
         if not stack.layers:
             break
         newest = stack.newest
-        present, lost, is_sealed = yield from _read(stack, stack.layers, items)
+        looks = [LookUpBits(*layer.locate(item)) for layer in stack.layers for item in items]
+        present, lost, is_sealed = yield from _read(stack, looks, items)
         if lost:
             yield from admission.recover(lost)
         elif not is_sealed or len(present) == len(items):
@@ -207,9 +208,8 @@ def _contains_chunk(admission: Admission, items: Sequence[bytes]) -> Steps[set[b
     return present
 
 
-def _read(stack: LayerStack, layers: Sequence[Layer], items: Sequence[bytes]) -> Steps[_Reading]:
-    """Check items against some layers, without marking any."""
-    checks = _checks(layers, items, mark=False)
+def _read(stack: LayerStack, checks: Sequence[CheckBits | LookUpBits], items: Sequence[bytes]) -> Steps[_Reading]:
+    """Check items against some layers, one layer after another, without marking any."""
     results = yield checks
     present: set[bytes] = set()
     lost: set[str] = set()

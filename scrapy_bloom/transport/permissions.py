@@ -5,6 +5,7 @@ from collections.abc import Sequence
 # On the filter's keys: the hash, and those that begin with its name and a colon.
 FILTER_COMMANDS = (
     "BITFIELD",
+    "BITFIELD_RO",
     "BITCOUNT",
     "EVAL",
     "EXISTS",

@@ -25,6 +25,7 @@ operations = st.one_of(
     st.builds(shards.InspectShard, names),
     st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS])),
     st.builds(bits.CheckBits, names, positions, st.booleans()),
+    st.builds(bits.LookUpBits, names, positions),
     st.builds(shards.SealShard, names),
     st.builds(pieces.ReadPiece, names, st.sampled_from([0, 8, 40]), st.sampled_from([7, SIZE - 1, SIZE + 9])),
     st.builds(

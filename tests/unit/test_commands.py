@@ -4,7 +4,7 @@ import hiredis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.storage.bits import CheckBits
+from scrapy_bloom.storage.bits import CheckBits, LookUpBits
 from scrapy_bloom.storage.layout import HEADER_BYTES
 from scrapy_bloom.transport.commands import Command
 
@@ -15,8 +15,9 @@ positions = st.lists(st.integers(0, 9) | st.integers(0, 2**32 - 1), max_size=8)
 @given(key=st.text(max_size=12), positions=positions, mark=st.booleans())
 def test_a_check_is_packed_as_hiredis_packs_it(key: str, positions: list[int], mark: bool) -> None:
     """The bytes that are written out by hand are those of the arguments."""
-    command = CheckBits(key, positions, mark).command()
-    assert command.pack() == hiredis.pack_command(tuple(command.arguments))  # type: ignore[arg-type]
+    for operation in (CheckBits(key, positions, mark), LookUpBits(key, positions)):
+        command = operation.command()
+        assert command.pack() == hiredis.pack_command(tuple(command.arguments))  # type: ignore[arg-type]
 
 
 @given(positions=st.lists(st.integers(0, 2**28), min_size=1, max_size=4), mark=st.booleans())
@@ -27,6 +28,8 @@ def test_a_check_goes_to_the_bits_behind_the_header(positions: list[int], mark: 
     offsets = [8 * HEADER_BYTES + position for position in positions]
     expected = [["SET", "u1", offset, 1] if mark else ["GET", "u1", offset] for offset in offsets]
     assert parts[3:] == [part for arguments in expected for part in arguments]
+    if not mark:
+        assert LookUpBits("k", positions).command().arguments == ["BITFIELD_RO", key, *parts]
 
 
 def test_a_command_is_its_arguments() -> None:

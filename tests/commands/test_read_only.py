@@ -1,0 +1,88 @@
+"""Looks at a filter on a server that takes no writes: a replica, and a server that is full."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from devtools.waiting import until
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.errors import RefusedError, UnavailableError
+from tests.support import command
+from tests.support.servers import KINDS, Server, running
+
+KEY = "pages"
+KNOWN = [f"https://example.com/{number}" for number in range(3000)]
+# It has more than one layer.
+OPTIONS: dict[str, Any] = {"capacity": 100, "error_rate": 1e-9, "retry_timeout": 0.0}
+
+
+@contextlib.contextmanager
+def replica_of(server: Server, kind: str) -> Iterator[Server]:
+    with running(kind, "--replicaof", "127.0.0.1", str(server.port)) as replica, replica.client() as client:
+        until(lambda: client.info("replication")["master_link_status"] == "up")
+        yield replica
+
+
+@contextlib.contextmanager
+def filled(server: Server, _: str) -> Iterator[Server]:
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        yield server
+
+
+STATES = {"replica": replica_of, "full": filled}
+
+
+@pytest.fixture(params=[(state, kind) for state in STATES for kind in KINDS], ids="-".join)
+def read_only(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with a filter that takes no writes."""
+    state, kind = request.param
+    with running(kind, "--repl-diskless-sync-delay", "0") as server, server.client() as client:
+        BloomFilter(client, KEY, **OPTIONS).add_many(KNOWN)
+        with STATES[state](server, kind) as where:
+            yield where
+
+
+def test_contains(read_only: Server) -> None:
+    """An item of the filter is found, and nothing else; an addition is refused as before."""
+    with read_only.client() as client:
+        bloom = BloomFilter(client, KEY, cache_size=0, **OPTIONS)
+        assert all(bloom.contains_many(KNOWN))
+        assert "https://example.com/new" not in bloom
+        with pytest.raises((UnavailableError, RefusedError)):
+            bloom.add("https://example.com/new")
+
+
+def test_check(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """`scrapy bloom check` answers, though what has to be looked into is why nothing can be written."""
+    place = ("--key", KEY, "--redis-url", read_only.url)
+    assert command.call("check", *place, KNOWN[0], KNOWN[-1]) == 0
+    assert command.call("check", *place, "https://example.com/new") == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_is_not_away(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An action that has to write says of a replica that it is one, and not that the server is away."""
+    with running(kind, "--repl-diskless-sync-delay", "0") as server, server.client() as client:
+        BloomFilter(client, KEY, **OPTIONS).add_many(KNOWN)
+        with replica_of(server, kind) as replica:
+            assert command.call("clear", "--key", KEY, "--redis-url", replica.url, "--yes") == 2
+            said = capsys.readouterr().err
+            assert "it is a replica" in said
+            assert "away" not in said
+        assert client.exists(KEY)
+
+
+def test_reads_of_an_addition_stay_with_the_master(key: str, valkey: Server) -> None:
+    """A cluster's client that reads from replicas may not do so for an addition: a replica may be late."""
+    with valkey.client() as client:
+        bloom = BloomFilter(client, key, **OPTIONS)
+        bloom.add_many(KNOWN)
+        client.config_resetstat()
+        bloom.add_many(["one", "two"])
+        assert "cmdstat_bitfield_ro" not in client.info("commandstats")
+        assert "three" not in bloom
+        assert client.info("commandstats")["cmdstat_bitfield_ro"]["calls"] == bloom.info().layers > 1
