@@ -65,7 +65,8 @@ class Lru:
         self.known[key] = value
 
 
-class Library(cachetools.LRUCache):  # type: ignore[misc]  # it is not installed where the types are checked
+# Where the types are checked it is not installed, or is one of the versions that have types.
+class Library(cachetools.LRUCache):  # type: ignore[misc, type-arg, unused-ignore]
     """cachetools' LRUCache."""
 
     def put(self, key: str, value: bool) -> None:
