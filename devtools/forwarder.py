@@ -48,6 +48,7 @@ class Forwarder(ThreadingTCPServer):
         self.server_activate()
         self.upstream = upstream
         self.link = Link()
+        self.delayed = self.lost = 0  # messages to the server that came later, and replies that were swallowed
         self.address = Address(int(self.socket.getsockname()[1]))
         self._gate = threading.Lock()
         self._lock = threading.Lock()
@@ -75,7 +76,10 @@ class Forwarder(ThreadingTCPServer):
 
     def send(self, server: socket.socket, data: bytes) -> None:
         """Pass on what a client sent, as slowly as the link is."""
-        time.sleep(self.link.delay)
+        if delay := self.link.delay:
+            time.sleep(delay)
+            with self._lock:
+                self.delayed += 1
         for piece in self._pieces(data):
             with self._gate:
                 server.sendall(piece)
@@ -90,6 +94,7 @@ class Forwarder(ThreadingTCPServer):
         with self._lock:
             is_lost = self.link.lost_replies > 0
             self.link.lost_replies -= is_lost
+            self.lost += is_lost
         return is_lost
 
     @contextlib.contextmanager

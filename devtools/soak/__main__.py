@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     numbers = itertools.takewhile(lambda number: last is None or number < last, itertools.count(options.first))
     with serving() as servers:
         for number in itertools.takewhile(lambda _: time.monotonic() < end, numbers):
-            _crawl(plan.draw(options.seed, number, options.faults, options.concurrency), servers, report)
+            planned = plan.draw(options.seed, number, options.faults, options.concurrency, options.persist)
+            _crawl(planned, servers, report)
     print(f"\n{'seed':<24}{options.seed}\n{report}")
     return 0 if report.is_well else 1
 
@@ -56,7 +57,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--faults", type=Kind, nargs="+", choices=list(Kind), default=list(Kind), help="kinds of faults (all)"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument("--persist", action=argparse.BooleanOptionalAction, help="SCHEDULER_PERSIST (drawn)")
+    options = parser.parse_args(arguments)
+    if options.persist is False and set(options.faults) == {Kind.SIGTERM}:
+        parser.error("--no-persist: a worker that gets a SIGTERM deletes the queue; name another kind of fault")
+    return options
 
 
 if __name__ == "__main__":

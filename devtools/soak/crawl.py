@@ -1,16 +1,17 @@
 """One crawl of a plan: starts workers, lets the faults happen when their pages are asked for, and looks at the end."""
 
+import os
 import signal
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-from devtools.crawl_process import CrawlProcess, Job
+from devtools.crawl_process import Crawl, CrawlProcess, Job
 from devtools.site import Site, serving
 from devtools.soak.plan import LAST, SIGNALS, Fault, Kind, Plan, site
 from devtools.soak.report import Outcome
-from devtools.soak.servers import Servers, befall
+from devtools.soak.servers import Servers
 from devtools.spiders import links
 from devtools.waiting import until
 
@@ -42,6 +43,7 @@ class SoakCrawl:
     def run(self) -> Outcome:
         """Crawl to the end, and return what was seen."""
         begin = time.monotonic()
+        self._servers.happened.clear()
         with serving(site(self._plan.pages)) as self._site:
             self._site.before = self._asked_for
             try:
@@ -97,25 +99,25 @@ class SoakCrawl:
         self._never.wait(self._plan.delay)
 
     def _happen(self, fault: Fault) -> None:
-        if fault.kind not in SIGNALS:
-            befall(self._servers, fault)
-        elif not self._hit(fault):
-            return
-        self._outcome.happened[fault.kind] += 1
+        if fault.kind in SIGNALS:
+            self._hit(fault)
+        else:
+            self._servers.befall(fault)
 
-    def _hit(self, fault: Fault) -> bool:
-        """Send a worker a signal; where it ends by that, another one begins. False: there is none to hit."""
+    def _hit(self, fault: Fault) -> None:
+        """Send a worker a signal, if there is any; where it ends by that, another one begins."""
         targets = [worker for worker in self._workers if worker.process.poll() is None]
         targets = [worker for worker in targets if worker.name not in self._leaving]
         if not targets:
-            return False
+            return
         victim = targets[int(fault.size * len(targets))]
         if fault.kind is Kind.SIGSTOP:
             victim.process.send_signal(signal.SIGSTOP)
+            self._outcome.happened[Kind.SIGSTOP] += _is_stopped(victim)
             waking = threading.Timer(LEASE * (1.5 + fault.size), victim.process.send_signal, (signal.SIGCONT,))
             waking.start()
             self._wakings.append(waking)
-            return True
+            return
         self._start()
         self._leaving.add(victim.name)
         if fault.kind is Kind.SIGKILL:
@@ -123,7 +125,6 @@ class SoakCrawl:
             victim.kill()
         else:
             victim.process.send_signal(signal.SIGTERM)
-        return True
 
     def _all_have_begun(self) -> bool:
         return all("Spider opened" in worker.log or worker.process.poll() is not None for worker in self._workers)
@@ -143,7 +144,7 @@ class SoakCrawl:
         self._servers.settle()
         with self._servers.master.client() as client:
             is_left = bool(client.zcard(f"{self._key}:queue")) or any(self._directory.glob("*.jsonl"))
-        if self._plan.persist and is_left and not self._outcome.hung and self._outcome.happened[Kind.SIGTERM]:
+        if self._plan.persist and is_left and not self._outcome.hung and self._leaving - self._killed:
             self._start()
             self._wait(end)
 
@@ -160,12 +161,14 @@ class SoakCrawl:
             ended = worker.wait()
             fetched.update(url.removeprefix(crawled.url) or "/" for url in ended.fetched)
             reason = ended.stats.get("finish_reason")
+            self._outcome.happened.update(self._ended_by(worker.name, ended))
             if worker.name in self._killed or worker.name in self._outcome.hung:
                 continue
             if worker.name in self._leaving and reason is None and ended.exit_code in {0, -signal.SIGTERM}:
                 continue  # it was asked to stop before Scrapy listened to that, or while it was starting
             if ended.exit_code != 0 or reason not in {"finished", "shutdown"}:
                 self._outcome.failed.append(f"{worker.name} ({ended.exit_code}, {reason})")
+        self._outcome.happened += self._servers.happened
         self._outcome.missed = set(crawled.links) - set(fetched)
         self._outcome.twice = fetched.total() - len(fetched)
         with self._servers.master.client() as client:
@@ -173,3 +176,19 @@ class SoakCrawl:
             if keys:
                 client.unlink(*keys)
         self._outcome.left = {key for key in keys if not self._plan.persist or f"{self._key}:queue" in key}
+
+    def _ended_by(self, name: str, ended: Crawl) -> list[Kind]:
+        """Return the signal by which a worker ended, if it was sent one."""
+        if name in self._killed:
+            return [Kind.SIGKILL] if ended.exit_code == -signal.SIGKILL else []
+        has_stopped = name in self._leaving and ended.stats.get("finish_reason") != "finished"
+        return [Kind.SIGTERM] if has_stopped else []
+
+
+def _is_stopped(worker: CrawlProcess) -> bool:
+    """Wait until a process that was sent a SIGSTOP has stopped; False where it has ended."""
+    try:
+        seen = os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return seen is not None and seen.si_code == os.CLD_STOPPED

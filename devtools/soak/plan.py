@@ -71,11 +71,14 @@ class Plan:
         return f"crawl {self.number}: {size}{persist}: {faults}"
 
 
-def draw(seed: int, number: int, kinds: Sequence[Kind], concurrency: int | None = None) -> Plan:
-    """Draw the crawl of a number; the same seed and kinds give the same."""
+def draw(
+    seed: int, number: int, kinds: Sequence[Kind], concurrency: int | None = None, persist: bool | None = None
+) -> Plan:
+    """Draw the crawl of a number; the same seed and kinds give the same. Without `persist` half of them persist."""
     source = random.Random(f"{seed} {number}")
     pages = source.randint(*PAGES)
-    persist = source.random() < 1 / 2
+    drawn = source.random() < 1 / 2
+    persist = drawn if persist is None else persist
     possible = [kind for kind in kinds if persist or kind is not Kind.SIGTERM] or list(kinds)
     moments = sorted(
         source.randint(int(FIRST * pages), int(LAST * pages)) for _ in range(source.randint(1, MOST_FAULTS))

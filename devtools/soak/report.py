@@ -14,7 +14,8 @@ _SHOWN = 5
 class Outcome:
     """The end of a crawl: the pages nobody got, how often pages were got again, and what else was not as it should be.
 
-    `hung` names the workers that did not end, `failed` those that ended by an error, `left` the keys that are left.
+    `happened` counts the faults that were seen. `hung` names the workers that did not end, `failed` those that ended by
+    an error, `left` the keys that are left.
     """
 
     plan: Plan
@@ -28,13 +29,19 @@ class Outcome:
 
     @property
     def is_well(self) -> bool:
-        """Return whether everything was fetched and ended, and nothing is left."""
-        return not (self.missed or self.hung or self.failed or self.left)
+        """Return whether everything was fetched and ended, nothing is left, and every planned fault happened."""
+        return not any(self.complaints)
+
+    @property
+    def absent(self) -> list[Kind]:
+        """The planned faults that did not happen: a crawl without them proves nothing about them."""
+        planned = Counter(fault.kind for fault in self.plan.faults)
+        return list((planned - self.happened).elements())
 
     @property
     def complaints(self) -> Iterator[str]:
         """Each thing that was not as it should be."""
-        for name in ("missed", "hung", "failed", "left"):
+        for name in ("missed", "hung", "failed", "left", "absent"):
             found: list[str] = sorted(getattr(self, name))
             if found:
                 more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -54,8 +61,8 @@ class Report:
 
     @property
     def is_well(self) -> bool:
-        """Return whether every crawl went well."""
-        return all(outcome.is_well for outcome in self.outcomes)
+        """Return whether there were crawls, and every one went well."""
+        return bool(self.outcomes) and all(outcome.is_well for outcome in self.outcomes)
 
     def __str__(self) -> str:
         happened: Counter[Kind] = sum((outcome.happened for outcome in self.outcomes), Counter())
@@ -67,6 +74,7 @@ class Report:
             "workers hung": sum(len(outcome.hung) for outcome in self.outcomes),
             "workers failed": sum(len(outcome.failed) for outcome in self.outcomes),
             "keys left": sum(len(outcome.left) for outcome in self.outcomes),
+            "faults absent": sum(len(outcome.absent) for outcome in self.outcomes),
             "pages fetched twice": sum(outcome.twice for outcome in self.outcomes),
             "twice for each SIGKILL": self._twice_for_each_kill(),
             "faults": ", ".join(f"{kind} {times}" for kind, times in sorted(happened.items())) or "none",

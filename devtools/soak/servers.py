@@ -2,7 +2,10 @@
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import redis
 
@@ -18,37 +21,78 @@ _OPTIONS = (
 )
 _ENDLESS = "while true do end"
 _IN_STEP_SECONDS = 30.0
+# Seconds within which a fault takes effect: workers send heartbeats all the time, and servers close what they are to.
+_EFFECT_SECONDS = 30.0
+
+Work = Callable[[], object]
+Sign = Callable[[], bool]
+
+
+def _nothing() -> None:
+    """Leave everything as it is."""
 
 
 class Servers:
     """A master and its replica; `link` is the way to whichever is the master.
 
-    What takes some seconds goes on by itself. One such at a time: the next begins when the last has ended.
+    A fault goes on by itself. One at a time: the next begins when the last has ended. `happened` counts the faults that
+    were seen from outside: in the numbers of the server or of the link.
     """
 
     def __init__(self, master: Server, replica: Server, link: Forwarder) -> None:
         self.master = master
         self.replica = replica
         self.link = link
-        self._under_way: list[threading.Thread] = []
+        self.happened: Counter[Kind] = Counter()
+        self._under_way: threading.Timer | None = None
         self._follow()
 
+    def befall(self, fault: Fault) -> None:
+        """Let a fault begin, when the one before has ended."""
+        self.settle()
+        has_happened = _SIGNS[fault.kind](self)
+        seconds, rest = self._begin(fault)
+        self._under_way = threading.Timer(seconds, self._end, (fault.kind, rest, has_happened))
+        self._under_way.start()
+
     def settle(self) -> None:
-        """Wait until all that happened is over."""
-        for thread in self._under_way:
-            thread.join()
-        self._under_way = []
-        self.link.link.delay, self.link.link.rate, self.link.link.lost_replies = 0.0, None, 0
+        """Wait until the last fault is over."""
+        if self._under_way is not None:
+            self._under_way.join()
+            self._under_way = None
 
-    def restart(self, seconds: float) -> None:
-        """Kill the master, and start it again on its data after some seconds."""
-        self.settle()
+    def _begin(self, fault: Fault) -> tuple[float, Work]:
+        """Let a fault begin; return its seconds, and how it ends."""
+        size = fault.size
+        match fault.kind:
+            case Kind.RESTART:
+                return 5 * size**2, self._kill()
+            case Kind.FAILOVER | Kind.FAILOVER_KEPT:
+                self._fail_over(cuts=fault.kind is Kind.FAILOVER)
+                return 0.0, _nothing
+            case Kind.CLIENT_KILL:
+                self._kill_clients()
+                return 0.0, _nothing
+            case Kind.SLOW_LINK:
+                return 1 + 2 * size, self._slow_down(delay=0.1 * size, rate=50_000 + 500_000 * (1 - size))
+            case Kind.LOST_REPLIES:
+                return 0.0, self._lose_replies(1 + int(5 * size))
+            case Kind.BUSY:
+                return 2 * size, self._be_busy()
+            case _:
+                raise ValueError(f"{fault.kind} is nothing that befalls a server")
+
+    def _end(self, kind: Kind, rest: Work, has_happened: Sign) -> None:
+        rest()
+        self.happened[kind] += has_happened()
+
+    def _kill(self) -> Work:
+        """Kill the master, which starts again on its data."""
         self.master.kill()
-        self._later(seconds, self.master.start)
+        return self.master.start
 
-    def fail_over(self, *, cuts: bool) -> None:
+    def _fail_over(self, *, cuts: bool) -> None:
         """Put the replica in the master's place, when it has everything; connections to the old one may be kept."""
-        self.settle()
         with self.link.held():
             until(self._are_in_step, _IN_STEP_SECONDS)
             self.master, self.replica = self.replica, self.master
@@ -59,15 +103,13 @@ class Servers:
         if cuts:
             self.link.cut()
 
-    def kill_clients(self) -> None:
+    def _kill_clients(self) -> None:
         """Have the master close all connections."""
-        self.settle()
         with self.master.client() as client:
             client.client_kill_filter(_type="normal", skipme=True)
 
-    def be_busy(self, seconds: float) -> None:
-        """Run a script that does not end, and kill it after some seconds."""
-        self.settle()
+    def _be_busy(self) -> Work:
+        """Run a script that does not end until it is killed."""
 
         def run() -> None:
             with self.master.client() as client, contextlib.suppress(redis.ResponseError):
@@ -84,27 +126,26 @@ class Servers:
                         client.script_kill()
                     script.join(0.05)
 
-        self._later(seconds, kill)
+        return kill
 
-    def slow_down(self, delay: float, rate: float, seconds: float) -> None:
-        """Let commands come later, and not so many bytes of them a second, for some seconds."""
-        self.settle()
+    def _slow_down(self, delay: float, rate: float) -> Work:
+        """Let commands come later, and not so many bytes of them a second."""
         self.link.link.delay, self.link.link.rate = delay, rate
 
         def speed_up() -> None:
             self.link.link.delay, self.link.link.rate = 0.0, None
 
-        self._later(seconds, speed_up)
+        return speed_up
 
-    def lose_replies(self, number: int) -> None:
+    def _lose_replies(self, number: int) -> Work:
         """Swallow the next replies, each with its connection."""
-        self.settle()
         self.link.link.lost_replies = number
 
-    def _later(self, seconds: float, work: Callable[[], object]) -> None:
-        timer = threading.Timer(seconds, work)
-        timer.start()
-        self._under_way.append(timer)
+        def wait() -> None:
+            _comes_true(lambda: self.link.link.lost_replies == 0)
+            self.link.link.lost_replies = 0
+
+        return wait
 
     def _follow(self) -> None:
         with self.replica.client() as client:
@@ -120,24 +161,67 @@ class Servers:
             return False
 
 
-def befall(servers: Servers, fault: Fault) -> None:
-    """Let a fault happen to the servers, or on the way to them."""
-    size = fault.size
-    match fault.kind:
-        case Kind.RESTART:
-            servers.restart(5 * size**2)
-        case Kind.FAILOVER | Kind.FAILOVER_KEPT:
-            servers.fail_over(cuts=fault.kind is Kind.FAILOVER)
-        case Kind.CLIENT_KILL:
-            servers.kill_clients()
-        case Kind.SLOW_LINK:
-            servers.slow_down(delay=0.1 * size, rate=50_000 + 500_000 * (1 - size), seconds=1 + 2 * size)
-        case Kind.LOST_REPLIES:
-            servers.lose_replies(1 + int(5 * size))
-        case Kind.BUSY:
-            servers.be_busy(2 * size)
-        case _:
-            raise ValueError(f"{fault.kind} is nothing that befalls a server")
+def _comes_true(condition: Callable[[], object]) -> bool:
+    try:
+        until(condition, _EFFECT_SECONDS)
+    except TimeoutError:
+        return False
+    return True
+
+
+# Signs of the faults: made before a fault begins, they say after its end whether it happened.
+
+
+def _changes(found: Callable[[Servers], Any]) -> Callable[[Servers], Sign]:
+    """Return the sign of a fault that changes what is found: a number, or a name that is drawn."""
+
+    def sign(servers: Servers) -> Sign:
+        before = found(servers)
+        return lambda: bool(found(servers) != before)
+
+    return sign
+
+
+def _master_says(section: str, name: str, servers: Servers) -> Any:
+    """Return a value that the server behind the link has of itself."""
+    with servers.link.address.client() as client:
+        return client.info(section).get(name)
+
+
+def _failed_scripts(servers: Servers) -> int:
+    return int((_master_says("commandstats", "cmdstat_eval", servers) or {}).get("failed_calls", 0))
+
+
+def _connections_go(servers: Servers) -> Sign:
+    """Return the sign of a fault that ends the connections which the master has."""
+    server = servers.master
+    before = _connections(server)
+    return lambda: bool(before) and _comes_true(lambda: not before & _connections(server))
+
+
+def _connections(server: Server) -> set[str]:
+    with server.client() as client:
+        return {each["id"] for each in client.client_list(_type="normal")} - {str(client.client_id())}
+
+
+def _both(*signs: Callable[[Servers], Sign]) -> Callable[[Servers], Sign]:
+    def sign(servers: Servers) -> Sign:
+        each = [make(servers) for make in signs]
+        return lambda: all(has_happened() for has_happened in each)
+
+    return sign
+
+
+_promoted = _changes(partial(_master_says, "replication", "master_replid"))
+_SIGNS: dict[Kind, Callable[[Servers], Sign]] = {
+    Kind.RESTART: _changes(partial(_master_says, "server", "run_id")),
+    Kind.FAILOVER: _both(_promoted, _connections_go),
+    Kind.FAILOVER_KEPT: _promoted,
+    Kind.CLIENT_KILL: _connections_go,
+    Kind.SLOW_LINK: _changes(lambda servers: servers.link.delayed),
+    Kind.LOST_REPLIES: _changes(lambda servers: servers.link.lost),
+    Kind.BUSY: _changes(_failed_scripts),
+}
 
 
 @contextlib.contextmanager

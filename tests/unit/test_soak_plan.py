@@ -1,5 +1,8 @@
 """The plans of the soak: the same for the same seed, and such that what they show is a fault of the crawl."""
 
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from devtools.soak import plan
@@ -28,6 +31,14 @@ def test_nobody_is_asked_to_stop_who_would_clear() -> None:
         assert planned.persist or all(fault.kind is not Kind.SIGTERM for fault in planned.faults)
 
 
+@pytest.mark.parametrize("persist", [False, True])
+def test_persistence_is_chosen(persist: bool) -> None:
+    """SCHEDULER_PERSIST may be the same in all crawls; where it is off no worker is asked to stop."""
+    plans = [plan.draw(7, number, KINDS, persist=persist) for number in range(50)]
+    assert {planned.persist for planned in plans} == {persist}
+    assert persist == any(fault.kind is Kind.SIGTERM for planned in plans for fault in planned.faults)
+
+
 @pytest.mark.parametrize("kinds", [list(SIGNALS), [Kind.BUSY]])
 def test_kinds_are_chosen(kinds: list[Kind]) -> None:
     """Only the kinds that were asked for are drawn."""
@@ -43,14 +54,60 @@ def test_each_page_is_found_in_one_place() -> None:
         assert sum(path in links[before] for before in paths[:number]) == 1
 
 
-def test_report() -> None:
-    """A crawl that missed a page is told of, and so is what a kill costs where nothing else happened."""
-    planned = Plan(0, 2, 10, 1, persist=False, faults=(Fault(Kind.SIGKILL, 3, 0.5),))
+PLANNED = Plan(0, 2, 10, 1, persist=False, faults=(Fault(Kind.SIGKILL, 3, 0.5),))
+
+
+def outcome(**seen: Any) -> Outcome:
+    """The outcome of a crawl in which the planned fault happened."""
+    return Outcome(PLANNED, Counter({Kind.SIGKILL: 1}), **seen)
+
+
+def report_of(*outcomes: Outcome) -> Report:
+    """The report of these crawls."""
     report = Report()
-    report.outcomes.append(well := Outcome(planned, twice=3))
-    well.happened[Kind.SIGKILL] = 2
-    assert report.is_well
-    assert "1.5, 2 times" in str(report)
-    report.outcomes.append(Outcome(planned, missed={"/page/1"}))
+    report.outcomes += outcomes
+    return report
+
+
+def test_report_of_no_crawl() -> None:
+    """No crawl is no proof."""
+    report = report_of()
     assert not report.is_well
-    assert "missed 1: /page/1" in str(report.outcomes[1])
+    assert "crawls                  0\n" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("seen", "complaint", "row"),
+    [
+        (outcome(missed={"/page/1", "/page/2"}), "missed 2: /page/1, /page/2", "pages missed            2"),
+        (outcome(hung=["worker-1"]), "hung 1: worker-1", "workers hung            1"),
+        (outcome(failed=["worker-0 (1, None)"]), "failed 1: worker-0 (1, None)", "workers failed          1"),
+        (outcome(left={"soak-0:filter"}), "left 1: soak-0:filter", "keys left               1"),
+        (Outcome(PLANNED), "absent 1: SIGKILL", "faults absent           1"),
+    ],
+)
+def test_complaints(seen: Outcome, complaint: str, row: str) -> None:
+    """Each thing that is not as it should be fails its crawl and the report, which both name it."""
+    assert not seen.is_well
+    assert list(seen.complaints) == [complaint]
+    assert f"{PLANNED}: {complaint}, " in str(seen)
+    report = report_of(outcome(), seen)
+    assert not report.is_well
+    assert f"{row}\n" in str(report)
+    assert "crawls not well         1\n" in str(report)
+
+
+def test_more_faults_than_planned() -> None:
+    """A fault that happens more often than planned is no complaint."""
+    assert Outcome(PLANNED, Counter({Kind.SIGKILL: 2, Kind.BUSY: 1})).is_well
+
+
+def test_cost_of_a_kill() -> None:
+    """The mean is taken over the kills of the crawls with no other faults."""
+    twice = Outcome(PLANNED, Counter({Kind.SIGKILL: 2}), twice=2)
+    other = Outcome(PLANNED, Counter({Kind.SIGKILL: 1, Kind.BUSY: 1}), twice=100)
+    report = report_of(twice, outcome(twice=4), other)
+    assert report.is_well
+    assert "2.0, 3 times in crawls with no other faults" in str(report)
+    assert "pages fetched twice     106\n" in str(report)
+    assert "twice for each SIGKILL  -\n" in str(report_of(other))

@@ -1,0 +1,91 @@
+"""The faults of the soak are counted where they were seen to happen, and only there."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from devtools.crawl_process import CrawlProcess
+from devtools.servers import Address
+from devtools.soak import __main__ as soak
+from devtools.soak import crawl, servers
+from devtools.soak.plan import SIGNALS, Fault, Kind
+from devtools.soak.servers import Servers, serving
+from devtools.waiting import until
+
+OF_SERVERS = [kind for kind in Kind if kind not in SIGNALS]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Servers]:
+    """Two servers and a client of them that writes all the time, as a worker does."""
+    is_over = threading.Event()
+
+    def write(address: Address) -> None:
+        with address.client(retry=Retry(NoBackoff(), 0)) as client:
+            while not is_over.wait(0.01):
+                try:
+                    client.incr("writes")
+                except redis.RedisError:  # away, or a replica by now
+                    client.connection_pool.disconnect()
+
+    with serving() as both:
+        writing = threading.Thread(target=write, args=(both.link.address,))
+        writing.start()
+        yield both
+        is_over.set()
+        writing.join()
+
+
+@pytest.mark.parametrize("kind", OF_SERVERS)
+def test_fault_happens(kind: Kind, pair: Servers) -> None:
+    """Each fault has its effect on the server or on the link, twice in a row too."""
+    pair.happened.clear()
+    for page in (1, 2):
+        until(lambda: servers._connections(pair.master))
+        pair.befall(Fault(kind, page, 0.2))
+        pair.settle()
+    assert pair.happened == {kind: 2}
+
+
+@pytest.mark.parametrize("kind", OF_SERVERS)
+def test_fault_without_effect(kind: Kind, pair: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that does nothing is not counted."""
+    monkeypatch.setattr(servers, "_EFFECT_SECONDS", 0.1)
+    monkeypatch.setattr(pair, "_begin", lambda _: (0.0, lambda: None))
+    pair.happened.clear()
+    pair.befall(Fault(kind, 1, 0.2))
+    pair.settle()
+    assert not pair.happened.total()
+
+
+def test_stopped_process() -> None:
+    """A process has stopped when the system says so, and not where it has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        worker = cast("CrawlProcess", type("Worker", (), {"process": process}))
+        process.send_signal(signal.SIGSTOP)
+        assert crawl._is_stopped(worker)
+        process.kill()
+        assert not crawl._is_stopped(worker)
+        process.wait()
+        assert not crawl._is_stopped(worker)
+
+
+def test_no_crawl_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """A soak whose time is over before it begins has shown nothing."""
+    assert soak.main(["--seconds", "0"]) == 1
+    assert "crawls                  0\n" in capsys.readouterr().out
+
+
+def test_no_persist_with_sigterm_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where only SIGTERM may happen, workers cannot be without SCHEDULER_PERSIST."""
+    with pytest.raises(SystemExit):
+        soak.main(["--no-persist", "--faults", "SIGTERM"])
+    assert "--no-persist: " in capsys.readouterr().err
