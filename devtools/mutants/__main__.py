@@ -77,6 +77,8 @@ def copied() -> Iterator[Path]:
             if (ROOT / name).is_file():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, copy / name)
+        # The tests of this driver copy the copy.
+        subprocess.run(["git", "init", "--quiet", copy], check=True)
         yield copy
 
 
@@ -125,11 +127,11 @@ def outcome(mutant: Mutant) -> Outcome:
     return found.get(code, Outcome.BROKEN)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Try the mutants that are named, or all; 1 where one was not killed."""
     parser = argparse.ArgumentParser(prog="python -m devtools.mutants", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all if none is named")
-    names = parser.parse_args().names
+    names = parser.parse_args(arguments).names
     mutants = read()
     if unknown := set(names) - {mutant.name for mutant in mutants}:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")

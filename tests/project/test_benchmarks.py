@@ -4,14 +4,16 @@ import itertools
 
 import pytest
 
-from benchmarks.harness import report, results, targets
+from benchmarks.harness import fill_by_processes, report, results, targets
 from benchmarks.harness.confidence import wilson
 from benchmarks.harness.fill_by_processes import shares
 from benchmarks.harness.interleaved import interleave, ratio, rotated
+from benchmarks.harness.options import Asked
 from benchmarks.harness.outcome import Outcome
 from benchmarks.subjects.distances import Run, multiples
 from benchmarks.subjects.fillings import EQUAL, IDLE, STAGGERED, UNEVEN, Filling, turns
 from benchmarks.subjects.whole_crawl import OUR_SCHEDULER, OURS, SCRAPY, STOCK
+from benchmarks.suites import promise
 
 
 def test_ratio_is_that_of_the_first_to_the_second() -> None:
@@ -90,6 +92,32 @@ def test_a_promise_is_broken_by_answers_or_by_bits(wrong: int, by_bits: float, i
     assert outcome.ratio == pytest.approx(wrong / 10)
     assert outcome.interval[0] <= outcome.ratio <= outcome.interval[1]
     assert outcome.is_kept == is_kept
+
+
+@pytest.mark.parametrize(
+    ("broken", "verdict"),
+    [
+        ([], "0.000: met."),
+        ([promise.ON_A_SERVER[-1]], "1.000: MISSED."),
+        ([promise.IN_PROCESSES[0]], "1.000: MISSED."),
+        ([promise.IN_MEMORY[0], promise.IN_MEMORY[-1]], "2.000: MISSED."),
+    ],
+)
+def test_each_broken_promise_counts(
+    broken: list[Filling], verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The target of the promise is missed by any filling that broke it, over a server, in processes, or in memory."""
+
+    def measure(filling: Filling, *_: object) -> Outcome:
+        bits = filling.error_rate * (2 if filling in broken else 0.5)
+        return Outcome(filling.error_rate, 0, 10_000, 1, 1.0, 1.0, bits)
+
+    monkeypatch.setattr(promise, "spread", lambda _, tasks: [measure(task.filling) for task in tasks])
+    monkeypatch.setattr(fill_by_processes, "measure", measure)
+    promise.run(Asked())
+    printed = capsys.readouterr().out
+    assert f"Target: fillings that broke the promise, at most 0. Measured {verdict}" in printed
+    assert printed.count(" BROKEN |") == len(broken)
 
 
 @pytest.mark.parametrize("way", [STAGGERED, IDLE, UNEVEN, EQUAL])

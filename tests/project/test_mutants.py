@@ -1,0 +1,89 @@
+"""The driver of the mutants judges rightly, and its tables fit the code."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from devtools.mutants import __main__ as driver
+from devtools.mutants.__main__ import ROOT, Mutant, Outcome
+
+MUTANTS = driver.read()
+FILE, LINE = "scrapy_bloom/_text.py", '        return f"{number} bytes"\n'
+TESTS = ("tests/unit/test_text.py",)
+
+
+def mutant(new: str, *, old: str = LINE, tests: Sequence[str] = TESTS) -> Mutant:
+    """A mistake in a small file."""
+    return Mutant("it", FILE, old, new, tuple(tests), "It hurts.")
+
+
+WRONG = mutant('        return f"{number} bits"\n')
+HARMLESS = mutant(f"        # The same.\n{LINE}")
+BROKEN = mutant("        return (\n")
+ENDLESS = mutant("        while True: pass\n")
+
+
+@pytest.mark.parametrize("each", MUTANTS, ids=lambda each: each.name)
+def test_none_is_stale(each: Mutant) -> None:
+    """The text that a mutant replaces stands once in its file, its tests are there, and the new text is another."""
+    assert not each.is_stale, f"{each.name}: write it anew for {each.file}"
+    assert each.new != each.old
+    assert each.tests
+    for test in each.tests:
+        path, *names = test.partition("[")[0].split("::")
+        assert (ROOT / path).exists(), test
+        for name in names:
+            assert f"def {name}(" in (ROOT / path).read_text(), test
+
+
+def test_names_are_unique() -> None:
+    """A mutant is tried by its name."""
+    assert max(Counter(each.name for each in MUTANTS).values()) == 1
+
+
+@pytest.mark.parametrize("tried", [mutant("", old="no such text"), mutant("", old="number")], ids=["nowhere", "many"])
+def test_stale(tried: Mutant) -> None:
+    """A text that is not there, or more than once, is no place for a mistake."""
+    assert tried.is_stale
+
+
+@pytest.mark.parametrize(
+    ("tried", "outcome"), [(WRONG, Outcome.KILLED), (HARMLESS, Outcome.SURVIVED), (BROKEN, Outcome.BROKEN)]
+)
+def test_outcome(tried: Mutant, outcome: Outcome) -> None:
+    """A mistake that a test notices is killed, a comment survives, and a syntax error is broken."""
+    assert not tried.is_stale
+    assert driver.outcome(tried) is outcome
+
+
+def test_outcome_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that do not end are ended."""
+    monkeypatch.setattr(driver, "LIMIT", 2)
+    assert driver.outcome(ENDLESS) is Outcome.HUNG
+
+
+@pytest.mark.parametrize(
+    ("tried", "code", "said"),
+    [
+        (WRONG, 0, "killed        it\n"),
+        (HARMLESS, 1, "SURVIVED      it: It hurts.\n"),
+        (mutant("", old="no such text"), 1, "STALE         it: It hurts.\n"),
+        (mutant("", tests=["tests/unit/test_nothing.py"]), 1, "RED           it: It hurts.\n"),
+    ],
+)
+def test_exit_code(
+    tried: Mutant, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a run in which every mutant was killed ends with 0."""
+    monkeypatch.setattr(driver, "read", lambda: [tried])
+    assert driver.main([]) == code
+    assert capsys.readouterr().out == said
+
+
+def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mutant that does not exist is not killed."""
+    with pytest.raises(SystemExit) as ended:
+        driver.main(["nothing"])
+    assert ended.value.code == 2
+    assert "no such mutant: nothing" in capsys.readouterr().err
