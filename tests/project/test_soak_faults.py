@@ -85,7 +85,7 @@ def test_no_crawl_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_persist_with_sigterm_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where only SIGTERM may happen, workers cannot be without SCHEDULER_PERSIST."""
+    """SIGTERM alone is refused without SCHEDULER_PERSIST."""
     with pytest.raises(SystemExit):
         soak.main(["--no-persist", "--faults", "SIGTERM"])
     assert "--no-persist: " in capsys.readouterr().err
