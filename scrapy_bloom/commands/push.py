@@ -1,12 +1,13 @@
 """Queue requests that a worker could not deliver, and left in a file `undelivered-….jsonl`.
 
-The next start of the crawl in that directory would do the same. Workers may crawl meanwhile. A request is queued also
-where the filter knows it, perhaps from the worker that left it. The file is deleted when all of it is queued.
+The next start of the crawl in that directory would do the same. Workers may crawl meanwhile. A request that the filter
+knows is a repeat, unless that worker had asked the filter for it and got no reply. The file is deleted when all
+of it is queued.
 """
 
 import argparse
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,7 @@ def _push(target: Target, holder: OpenedFilter, path: Path) -> dict[str, Any]:
     try:
         for entries in Spool(queue, path.parent).load_file(path):
             for entry in entries:
-                # The filter may know it from the worker that left it: the reply was lost.
-                visit.worker.offer(replace(entry, is_unsure=True))
+                visit.worker.offer(entry)
             read += len(entries)
             repeats += visit.deliver()
     finally:

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from scrapy_bloom._engine import EngineWakeup
@@ -87,10 +86,10 @@ class Dispatcher:
                 require_not_stopped(timeout, f"Another worker closes the queue {self._executor.queue!r}")
 
     def restore_spooled(self, timeout: float) -> None:
-        """Queue what an earlier crawl could not deliver. The filter may know it: the reply was lost."""
+        """Queue the undelivered requests of an earlier crawl."""
         for path, entries in self._spool.load():
             for entry in entries:
-                self._worker.offer(replace(entry, is_unsure=True))
+                self._worker.offer(entry)
             while self._worker.has_news:
                 # Others may have taken it for dead meanwhile.
                 self.join(timeout)
@@ -210,7 +209,7 @@ class Dispatcher:
     def _has_news(self) -> bool:
         """Return whether something waits here, after what waited on the disk has come back as far as there is room."""
         if not self._worker.has_news and not self.overflow.is_empty:
-            for entry in self.overflow.next_portion(are_unsure=self._worker.expirations > 0):
+            for entry in self.overflow.next_portion(self._worker.expirations):
                 self._worker.offer(entry)
             for call in self.overflow.take_afterwards():
                 self._worker.ask_for_receipt(call)

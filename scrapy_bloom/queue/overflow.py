@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.spill import SpillFile
@@ -22,6 +21,7 @@ class Overflow:
         self._spool = spool
         self._file: SpillFile | None = None
         self._has_failed = False
+        self._expirations = 0
         # What is to be called when all of it was delivered.
         self.afterwards: list[Callable[[], object]] = []
 
@@ -48,17 +48,23 @@ class Overflow:
             return False
         return True
 
-    def next_portion(self, *, are_unsure: bool) -> list[OutboxEntry]:
-        """Return the next entries, when all that were returned before are delivered; the file goes with the last."""
+    def next_portion(self, expirations: int) -> list[OutboxEntry]:
+        """Return the next entries, when all that were returned before are delivered; the file goes with the last.
+
+        Where the worker has expired since the last call, those that wait are unsure, as those in its memory are.
+        """
         if self._file is None:
             return []
+        if expirations > self._expirations:
+            self._file.doubt()
+        self._expirations = expirations
         self._file.mark_delivered()
         entries = self._file.read(_PORTION)
         if not entries:
             self._file.mark_delivered()
             self._file.close()
             self._file = None
-        return [replace(entry, is_unsure=are_unsure) for entry in entries]
+        return entries
 
     def take_afterwards(self) -> list[Callable[[], object]]:
         """Return what is to be called now, once."""

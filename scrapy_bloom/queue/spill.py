@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ class SpillFile:
         self._end = os.fstat(descriptor).st_size
         self._waiting = 0
         self._is_kept = False
+        self._doubted_to = start
+        self._doubted: set[bytes] = set()
         self._aside: Path | None = None
         self._unreadable = 0
 
@@ -54,20 +57,39 @@ class SpillFile:
         self._waiting += len(lines)
 
     def read(self, count: int) -> list[OutboxEntry]:
-        """Return the next entries, at most `count`, or none: there are no more. Lines that are none are set aside."""
+        """Return the next entries, at most `count`, or none: there are no more. Unreadable lines are set aside.
+
+        An entry is skipped if an unsure one before it had the same fingerprint. Of two unsure entries the filter calls
+        each new: a link that many pages have would be fetched as often.
+        """
         entries: list[OutboxEntry] = []
         unreadable: list[bytes] = []
         self._reader.seek(self._read_to)
         while len(entries) < count and (line := self._reader.readline()):
+            is_doubted = self._read_to < self._doubted_to
             self._read_to += len(line)
+            self._waiting = max(self._waiting - 1, 0)
             try:
-                entries.append(_from_line(line))
+                entry = _from_line(line)
             except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
                 unreadable.append(line.removesuffix(b"\n") + b"\n")
-        self._waiting = max(self._waiting - len(entries), 0)
+            else:
+                entries += self._unless_repeated(replace(entry, is_unsure=entry.is_unsure or is_doubted))
         if unreadable:
             self._set_aside(unreadable)
         return entries
+
+    def doubt(self) -> None:
+        """Note that the entries that wait now are unsure: what the filter says of them counts no longer."""
+        self._doubted_to = self._end
+
+    def _unless_repeated(self, entry: OutboxEntry) -> list[OutboxEntry]:
+        if entry.fingerprint is None:
+            return [entry]
+        is_repeated = entry.fingerprint in self._doubted
+        if entry.is_unsure:
+            self._doubted.add(entry.fingerprint)
+        return [] if is_repeated else [entry]
 
     def mark_delivered(self) -> None:
         """Note that Redis has all that was read so far: whoever claims the file begins behind it."""
@@ -128,6 +150,7 @@ def _as_line(entry: OutboxEntry) -> bytes:
         "request": base64.b64encode(as_bytes(entry.member)).decode(),
         "score": entry.score,
         "fingerprint": None if entry.fingerprint is None else entry.fingerprint.decode("latin-1"),
+        "unsure": entry.is_unsure,
     }
     return json.dumps(line).encode() + b"\n"
 
@@ -139,4 +162,6 @@ def _from_line(line: bytes) -> OutboxEntry:
     if not math.isfinite(score):
         raise ValueError(f"score = {score}")
     member = base64.b64decode(fields["request"], validate=True)
-    return OutboxEntry(member, score, None if text is None else bytes(text, "latin-1"))
+    # A line of an earlier version does not say.
+    is_unsure = fields.get("unsure") is not False
+    return OutboxEntry(member, score, None if text is None else bytes(text, "latin-1"), is_unsure)

@@ -152,7 +152,9 @@ class QueueWorker:
         waiting = [item for item in self.outbox if isinstance(item, OutboxEntry)]
         asked = {entry.member for entry in self.asked}
         others = (entry for entry in self._to_lease_again if entry.member not in asked)
-        return [*self.asked, *self.new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
+        # The filter has the new ones from this worker.
+        new = (replace(entry, is_unsure=True) for entry in self.new)
+        return [*self.asked, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
 
     # What it does next.
 

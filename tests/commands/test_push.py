@@ -37,17 +37,21 @@ def test_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_pat
     assert client.hexists(f"{key}:dupefilter", f"user:{queue}")
 
 
+@pytest.mark.parametrize(("is_unsure", "queued"), [(True, 1), (False, 0)], ids=["from that worker", "from another"])
 def test_push_of_what_the_filter_knows(
-    valkey: Server, key: str, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_unsure: bool, queued: int, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The filter may know it from the worker that left it: it is queued all the same."""
-    path = leave(tmp_path, queue, 1)
+    """The filter may know it from the worker that left it: it is queued all the same. Else it is a repeat."""
+    queue = f"{key}:requests"
+    path = leave(tmp_path, queue, 1, are_unsure=is_unsure)
     with valkey.client() as client:
         dupefilter = BloomRFPDupeFilter(client, f"{key}:dupefilter")
         assert not dupefilter.request_seen(Request("https://example.com/1"))
         assert command.call("push", *place(valkey, key), str(path)) == 0
-        assert "1 requests queued" in capsys.readouterr().out
-        assert client.zcard(queue) == 1
+        said = capsys.readouterr().out
+        assert f"{queued} requests queued" in said
+        assert f"{1 - queued} were there twice" in said
+        assert client.zcard(queue) == queued
 
 
 def test_push_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:

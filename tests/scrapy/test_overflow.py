@@ -1,5 +1,6 @@
 """Requests that a callback yields while Redis is away: beyond some thousands they wait on the disk."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from scrapy import Request
 
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
+from scrapy_bloom.queue.plans import AskFilter
+from scrapy_bloom.queue.spool import Spool
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.servers import Server, running
@@ -145,6 +148,137 @@ def test_kept_for_a_later_start(
     assert files(tmp_path) == []
     assert taken_from(following) == {str(number) for number in range(MANY)}
     following.close("finished")
+
+
+def links_on_the_disk(scheduler: BloomScheduler, server: Server, *links: int) -> None:
+    """Yield pages while Redis is away, and then the same links from each of many pages."""
+    server.kill()
+    enqueue(scheduler, *range(100 * links[0], 100 * links[0] + IN_MEMORY))
+    for page in range(30):
+        for link in links:
+            assert scheduler.enqueue_request(Request(f"https://example.com/{link}", meta={"found on": page}))
+    assert len(scheduler._dispatcher.overflow) == 30 * len(links)
+
+
+def in_order_from(scheduler: BloomScheduler) -> list[int]:
+    """Take all that there is, as often as it is there."""
+    requests = iter(scheduler.next_request, None)
+    return sorted(int(request.url.rpartition("/")[2]) for request in requests)
+
+
+def test_links_of_every_page_after_a_kill(
+    settings: dict[str, object], server: Server, opened: BloomScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that many pages had is fetched once, where the worker that put it aside is killed and another begins."""
+    links_on_the_disk(opened, server, 1, 2, 3)
+    file = opened._dispatcher.overflow._file
+    assert file is not None
+    # As a kill does: the lock goes with the process.
+    file.close()
+    monkeypatch.setattr(opened._dispatcher.overflow, "_file", None)
+    server.start()
+    following = open_one(settings)
+    assert in_order_from(following) == [1, 2, 3]
+    following.close("finished")
+
+
+def test_links_of_every_page_after_an_end(
+    settings: dict[str, object], server: Server, opened: BloomScheduler, tmp_path: Path
+) -> None:
+    """The same where the worker ends in order; what it had asked the filter for is fetched although that knows it."""
+    opened._heartbeats.stop()
+    enqueue(opened, 0)
+    opened._dispatcher._executor.carry_out_next()
+    asked = opened._worker.next_operation()
+    assert isinstance(asked, AskFilter)
+    # The reply of the filter is lost.
+    opened.df.filter.add_many([entry.fingerprint or b"" for entry in asked.entries])
+    opened._worker.lose(asked)
+    links_on_the_disk(opened, server, 1, 2, 3)
+    opened.close("shutdown")
+    server.start()
+    (file,) = files(tmp_path)
+    with server.client() as client:
+        # The next worker is to have the page from the file.
+        client.delete(opened.queue_keys.leases(opened.worker_name))
+    following = open_one(settings)
+    assert not file.exists()
+    assert in_order_from(following) == [0, 1, 2, 3, *range(100, 100 + IN_MEMORY)]
+    following.close("finished")
+
+
+def test_on_the_disk_when_taken_for_dead(settings: dict[str, object], server: Server, opened: BloomScheduler) -> None:
+    """Requests on the disk when others take the worker for dead are fetched once, whatever the filter says of them.
+
+    Of later ones the filter is asked as ever.
+    """
+    other = open_one(settings)
+    other.df.filter.add_many(
+        [other.df.fingerprint_of(Request(f"https://example.com/{number}")) for number in range(1, 5)]
+    )
+    other.close("finished")
+    with server.client() as client:
+        client.hdel(opened.queue_keys.workers, opened.worker_name)
+    fetched = []
+    for links in ((1, 2), (3, 4)):
+        links_on_the_disk(opened, server, *links)
+        server.start()
+        until(lambda: not opened._dispatcher.breaker.is_open)
+        until(lambda: opened.has_pending_requests() and opened._dispatcher.is_idle)
+        fetched.append([number for number in in_order_from(opened) if number < 100])
+    assert opened._worker.expirations == 1
+    assert fetched == [[1, 2], []]
+
+
+def test_portion_that_was_not_delivered(server: Server, opened: BloomScheduler, tmp_path: Path) -> None:
+    """A worker that is killed with a portion of its file in memory leaves that portion in the file."""
+    server.kill()
+    enqueue(opened, *range(MANY))
+    (path,) = files(tmp_path)
+    overflow = opened._dispatcher.overflow
+    assert overflow._file is not None
+    first = overflow.next_portion(opened._worker.expirations)
+    assert len(first) == 7
+    # As a kill does: the lock goes with the process.
+    overflow._file.close()
+    left = [entry for portion in Spool(opened.queue_keys.queue, tmp_path).load_file(path) for entry in portion]
+    assert left[:7] == first
+    assert len(left) == MANY - IN_MEMORY
+
+
+def test_what_is_called_afterwards(server: Server, opened: BloomScheduler) -> None:
+    """Those who asked while requests were on the disk are told once all of them are in Redis, and once only."""
+    told: list[int] = []
+    with server.client() as client:
+        for outage in (1, 2):
+            server.kill()
+            enqueue(opened, *range(MANY * outage, MANY * (outage + 1)))
+            opened.when_queued(lambda: told.append(client.zcard(opened.queue.key)))
+            server.start()
+            until(lambda: not opened._dispatcher.breaker.is_open)
+            assert len(told) == outage - 1
+            opened.deliver()
+            assert len(told) == outage
+    assert told == [MANY, 2 * MANY]
+
+
+def test_file_is_on_the_disk_at_the_end(
+    server: Server, opened: BloomScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut after the end of a worker takes nothing with it: all of the file was synced."""
+    server.kill()
+    enqueue(opened, *range(MANY))
+    sizes: list[int] = []
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    opened.close("shutdown")
+    (file,) = files(tmp_path)
+    assert sizes == [file.stat().st_size]
 
 
 def test_no_room_on_the_disk(

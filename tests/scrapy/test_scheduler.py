@@ -185,9 +185,14 @@ def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
 
 
 def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
-    """The file that a worker would have left which could not deliver these requests, nor knows of their additions."""
+    """The file that a worker would have left which had asked the filter for these requests, and got no reply."""
     parcels = [
-        OutboxEntry(scheduler.queue._encode_request(request), -request.priority, scheduler.df.fingerprint_of(request))
+        OutboxEntry(
+            scheduler.queue._encode_request(request),
+            -request.priority,
+            scheduler.df.fingerprint_of(request),
+            is_unsure=True,
+        )
         for request in requests
     ]
     return Spool(scheduler.queue_key).save(parcels)

@@ -10,13 +10,13 @@ from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.spool import Spool
 
 
-def entry(number: int) -> OutboxEntry:
-    """The entry of a request."""
+def entry(number: int, *, is_unsure: bool = False) -> OutboxEntry:
+    """The entry of a request, for which the filter may have been asked without a reply."""
     request = Request(f"https://example.com/{number}")
     fingerprint = BloomRFPDupeFilter(None, "").request_fingerprint(request)
-    return OutboxEntry(pickle.dumps(request.to_dict()), 0.0, fingerprint.encode())
+    return OutboxEntry(pickle.dumps(request.to_dict()), 0.0, fingerprint.encode(), is_unsure)
 
 
-def leave(directory: Path, queue: str, *numbers: int) -> Path:
+def leave(directory: Path, queue: str, *numbers: int, are_unsure: bool = False) -> Path:
     """The file that a worker would leave with these requests."""
-    return Spool(queue, directory).save([entry(number) for number in numbers])
+    return Spool(queue, directory).save([entry(number, is_unsure=are_unsure) for number in numbers])

@@ -238,6 +238,33 @@ def test_undelivered_after_data_were_lost() -> None:
     assert sorted(entry.member for entry in played.worker.undelivered()) == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.parametrize("is_in_doubt", [False, True], ids=["before the exchange", "its reply is lost"])
+def test_undelivered_after_the_filter_has_answered(is_in_doubt: bool) -> None:
+    """A request that the filter called new and that is not queued yet is undelivered, and the filter may know it."""
+    played = Played()
+    played.offer("a")
+    while not played.worker.new:
+        played.step()
+    if is_in_doubt:
+        exchange = played.worker.next_operation()
+        assert isinstance(exchange, Exchange)
+        played.worker.lose(exchange)
+    played.offer("b")
+    assert [(entry.member, entry.is_unsure) for entry in played.worker.undelivered()] == [(b"a", True), (b"b", False)]
+
+
+def test_undelivered_after_a_question_without_reply() -> None:
+    """A request that the filter was asked for is undelivered, and unsure if the reply was lost."""
+    played = Played()
+    played.offer("a")
+    played.step()
+    question = played.worker.next_operation()
+    assert isinstance(question, AskFilter)
+    assert [entry.is_unsure for entry in played.worker.undelivered()] == [False]
+    played.worker.lose(question)
+    assert [(entry.member, entry.is_unsure) for entry in played.worker.undelivered()] == [(b"a", True)]
+
+
 def test_what_goes_first() -> None:
     """A request that goes before what was taken ahead has that given back; an equal one does not."""
     played = Played()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,20 @@ def test_what_was_written_is_read(spool: Spool, directory: Path) -> None:
     assert files(directory) == []
 
 
+def test_saved_is_on_the_disk(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a file is synced when its path is returned."""
+    sizes: list[int] = []
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = spool.save(entries(b"a", b"b"))
+    assert sizes == [path.stat().st_size]
+
+
 def test_portions(spool: Spool) -> None:
     """A file is read some entries at a time, all of them, in their order."""
     spool.save(entries(*(b"%d" % number for number in range(10))))
@@ -119,6 +134,53 @@ def test_long_names(directory: Path) -> None:
     long = "ü" * 5000
     Spool(long, directory).save(entries(b"a"))
     assert members(Spool(long, directory).load()) == [b"a"]
+
+
+# In doubt: the filter may know it from a question whose reply was lost, and only from that.
+
+
+def unsure(*members: bytes) -> list[OutboxEntry]:
+    """Entries that the filter may know from the worker that wrote them."""
+    return [replace(entry, is_unsure=True) for entry in entries(*members)]
+
+
+def doubts(found: Iterable[tuple[Path, list[OutboxEntry]]]) -> list[tuple[bytes, bool]]:
+    """All that was loaded, and whether it is in doubt."""
+    return [(entry.member, entry.is_unsure) for _, portion in found for entry in portion]
+
+
+def test_doubt_is_kept_by_line(spool: Spool) -> None:
+    """A line is in doubt if its entry was."""
+    spool.save([*entries(b"a"), *unsure(b"b"), *entries(b"c")])
+    assert doubts(spool.load()) == [(b"a", False), (b"b", True), (b"c", False)]
+
+
+@pytest.mark.parametrize("said", ["", ', "unsure": true', ', "unsure": null', ', "unsure": 0', ', "unsure": "no"'])
+def test_line_that_does_not_say(spool: Spool, directory: Path, said: str) -> None:
+    """A line of an earlier version, or one that makes no sense, is in doubt: its request may be fetched twice."""
+    spool.save(entries(b"a"))
+    (path,) = directory.iterdir()
+    mend(path, b', "unsure": false', said.encode())
+    assert doubts(spool.load()) == [(b"a", True)]
+
+
+@pytest.mark.parametrize("portion", [1, 2, 100])
+def test_fingerprint_in_doubt_is_loaded_once(spool: Spool, portion: int) -> None:
+    """The filter would call each of them new: one is enough, and all that follow are repeats of it."""
+    spool.save([*unsure(b"a"), *entries(b"b"), *unsure(b"a", b"c"), *entries(b"a", b"c"), *unsure(b"c")])
+    assert doubts(spool.load(portion)) == [(b"a", True), (b"b", False), (b"c", True)]
+
+
+def test_doubt_behind_a_sure_line(spool: Spool) -> None:
+    """An unsure line counts also behind a sure line of its fingerprint, which the filter may call seen."""
+    spool.save([*entries(b"a"), *unsure(b"a")])
+    assert doubts(spool.load()) == [(b"a", False), (b"a", True)]
+
+
+def test_what_the_filter_is_not_asked_for(spool: Spool) -> None:
+    """Requests without a fingerprint are no repeats of each other."""
+    spool.save([OutboxEntry(member, 0, None, is_unsure=True) for member in (b"a", b"a", b"b")])
+    assert [member for member, _ in doubts(spool.load())] == [b"a", b"a", b"b"]
 
 
 # Delivered once, and lost never.
@@ -234,6 +296,18 @@ def test_a_file_in_use_is_not_loaded(spool: Spool, spill: SpillFile) -> None:
     assert members(spool.load()) == []
     spill.close()
     assert members(spool.load()) == [b"a"]
+
+
+def test_all_that_waits_in_doubt(spill: SpillFile) -> None:
+    """Entries appended until then are in doubt, and each fingerprint comes once; later entries are not."""
+    spill.append(entries(b"a", b"b", b"c", b"b", b"c"))
+    spill.read(1)
+    spill.doubt()
+    spill.append(entries(b"d", b"b", b"d"))
+    assert len(spill) == 7
+    found = [(entry.member, entry.is_unsure) for entry in [*spill.read(2), *spill.read(10)]]
+    assert found == [(b"b", True), (b"c", True), (b"d", False), (b"d", False)]
+    assert len(spill) == 0
 
 
 def test_appended_is_handed_to_the_system(spill: SpillFile) -> None:
