@@ -87,4 +87,4 @@ def _describe(store: Store, occupant: Occupant) -> FilterInfo | None:
     found = occupant.filter
     if found is None or not found.layers:
         return None
-    return carry_out(describe_layers(found.parameters, found.layers), store.execute)
+    return carry_out(describe_layers(found.parameters, found.layers, found.is_made), store.execute)

@@ -33,7 +33,7 @@ def report(key: str) -> Steps[FilterReport | None]:
     stored = yield from read(key)
     if stored is None:
         return None
-    return FilterReport(stored, (yield from describe_layers(stored.parameters, stored.layers)))
+    return FilterReport(stored, (yield from describe_layers(stored.parameters, stored.layers, stored.is_made)))
 
 
 def as_dict(server: str, key: str, found: FilterReport | None, queues: list[QueueState]) -> dict[str, Any]:

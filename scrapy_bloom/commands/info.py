@@ -113,6 +113,8 @@ def _filter(found: FilterReport, first: FilterReport | None) -> str:
         ("memory", f"{as_size(info.memory_bytes)} in {info.layers} layer(s), {info.shards} strings"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
+    if info.lost_shards:
+        rows.append(("LOST", f"{info.lost_shards} of {info.shards} strings are gone: what they knew is fetched again"))
     pace = pace_between(first, found) if first else None
     if pace is not None:
         rows.append(("pace", _pace(pace)))

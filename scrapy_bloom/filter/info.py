@@ -11,6 +11,7 @@ class LayerInfo:
         capacity: items that it may hold.
         error_rate: share of new items taken for seen when it holds them, from 0 to 1.
         shards: strings that it is divided into.
+        lost_shards: those of them that are gone; what they knew is new.
         bits: bits of all shards together (m).
         hashes: bits that an item sets (k).
         memory_bytes: bytes that the server's allocator takes for all shards.
@@ -28,6 +29,7 @@ class LayerInfo:
     capacity: int
     error_rate: float
     shards: int
+    lost_shards: int
     bits: int
     hashes: int
     memory_bytes: int
@@ -46,6 +48,7 @@ class FilterInfo:
         error_rate: share of new items that may be taken for seen over the whole filter, from 0 to 1.
         layers: layers that it has.
         shards: strings of all layers together.
+        lost_shards: those of them that are gone.
         bits: bits of all layers together.
         hashes: bits that an item sets in the newest layer.
         memory_bytes: bytes that the server's allocator takes for all layers.
@@ -66,6 +69,7 @@ class FilterInfo:
     error_rate: float
     layers: int
     shards: int
+    lost_shards: int
     bits: int
     hashes: int
     memory_bytes: int

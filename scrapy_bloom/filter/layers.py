@@ -7,7 +7,7 @@ from enum import Enum
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.credits import Credits
 from scrapy_bloom.filter.layer import Identity, Layer
-from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.parameters import FilterParameters, has_counters
 from scrapy_bloom.storage import layout
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.fields import Snapshot
@@ -104,6 +104,10 @@ class LayerStack:
     def has_counter(self, layer: Layer) -> bool:
         """Return whether a layer has a counter, so that all of its shards were made."""
         return layer.index in self._granted
+
+    def is_made(self, layer: Layer) -> bool:
+        """Return whether all shards of a layer were made, as far as that is stored: format 1 tells nothing."""
+        return self.has_counter(layer) or not has_counters(self.text)
 
     def note_granted(self, layer: Layer, granted: int) -> None:
         """Remember how much room the counter of a layer has given away by now."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scrapy_bloom.filter.layer import Identity, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
-from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.parameters import FilterParameters, has_counters
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.storage import keys
 from scrapy_bloom.storage.fields import Load, Snapshot
@@ -46,6 +46,10 @@ class StoredFilter:
         """The queues for which it is kept."""
         prefix = keys.user_field("")
         return sorted(name.removeprefix(prefix) for name in self.fields if name.startswith(prefix))
+
+    def is_made(self, layer: Layer) -> bool:
+        """Return whether all shards of a layer were made, as far as that is stored: format 1 tells nothing."""
+        return layer.credit_field in self.fields or not has_counters(self.text)
 
 
 def read(key: str) -> Steps[StoredFilter | None]:

@@ -36,6 +36,24 @@ def test_memory_is_that_of_the_strings() -> None:
     assert sum(stored) <= bloom.info().memory_bytes <= sum(stored) + 64 * len(stored)
 
 
+def test_shards_that_are_gone_are_counted() -> None:
+    """Each layer counts its strings that are gone, or are another's; they are there again once something is added."""
+    store = MemoryStore()
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-3), cache_size=0)
+    bloom.add_many([f"item {number}" for number in range(10_000)])
+    first, *_, last = sorted(store.strings)
+    assert bloom.info().lost_shards == 0
+    del store.strings[first]
+    store.strings[last][:] = b"a string of somebody else's"
+    info = bloom.info()
+    assert info.lost_shards == 2
+    assert [layer.lost_shards for layer in info.by_layer] == [1, *[0] * (info.layers - 2), 1]
+    # A string of somebody else's would be in the way of a new one.
+    del store.strings[last]
+    bloom.add_many([f"other {number}" for number in range(100)])
+    assert bloom.info().lost_shards == 0
+
+
 def test_expected_false_positives_are_those_of_items() -> None:
     """Items that come in batches count as those that come one by one: each with the error rate that it meets."""
     parameters: dict[str, Any] = {"capacity": 2000, "error_rate": 0.1, "expansion": 0}
