@@ -9,7 +9,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
-from scrapy.settings import BaseSettings, Settings
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.project import inside_project
 from scrapy_redis import defaults
@@ -20,7 +20,7 @@ from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom.commands._output import note
 from scrapy_bloom.connection import connect
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import ConfigError, WrongTypeError
+from scrapy_bloom.errors import BloomError, ConfigError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import Steps, T, carry_out
@@ -32,6 +32,8 @@ from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
 from scrapy_bloom.transport.retry import retry_until
 
+# What Scrapy and redis-py raise of settings that they cannot use.
+UNREADABLE = (ImportError, NameError, AttributeError, TypeError, ValueError, KeyError)
 _PLACE = "the name of a spider of the project, or --key KEY"
 
 
@@ -50,7 +52,8 @@ class Target:
 
     `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings. The
     settings of the `project` are those before that.
-    `has_spider` says that it is a spider of the project, and not only a place for keys.
+    `has_spider` says that it is a spider of the project, and not only a place for keys. `refusal` is the error by which
+    an add-on refused the settings.
     """
 
     crawler: Crawler
@@ -59,18 +62,32 @@ class Target:
     named_key: str | None = None
     named_queue: str | None = None
     wait: float = 0.0
+    refusal: BloomError | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False) -> "Target":
-        """Return what options mean; with `wait`, a server that goes away is waited for as in a crawl."""
+    def of(
+        cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False, may_be_refused: bool = False
+    ) -> "Target":
+        """Return what options mean; with `wait`, a server that goes away is waited for as in a crawl.
+
+        Raises:
+            BloomError: an add-on refuses the settings, unless they `may_be_refused`.
+        """
         spider = getattr(options, "spider", None)
         if options.redis_url:
             settings = settings.copy()
             settings.set("REDIS_URL", options.redis_url, priority="cmdline")
         has_spider = spider is not None or (options.key is None and inside_project())
-        crawler = _crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
+        crawler = Crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
+        refusal = None
+        try:
+            crawler.addons.load_settings(crawler.settings)
+        except BloomError as error:
+            if not may_be_refused:
+                raise
+            refusal = error
         seconds = BloomSettings.from_settings(crawler.settings).retry_timeout if wait else 0.0
-        return cls(crawler, settings, has_spider, options.key, options.queue, seconds)
+        return cls(crawler, settings, has_spider, options.key, options.queue, seconds, refusal)
 
     @property
     def settings(self) -> BaseSettings:
@@ -128,13 +145,9 @@ class Target:
     @property
     def sharers(self) -> list[str]:
         """The other spiders of the project that have the spider's queue."""
-        queue = queue_of(self.settings, self.spider)
-        # The key of nearly every queue has the spider's name, and no other spider need be loaded.
-        if queue != queue_of(self.settings, f"not {self.spider}"):
-            return []
-        loader = _spiders(self.project)
+        queue, loader = queue_of(self.settings, self.spider), _spiders(self.project)
         others = [name for name in sorted(loader.list()) if name != self.spider]
-        return [name for name in others if _has_queue(_crawler(loader.load(name), self.project), name, queue)]
+        return [name for name in others if self._has_queue(loader.load(name), name, queue)]
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Carry out steps on the server."""
@@ -184,6 +197,21 @@ class Target:
             address = type(self.client).__name__
         return f"{address}, database {where.get('db', 0) or 0}"
 
+    def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
+        """Return whether another spider has this queue, under a scheduler whose workers share one.
+
+        Add-ons are not asked: the scheduler that they set for this spider is that of all which set none.
+        """
+        settings = self.project.copy()
+        kind.update_settings(settings)
+        is_set = settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
+        try:
+            scheduler = load_object((settings if is_set else self.settings)["SCHEDULER"])
+            return issubclass(scheduler, Scheduler) and queue_of(settings, name) == queue
+        except (BloomError, *UNREADABLE):
+            # No crawl of it would start.
+            return False
+
     def _key_of_workers(self) -> str:
         key = FilterKey.for_workers(self.settings, self.spider)
         memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
@@ -222,12 +250,6 @@ def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
     crawler = Crawler(kind, settings)
     crawler.addons.load_settings(crawler.settings)
     return crawler
-
-
-def _has_queue(crawler: Crawler, name: str, queue: str) -> bool:
-    """Return whether a spider has this queue, under a scheduler whose workers share one."""
-    settings = crawler.settings
-    return issubclass(load_object(settings["SCHEDULER"]), Scheduler) and queue_of(settings, name) == queue
 
 
 def _spider_class(name: str | None, settings: Settings) -> type[Spider]:

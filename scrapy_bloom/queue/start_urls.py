@@ -11,7 +11,7 @@ from scrapy_bloom._lua import load_script
 from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.base import Transport, transport_for
 from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.failures import FAULTS, describe
 
@@ -26,6 +26,19 @@ class StartUrl(NamedTuple):
 
     field: str
     data: Any
+
+
+class StartState(NamedTuple):
+    """The start URLs at `key` that are no longer there: leased, `abandoned` by workers that are gone, or dead letters.
+
+    The abandoned ones are among the leased. The dead letters are at `dead_key`.
+    """
+
+    key: str
+    leased: int
+    abandoned: int
+    dead_letters: int
+    dead_key: str
 
 
 class _Lease(NamedTuple):
@@ -123,8 +136,7 @@ class StartUrls:
         The holders are read first and the registered workers after: a worker is registered before it leases. In the
         other order one that comes between would be taken for dead.
         """
-        (fields,) = self._transport.execute([Command("HKEYS", self.keys.leased)])
-        leases = [lease for field in fields if (lease := _Lease.parse(as_text(field))) is not None]
+        leases = _leases(self._transport, self.keys)
         self.others_hold = False
         if not leases:
             return 0
@@ -148,9 +160,7 @@ class StartUrls:
 
     def _registered(self, queues: set[str]) -> dict[str, set[str]]:
         """Return the names of the workers of each queue."""
-        names = sorted(queues)
-        replies = self._transport.execute([Command("HKEYS", QueueKeys(name).workers) for name in names])
-        return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
+        return _registered(self._transport, queues)
 
     def _is_orphan(self, lease: _Lease, registered: set[str]) -> bool:
         """Return whether nobody makes requests of a start URL. Of what it holds this worker does, registered or not."""
@@ -181,6 +191,28 @@ class StartUrls:
             f"redis_key = {self.key!r}: it holds a {as_text(found)}, and start URLs are read from a {self._kind}; use "
             "another key, or set REDIS_START_URLS_AS_SET or REDIS_START_URLS_AS_ZSET by what it holds"
         )
+
+
+def inspect(client: Any, key: str) -> StartState:
+    """Return the state of the start URLs at a key: nothing is changed. The order of the looks is that of `recover`."""
+    keys, transport = StartKeys(key), transport_for(client)
+    leases = _leases(transport, keys)
+    registered = _registered(transport, {lease.queue for lease in leases})
+    abandoned = sum(lease.worker not in registered[lease.queue] for lease in leases)
+    (dead,) = transport.execute([Command("LLEN", keys.dead_letters)])
+    return StartState(key, len(leases), abandoned, int(dead), keys.dead_letters)
+
+
+def _leases(transport: Transport, keys: StartKeys) -> list[_Lease]:
+    (fields,) = transport.execute([Command("HKEYS", keys.leased)])
+    return [lease for field in fields if (lease := _Lease.parse(as_text(field))) is not None]
+
+
+def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
+    """Return the names of the workers of each queue."""
+    names = sorted(queues)
+    replies = transport.execute([Command("HKEYS", QueueKeys(name).workers) for name in names]) if names else []
+    return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
 
 
 def _portions(fields: list[str]) -> Iterator[list[str]]:

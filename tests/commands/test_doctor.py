@@ -63,6 +63,7 @@ def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[s
     code, found = examine(own, capsys, BLOOMFILTER_CAPACITY=10**7)
     assert code == 1
     assert found["eviction"][0] == found["persistence"][0] == "loss"
+    assert "requests that wait are lost with the queue" in found["eviction"][1]
     assert found["memory"][0] == "advice"
     mine.config_set("maxmemory-policy", "volatile-lru")
     mine.config_set("save", "3600 1")
@@ -70,6 +71,25 @@ def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[s
     assert (code, found["eviction"][0], found["persistence"][0]) == (0, "ok", "advice")
     code, found = examine(own, capsys, BLOOMFILTER_TTL=3600)
     assert (code, found["eviction"][0]) == (1, "loss")
+
+
+def test_appendfsync(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """An AOF that is written when the system likes is told; where CONFIG is denied, nobody knows."""
+    for policy, level in (("no", "advice"), ("everysec", "ok"), ("always", "ok")):
+        mine.config_set("appendfsync", policy)
+        code, found = examine(own, capsys)
+        assert (code, found["persistence"][0]) == (0, level)
+        assert f"appendfsync {policy}" in found["persistence"][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_without_info(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that does not know INFO cannot be looked at; all else is."""
+    with running(kind, "--appendonly", "yes", "--rename-command", "INFO", "") as server:
+        code, found = examine(server, capsys)
+    assert (code, found["server"][0]) == (0, "advice")
+    assert "not looked for" in found["server"][1]
+    assert found["permissions"][0] == found["filter"][0] == "ok"
 
 
 def test_replicas(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom._options import ERROR_RATE, OPTIONS
+from scrapy_bloom.admin.doctor.finding import MEANINGS
 from scrapy_bloom.admin.metrics import FILTER_METRICS, QUEUE_METRICS, UP
 from scrapy_bloom.commands.bloom import ACTIONS
 from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
@@ -118,6 +119,12 @@ def test_keys() -> None:
 def test_actions() -> None:
     """Every action has its row."""
     assert {row[0].strip("`") for row in table("docs/commands.md", "How it is called")} == set(ACTIONS)
+
+
+def test_checks() -> None:
+    """Every check of `doctor` has its row, with what makes a loss and what makes advice."""
+    rows = {row[0]: (row[1], row[2]) for row in table("docs/commands.md", "Before a crawl")}
+    assert rows == MEANINGS
 
 
 def test_metrics() -> None:

@@ -1,5 +1,6 @@
 """The permissions that a user lacks, by trying each command in a way that changes nothing."""
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,9 +34,11 @@ _SCRIPTS = {"HSETNX": "redis.call('HSETNX', KEYS[1], 'field', '') redis.call('UN
 
 def examine(client: Any, user: str, key: str, queue: str | None) -> Finding:
     """Return what the user lacks on the filter's keys, and on the queue's where there is one."""
-    rules = _missing(client, FILTER_COMMANDS, f"{key}:doctor", (f"~{key}", f"~{key}:*"))
+    # A name that nobody has used: some of the commands would change what is there.
+    nobody = f"doctor-{secrets.token_hex(8)}"
+    rules = _missing(client, FILTER_COMMANDS, f"{key}:{nobody}", (f"~{key}", f"~{key}:*"))
     if queue is not None:
-        probe = QueueKeys(queue).leases("doctor")
+        probe = QueueKeys(queue).leases(nobody)
         patterns = (f"~{queue}", f"~{probe.partition(':leases:')[0]}:*")
         rules += _missing(client, QUEUE_COMMANDS, probe, patterns)
     if not rules:

@@ -15,11 +15,8 @@ _MOST_BEHIND = 10_000_000
 
 
 def nodes_of(client: Any) -> list[Info]:
-    """Return what each node says of itself, and its `save`; a server that denies INFO says nothing."""
-    try:
-        return [{**info, **_save(client, address)} for address, info in nodes(client)]
-    except exceptions.NoPermissionError:
-        return []
+    """Return the INFO of each node, with its `save` and its `appendfsync`."""
+    return [{**info, **_config(client, address)} for address, info in nodes(client)]
 
 
 def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
@@ -33,12 +30,12 @@ def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
     ]
 
 
-def _save(client: Any, address: Mapping[str, Any]) -> Info:
+def _config(client: Any, address: Mapping[str, Any]) -> Info:
     try:
-        told: Info = client.config_get("save", **address)
+        # One at a time: CONFIG GET takes several names from Redis 7 on.
+        return {**client.config_get("save", **address), **client.config_get("appendfsync", **address)}
     except exceptions.ResponseError:  # a managed server has no CONFIG, or denies it
         return {}
-    return told
 
 
 def _name(info: Info) -> str:
@@ -51,10 +48,14 @@ def _eviction(info: Info, *, expires: bool) -> Finding:
     if not info.get("maxmemory"):
         return ok(check, f"nothing is evicted: no maxmemory (policy {name})")
     if evicts(info, expires=expires):
-        why = "any key" if evicts(info, expires=False) else "keys with an expiry, which BLOOMFILTER_TTL sets"
+        evicted = (
+            "any key: requests that wait are lost with the queue, and pages are fetched again with the filter"
+            if evicts(info, expires=False)
+            else "keys with an expiry, which BLOOMFILTER_TTL sets, and pages are fetched again"
+        )
         return loss(
             check,
-            f"maxmemory-policy is {name}: a full server evicts {why}, and pages are fetched again",
+            f"maxmemory-policy is {name}: a full server evicts {evicted}",
             "set maxmemory-policy noeviction",
         )
     return ok(check, f"maxmemory-policy is {name}")
@@ -77,7 +78,7 @@ def _persistence(info: Info) -> Finding:
     if info.get("aof_enabled"):
         if info.get("aof_last_write_status", "ok") != "ok":
             return loss(check, "the server cannot write its AOF", "see its log: the disk may be full")
-        return ok(check, "AOF: a restart loses a second at most, unless appendfsync says otherwise")
+        return _appendfsync(info.get("appendfsync"))
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         return loss(check, "the server cannot write its snapshots", "see its log: the disk may be full")
     if "rdb_last_save_time" in info and _has_snapshots(info):
@@ -87,6 +88,23 @@ def _persistence(info: Info) -> Finding:
             "set appendonly yes",
         )
     return loss(check, "none: a restart of the server loses queue and filter", "set appendonly yes")
+
+
+def _appendfsync(policy: str | None) -> Finding:
+    check = "persistence"
+    match policy:
+        case "no":
+            return advice(
+                check,
+                "AOF with appendfsync no: a crash of the machine loses what its system has not written, half a minute "
+                "and more",
+                "set appendfsync everysec",
+            )
+        case "always":
+            return ok(check, "AOF with appendfsync always: a restart loses nothing")
+        case "everysec":
+            return ok(check, "AOF with appendfsync everysec: a restart loses a second at most")
+    return ok(check, "AOF: a restart loses a second at most, unless appendfsync is no, which this server does not tell")
 
 
 def _has_snapshots(info: Info) -> bool:

@@ -1,0 +1,154 @@
+"""`scrapy bloom doctor` on what is stored: what a worker could not use, and what nobody will take up again."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from tests.support import command
+from tests.support.examining import OURS, examine, wrong
+from tests.support.servers import KINDS, Server, running
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that a crawl can trust."""
+    with running(request.param, "--appendonly", "yes") as server:
+        yield server
+
+
+@pytest.fixture
+def mine(own: Server) -> Iterator[Any]:
+    with own.client(decode_responses=True) as client:
+        yield client
+
+
+def place(key: str) -> tuple[str, ...]:
+    """The options that name the filter and the queue of a test."""
+    return ("--key", f"{key}:dupefilter", "--queue", f"{key}:requests")
+
+
+@pytest.mark.parametrize("kind", ["list", "string", "hash"])
+def test_a_queue_of_another_kind(
+    kind: str, own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A queue that is no sorted set is told, as what it is: no worker would start."""
+    name = f"{key}:requests"
+    made = {"list": lambda: mine.lpush(name, "x"), "string": lambda: mine.set(name, "x")}
+    made.get(kind, lambda: mine.hset(name, "x", "y"))()
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (1, {"queue": "loss"})
+    assert kind in found["queue"][1]
+
+
+def test_a_list_for_scrapy_redis(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list is right for scrapy-redis's scheduler with such a queue, and wrong for its sorted set."""
+    mine.lpush(f"{key}:requests", "x")
+    theirs = {
+        **OURS,
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_QUEUE_KEY": f"{key}:requests",
+        "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s",
+    }
+    lists = {"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}
+    assert examine(own.url, capsys, "shop", **theirs, **lists)[1]["queue"][0] == "advice"
+    assert examine(own.url, capsys, "shop", **theirs)[1]["queue"][0] == "loss"
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_stranger_where_the_bits_go(
+    is_open: bool, own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A string of somebody else is told, which a worker would meet at its start or at its first request."""
+    if is_open:
+        BloomFilter(mine, f"{key}:dupefilter")
+    mine.set(f"{key}:dupefilter:0:0", "a string of somebody else's")
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (1, {"filter": "loss"})
+    assert f"no worker would start: the key '{key}:dupefilter:0:0'" in found["filter"][1]
+
+
+def test_a_shard_that_is_gone(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`doctor`, `info` and the Python API tell of strings that are gone, and of another one's in their place."""
+    name = f"{key}:dupefilter"
+    bloom = BloomFilter(mine, name, capacity=100_000)
+    bloom.add_many([f"{number}" for number in range(5000)])
+    shards = sorted(mine.scan_iter(f"{name}:*"))
+    assert (bloom.info().lost_shards, bloom.info().shards) == (0, len(shards))
+    assert examine(own.url, capsys, *place(key))[0] == 0
+    mine.delete(shards[0])
+    lost = f"1 of {len(shards)} strings are gone"
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (1, {"filter": "loss"})
+    assert lost in found["filter"][1]
+    assert command.call("info", "--key", name, "--redis-url", own.url) == 0
+    assert lost in capsys.readouterr().out
+    assert [layer.lost_shards for layer in bloom.info().by_layer] == [1]
+    mine.set(shards[0], "a string of somebody else's")
+    assert lost in examine(own.url, capsys, *place(key))[1]["filter"][1]
+
+
+def test_a_layer_that_is_being_made(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Strings that a worker has not made yet are not gone: a layer has its counter when it has all of them."""
+    name = f"{key}:dupefilter"
+    bloom = BloomFilter(mine, name, capacity=1000)
+    bloom.add("a")
+    (layer,) = bloom._steps.stack.layers
+    mine.hdel(name, layer.credit_field)
+    mine.delete(f"{name}:0:0")
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (0, {})
+
+
+def test_bits_without_their_hash(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter whose hash is gone is told, and how many strings of it are left; after `clear` there is none."""
+    name = f"{key}:dupefilter"
+    bloom = BloomFilter(mine, name, capacity=100)
+    bloom.add_many([f"{number}" for number in range(150)])
+    number = len([*mine.scan_iter(f"{name}:*")])
+    mine.delete(name)
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (1, {"filter": "loss"})
+    assert f"its hash is gone (evicted or deleted?), and {number} strings of it are left" in found["filter"][1]
+    assert command.call("clear", "--key", name, "--redis-url", own.url, "--yes") == 0
+    capsys.readouterr()
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (0, {})
+
+
+def test_start_urls(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Dead start URLs are told with their key, and those that nobody holds any more; not those of a worker at work."""
+    start, queue = StartKeys(f"{key}:fed"), f"{key}:requests"
+    settings: dict[str, Any] = {
+        **OURS,
+        "REDIS_START_URLS_KEY": f"{key}:%(name)s",
+        "SCHEDULER_QUEUE_KEY": queue,
+        "SCHEDULER_DUPEFILTER_KEY": f"{key}:dupefilter",
+    }
+    mine.hset(QueueKeys(queue).workers, "here", "60 7 closing")
+    mine.hset(start.leased, f"1:here:{queue}", "http://localhost/1")
+    code, found = examine(own.url, capsys, "fed", **settings)
+    assert (code, found["start URLs"][:2]) == (0, ("ok", f"1 of '{start.start}' are leased"))
+    mine.hset(start.leased, f"2:gone:{queue}", "http://localhost/2")
+    mine.hset(start.leased, f"3:gone:{queue}", "http://localhost/3")
+    code, found = examine(own.url, capsys, "fed", **settings)
+    assert (code, found["start URLs"][0]) == (0, "advice")
+    assert f"2 of '{start.start}' are leased by workers that are gone" in found["start URLs"][1]
+    mine.rpush(start.dead_letters, "http://localhost/4")
+    before = mine.dump(start.leased), mine.dump(start.dead_letters)
+    code, found = examine(own.url, capsys, "fed", **settings)
+    assert (code, found["start URLs"][0]) == (1, "loss")
+    assert start.dead_letters in found["start URLs"][1]
+    assert (mine.dump(start.leased), mine.dump(start.dead_letters)) == before
+
+
+def test_the_probe_leaves_keys_alone(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Permissions are tried on keys of which there are none: nothing that is there is changed."""
+    names = [f"{key}:dupefilter:doctor", QueueKeys(f"{key}:requests").leases("doctor")]
+    mine.hset(names[0], "field", "value")
+    mine.zadd(names[1], {"member": 1})
+    before = [mine.dump(name) for name in names]
+    assert examine(own.url, capsys, *place(key))[1]["permissions"][0] == "ok"
+    assert [mine.dump(name) for name in names] == before

@@ -1,0 +1,145 @@
+"""`scrapy bloom doctor` on crawls that lose nothing: no alarm, whatever their server and their data are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from devtools import waiting
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS
+from tests.support.examining import OURS, examine, wrong
+from tests.support.servers import KINDS, Server, running
+
+JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
+KEY, QUEUE = "shop:dupefilter", "shop:requests"
+SCHEME = "scrapy-redis"
+
+
+class Setup(NamedTuple):
+    """A crawl: what is done to its server first, its settings, its spider, and the checks that cannot look."""
+
+    prepare: Callable[[Any], object]
+    settings: dict[str, Any] | None = None
+    spider: str = "shop"
+    unseen: frozenset[str] = frozenset()
+    user: str = ""
+
+
+def nothing(client: Any) -> None:
+    """Leave the server as it is."""
+
+
+def fill(count: int, **parameters: Any) -> Callable[[Any], None]:
+    """Return what makes the filter of the crawl, with so many requests."""
+
+    def prepare(client: Any) -> None:
+        bloom = BloomFilter(client, KEY, fingerprint=SCHEME, **parameters)
+        bloom.add_many([f"{number}" for number in range(count)])
+        bloom.add_user(QUEUE)
+
+    return prepare
+
+
+def at_work(client: Any) -> None:
+    """Make a filter, a queue with requests of JSON, and a worker that was heard of just now."""
+    fill(500)(client)
+    client.zadd(QUEUE, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
+    seconds, _ = client.time()
+    client.hset(QueueKeys(QUEUE).workers, "worker-1", f"60 7 {1000 * seconds}")
+    client.zadd(QueueKeys(QUEUE).leases("worker-1"), {"a": 1})
+
+
+def feed(client: Any) -> None:
+    """Make start URLs, of which a worker at work has leased one."""
+    queue, start = "fed:requests", StartKeys("fed:start_urls")
+    seconds, _ = client.time()
+    client.hset(QueueKeys(queue).workers, "worker-1", f"60 7 {1000 * seconds}")
+    client.rpush(start.start, "http://localhost/1")
+    client.hset(start.leased, f"1:worker-1:{queue}", "http://localhost/2")
+
+
+def configure(**options: object) -> Callable[[Any], None]:
+    """Return what sets options of the server."""
+
+    def prepare(client: Any) -> None:
+        for name, value in options.items():
+            client.config_set(name.replace("_", "-"), value)
+
+    return prepare
+
+
+def allow(*commands: str) -> Callable[[Any], None]:
+    """Return what makes a user of the documented rights, and of these besides."""
+
+    def prepare(client: Any) -> None:
+        fill(10)(client)
+        keys = [f"~{KEY}", f"~{KEY}:*", f"~{QUEUE}", f"~{{{QUEUE}}}:*"]
+        rights = [f"+{name.lower()}" for name in (*FILTER_COMMANDS, *QUEUE_COMMANDS, *commands)]
+        client.execute_command("ACL", "SETUSER", "worker", "on", ">secret", *keys, *rights)
+
+    return prepare
+
+
+HEALTHY = {
+    "empty": Setup(nothing),
+    "by the add-on": Setup(nothing, {"ADDONS": {"scrapy_bloom.Addon": 500}, "SCHEDULER": None}),
+    "filled": Setup(fill(5000)),
+    "grown": Setup(fill(5000, capacity=2000), {"BLOOMFILTER_CAPACITY": 2000}),
+    "may not grow": Setup(
+        fill(900, capacity=1000, expansion=0), {"BLOOMFILTER_CAPACITY": 1000, "BLOOMFILTER_EXPANSION": 0}
+    ),
+    "a large one": Setup(nothing, {"BLOOMFILTER_CAPACITY": 10**8, "BLOOMFILTER_ERROR_RATE": 1e-9}),
+    "with a TTL": Setup(fill(100, ttl=604_800), {"BLOOMFILTER_TTL": 604_800}),
+    "at work": Setup(at_work, JSON),
+    "fed": Setup(feed, spider="fed"),
+    "kept": Setup(fill(500), {"SCHEDULER_PERSIST": True}),
+    "appendfsync always": Setup(configure(appendfsync="always")),
+    "AOF and snapshots": Setup(configure(save="3600 1")),
+    "volatile-lru without a TTL": Setup(configure(maxmemory="100mb", maxmemory_policy="volatile-lru")),
+    "noeviction with room": Setup(configure(maxmemory="100mb", maxmemory_policy="noeviction")),
+    "allkeys-lru without maxmemory": Setup(configure(maxmemory_policy="allkeys-lru")),
+    "the documented rights": Setup(
+        allow(), unseen=frozenset({"server", "leases", "leftover filters"}), user="worker:secret@"
+    ),
+    "a managed server": Setup(allow("INFO"), unseen=frozenset({"leases", "leftover filters"}), user="worker:secret@"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the test's own that a crawl can trust."""
+    with running(request.param, "--appendonly", "yes") as server:
+        yield server
+
+
+def stored(client: Any) -> dict[str, Any]:
+    """All that a server holds."""
+    return {key: client.dump(key) for key in client.scan_iter()}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_alarm(name: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A crawl that loses nothing has no finding, but for what its user may not look at."""
+    setup = HEALTHY[name]
+    with own.client(decode_responses=True) as client:
+        setup.prepare(client)
+        before = stored(client)
+        settings = {name: value for name, value in {**OURS, **(setup.settings or {})}.items() if value is not None}
+        code, found = examine(own.url.replace("//", f"//{setup.user}"), capsys, setup.spider, **settings)
+        assert stored(client) == before
+    assert (code, wrong(found)) == (0, dict.fromkeys(setup.unseen, "advice"))
+    assert all("not looked for" in found[check][1] for check in setup.unseen)
+
+
+def test_no_alarm_with_a_replica(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replica that has all of it is no reason for a word."""
+    with own.client(decode_responses=True) as client:
+        client.config_set("repl-diskless-sync-delay", 0)
+        fill(100)(client)
+        with running("valkey", "--replicaof", f"127.0.0.1 {own.port}"):
+            waiting.until(lambda: client.info().get("slave0", {}).get("state") == "online")
+            code, found = examine(own.url, capsys, "shop", **OURS)
+    assert (code, wrong(found)) == (0, {})
+    assert "behind" in found["replication"][1]

@@ -1,0 +1,29 @@
+"""A run of `scrapy bloom doctor`, and what it finds: of a spider of `tests.support.spiders.examined`, or of keys."""
+
+import json
+
+import pytest
+
+from scrapy_bloom.admin.doctor.finding import MEANINGS
+from tests.support import command
+
+SPIDERS = "tests.support.spiders.examined"
+OURS = {"SCHEDULER": "scrapy_bloom.BloomScheduler", "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter"}
+LEVELS = ("ok", "advice", "loss")
+
+Findings = dict[str, tuple[str, str, str]]
+
+
+def examine(url: str, capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object) -> tuple[int, Findings]:
+    """The exit code, and the worst finding of each check: its level, what it says, and what to do."""
+    given = {"SPIDER_MODULES": [SPIDERS], "REDIS_URL": url, **settings}
+    code = command.call("doctor", *arguments, "--json", **given)
+    found = json.loads(capsys.readouterr().out)["findings"]
+    by_weight = sorted(found, key=lambda finding: LEVELS.index(finding["level"]))
+    assert {each["check"] for each in found} <= MEANINGS.keys()
+    return code, {each["check"]: (each["level"], each["text"], each["advice"]) for each in by_weight}
+
+
+def wrong(found: Findings) -> dict[str, str]:
+    """The levels of the checks that have found something."""
+    return {check: level for check, (level, _, _) in found.items() if level != "ok"}
