@@ -27,6 +27,13 @@ _NO_EPOCH = 0
 _REPLACED = "\ufffd"
 # The kinds of what is at a key; of a filter whose hash is lost there are only shards.
 NOTHING, FILTER, UNREADABLE, SHARDS, SET = "nothing", "filter", "unreadable filter", "shards", "set"
+_DESCRIPTIONS = {
+    NOTHING: "shards of a filter whose hash is gone",
+    FILTER: "a filter",
+    UNREADABLE: "a filter that cannot be read",
+    SHARDS: "shards of a filter whose hash is gone",
+    SET: "a SET",
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,11 @@ class Occupant:
     fields: Mapping[str, str] = field(default_factory=dict)
     strays: Mapping[str, int] = field(default_factory=dict)
     sample: tuple[bytes, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """The occupant in the words of an error: where nothing but shards is, the first of them may be gone, too."""
+        return _DESCRIPTIONS[self.kind]
 
 
 def look(store: Store, key: str) -> Occupant:
@@ -119,9 +131,13 @@ def delete(store: Store, occupant: Occupant) -> bool:
 
 
 def _hash_deletion(occupant: Occupant) -> DeleteHash:
-    """Return what deletes the hash: a filter's text has its epoch, and one without has at least the same fields."""
+    """Return what deletes the hash: a filter's text has its epoch, and one without has at least the same fields.
+
+    A filter that was not complete stays if it is by now: workers may use it.
+    """
     text = occupant.fields.get(keys.FILTER_FIELD, "")
-    return DeleteHash(occupant.key, "" if _REPLACED in text else text, tuple(occupant.fields))
+    unfinished = occupant.fields.get(keys.UNFINISHED_FIELD, "")
+    return DeleteHash(occupant.key, "" if _REPLACED in text else text, unfinished, tuple(occupant.fields))
 
 
 def lifecycle_at(key: str, parameters: FilterParameters, hash_key: int | None = None) -> Lifecycle:

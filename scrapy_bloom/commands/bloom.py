@@ -39,7 +39,7 @@ examples:
   scrapy bloom doctor news
   scrapy bloom info news --json
   scrapy bloom info --key news:dupefilter --redis-url redis://localhost:6379
-  scrapy bloom check news https://example.com/ https://example.com/?a=1
+  scrapy bloom check news https://example.com/ 'https://example.com/?a=1'
 
 exit codes:
   0  done, or the answer is yes
@@ -77,7 +77,7 @@ class Command(ScrapyCommand):
         listed = "\n".join(f"  {name:<8} {purpose}" for name, purpose in ACTIONS.items())
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _HELP.format(actions=listed)
-        parser.add_argument("action", metavar="ACTION", help="what to do; see below")
+        parser.add_argument("action", nargs="?", metavar="ACTION", help="what to do; see below")
         parser.add_argument("rest", metavar="options", nargs=argparse.REMAINDER, help="those of the action")
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -86,6 +86,8 @@ class Command(ScrapyCommand):
         assert self.settings is not None  # noqa: S101  # Scrapy has set them
         if args:
             raise UsageError(f"{args[0]}: there is no such option", print_help=False)
+        if opts.action is None:
+            raise UsageError(f"give an ACTION: {', '.join(ACTIONS)}; --help tells of each", print_help=False)
         if opts.action not in ACTIONS:
             raise UsageError(f"{opts.action!r} is no action; there are {', '.join(ACTIONS)}", print_help=False)
         self._module = import_module(f"scrapy_bloom.commands.{_MODULES.get(opts.action, opts.action)}")

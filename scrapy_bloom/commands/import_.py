@@ -93,12 +93,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _arguments(options: argparse.Namespace, target: Target) -> dict[str, Any]:
     """Return the arguments of the filter: those of the crawl's settings, or what was given for a key."""
-    given = _parameters.given(options)
+    config = target.dupefilter.config
+    given = _parameters.given(options, config)
     if given and target.has_spider:
         raise UsageError(f"{', '.join(given)}: the spider's settings decide; set BLOOMFILTER_* there", print_help=False)
     _refuse_options(options)
     scheme = target.dupefilter.fingerprint_scheme()
-    return {**target.dupefilter.config.filter_options(), **given, "fingerprint": scheme}
+    return {**config.filter_options(), **given, "fingerprint": scheme}
 
 
 def _refuse_options(options: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
     defaults = BloomSettings.from_settings(crawl_settings(options.spider, settings))
-    parameters = replace(defaults, **_parameters.given(options)).parameters()
+    parameters = replace(defaults, **_parameters.given(options, defaults)).parameters()
     plan = make_plan(parameters)
     if options.compare:
         plans = [make_plan(replace(parameters, error_rate=rate)) for rate in COMPARED_ERROR_RATES]

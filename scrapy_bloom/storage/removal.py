@@ -15,15 +15,18 @@ _DELETE_HASH, _DELETE_SET = (load_script(__package__, name) for name in ("delete
 class DeleteHash(NamedTuple):
     """Delete a filter's hash if its description is this `text`; without one, if its fields are those of these `names`.
 
+    The field of a filter that is not complete must be `unfinished`, or be missing where that is empty.
+
     Returns the fields of what was deleted, none where nothing was there, and None where something else is.
     """
 
     key: str
     text: str
+    unfinished: str
     names: tuple[str, ...]
 
     def command(self) -> Command:
-        return Command("EVAL", _DELETE_HASH, 1, self.key, self.text, *self.names)
+        return Command("EVAL", _DELETE_HASH, 1, self.key, self.text, self.unfinished, *self.names)
 
     def parse_reply(self, raw: Any) -> dict[str, str] | None:
         is_gone, content = raw
@@ -32,6 +35,7 @@ class DeleteHash(NamedTuple):
     def apply(self, memory: Memory) -> dict[str, str] | None:
         fields = memory.hashes.get(self.key, {})
         is_same = fields.get(keys.FILTER_FIELD) == self.text if self.text else fields.keys() == set(self.names)
+        is_same = is_same and fields.get(keys.UNFINISHED_FIELD, "") == self.unfinished
         if self.key in memory.strings or (fields and not is_same):
             return None
         delete(memory, self.key)

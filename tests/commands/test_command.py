@@ -44,6 +44,7 @@ def test_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        ([], "give an ACTION: plan, info, "),
         (["nothing"], "'nothing' is no action; there are plan, "),
         (["--json", "plan"], "--json: there is no such option"),
         (["plan", "-s", "CAPACITY"], "Invalid -s value"),

@@ -184,6 +184,7 @@ FORGED = {
     "a strange counter": lambda kind, content: (
         content.replace(b'{"0": "', b'{"0": "many ') if kind == b"T" else content
     ),
+    "an empty record": lambda kind, content: content if kind != b"T" else b"",
     "a text": lambda kind, content: b'"text"' if kind == b"H" else content,
     "no filter": lambda _, content: content.replace(b'\\"capacity\\"', b'\\"room\\"'),
 }
@@ -200,7 +201,7 @@ def test_impossible_files_are_refused(
         whole = path.read_bytes()
         assert _rewrite(whole, lambda _, content: content) == whole
         path.write_bytes(_rewrite(whole, change))
-        with pytest.raises(ConfigError, match="cut off or altered"):
+        with pytest.raises(ConfigError, match="is no filter's, though its checksum is right"):
             restore_file(client, f"{key}:copy", path)
         assert not keys_at(client, f"{key}:copy")
 
@@ -332,23 +333,54 @@ def test_a_restored_filter_with_a_ttl_expires(client: redis.Redis, key: str, pat
         assert client.pexpiretime(f"{key}:copy{suffix}") == client.pexpiretime(f"{key}{suffix}") > 0
 
 
-OCCUPANTS: dict[str, tuple[Callable[[redis.Redis, str], object], type[BloomError], bool]] = {
-    "a filter": (lambda client, key: BloomFilter(client, key, capacity=7).add("old"), ConfigError, True),
+def _leave_second_shard(client: redis.Redis, key: str) -> None:
+    """Leave what a restore does of which another has deleted the hash and the first shards."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add_many(ITEMS)
+    client.delete(key, f"{key}:0:0")
+
+
+# What is there, the error and its text, and whether it may be overwritten.
+OCCUPANTS: dict[str, tuple[Callable[[redis.Redis, str], object], type[BloomError], str, bool]] = {
+    "a filter": (
+        lambda client, key: BloomFilter(client, key, capacity=7).add("old"),
+        ConfigError,
+        "holds a filter: give another by --key, or --overwrite",
+        True,
+    ),
     "shards alone": (
         lambda client, key: (BloomFilter(client, key, capacity=7).add("old"), client.delete(key)),
         ConfigError,
+        "holds shards of a filter whose hash is gone: give",
+        True,
+    ),
+    "a later shard alone": (
+        _leave_second_shard,
+        ConfigError,
+        "holds shards of a filter whose hash is gone: give",
         True,
     ),
     "a damaged filter": (
         lambda client, key: (BloomFilter(client, key, capacity=7).add("old"), client.hset(key, "filter", "{")),
         ConfigError,
+        "holds a filter that cannot be read: give",
         True,
     ),
-    "a hash that may be another's": (lambda client, key: client.hset(key, "user:1", "a"), WrongTypeError, False),
-    "a list": (lambda client, key: client.rpush(key, "a"), WrongTypeError, False),
-    "a SET": (lambda client, key: client.sadd(key, "a"), ConfigError, False),
-    "a hash": (lambda client, key: client.hset(key, "a", "b"), WrongTypeError, False),
-    "a string for bits": (lambda client, key: client.set(f"{key}:1:0", "text of others"), WrongTypeError, False),
+    "a hash that may be another's": (
+        lambda client, key: client.hset(key, "user:1", "a"),
+        WrongTypeError,
+        "holds a hash that may not be",
+        False,
+    ),
+    "a list": (lambda client, key: client.rpush(key, "a"), WrongTypeError, "holds a list", False),
+    "a SET": (lambda client, key: client.sadd(key, "a"), ConfigError, "holds a SET: give", False),
+    "a hash": (lambda client, key: client.hset(key, "a", "b"), WrongTypeError, "holds a hash", False),
+    "a string for bits": (
+        lambda client, key: client.set(f"{key}:1:0", "text of others"),
+        WrongTypeError,
+        "holds something that is not a filter's",
+        False,
+    ),
 }
 
 
@@ -361,12 +393,12 @@ def test_nothing_is_overwritten_unless_that_is_asked_for(
     occupant: str,
 ) -> None:
     """A filter gives way where that is asked for, and what is somebody else's never does."""
-    occupy, error, gives_way = OCCUPANTS[occupant]
+    occupy, error, text, gives_way = OCCUPANTS[occupant]
     export(client, key, path)
     place = f"{key}:copy"
     occupy(client, place)
     before = {each: client.dump(each) for each in keys_at(client, place)}
-    with pytest.raises(error):
+    with pytest.raises(error, match=text):
         restore_file(client, place, path)
     assert {each: client.dump(each) for each in keys_at(client, place)} == before
     if gives_way:
@@ -397,6 +429,33 @@ def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str
     with pytest.raises(ConfigError, match="something else by now, which stays"):
         restore(Meddled(client), client, place, read(path), overwrite=True, wait=0.0)
     assert keys_at(client, place) == {place}
+
+
+@of_three_layers
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, overwrite: bool) -> None:
+    """A filter that the first one has finished when the second one deletes what it saw stays: workers use it."""
+    export(client, key, path)
+    place = f"{key}:copy"
+
+    class Finished(RedisStore):
+        """The store of the second, for which the first ends when the strings are looked at."""
+
+        is_finished = False
+
+        def execute(self, operations: Sequence[Operation]) -> Results:
+            if len(operations) > 1 and not self.is_finished:
+                self.is_finished = True
+                first.finish()
+            return super().execute(operations)
+
+    with path.open("rb") as file:
+        found = saved.read(Archive(path, file))
+        first = Restoring(RedisStore(client), place, found, 0.0)
+        first.write()
+        with pytest.raises(ConfigError, match="something else by now, which stays"):
+            restore(Finished(client), client, place, found, overwrite=overwrite, wait=0.0)
+    assert all(BloomFilter(client, place, **SMALL).contains_many(ITEMS))
 
 
 @of_three_layers

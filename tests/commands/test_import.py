@@ -421,7 +421,8 @@ def test_options_that_are_refused(valkey: Server, key: str, capsys: pytest.Captu
         assert err.startswith(f"scrapy bloom: --wait = {float(seconds):g}: must be 0 to 86,400 seconds")
     chosen = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
     assert "Remove REQUEST_FINGERPRINTER_CLASS" in call(capsys, *at, **chosen)[2]
-    assert call(capsys, *at, "--from-file", "nowhere")[0] == 2
+    code, _, err = call(capsys, *at, "--from-file", "nowhere")
+    assert (code, err) == (2, "scrapy bloom: --from-file nowhere: there is no such file\n")
 
 
 @pytest.mark.crawl

@@ -68,6 +68,16 @@ def test_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert f"scrapy bloom: {given[0]} = {given[1]!r}: must" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("action", [["plan"], ["import", "--key", "x"]])
+def test_refused_together(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Values that are not allowed together are named as they were given: an option here, a setting there."""
+    assert command.call(*action, "--capacity", "1e30", "-s", "BLOOMFILTER_ERROR_RATE=1e-3") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "scrapy bloom: --capacity = 1000000000000000019884624838656: with BLOOMFILTER_ERROR_RATE = 0."
+    )
+
+
 def test_in_a_project(tmp_path: Path) -> None:
     """In a project its settings count, and options go before them."""
     project = command.make_project(tmp_path, BLOOMFILTER_CAPACITY=5000, BLOOMFILTER_ERROR_RATE=1e-4)

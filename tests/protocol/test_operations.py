@@ -54,6 +54,7 @@ operations = st.one_of(
         removal.DeleteHash,
         st.sampled_from(["meta", "0:0"]),
         st.sampled_from(["{}", "1", ""]),
+        st.sampled_from(["", "restore"]),
         st.sampled_from([(), ("filter",), ("filter", "credit")]),
     ),
     st.builds(removal.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",))),
@@ -61,7 +62,9 @@ operations = st.one_of(
         fields.RestoreFields,
         st.just("meta"),
         st.just("filter"),
-        st.sampled_from([(("filter", "{}"),), (("filter", "1"), ("credit", "7"))]),
+        st.sampled_from(
+            [(("filter", "{}"),), (("filter", "1"), ("credit", "7")), (("filter", "1"), ("unfinished", "restore"))]
+        ),
         expiries,
     ),
     st.builds(

@@ -73,8 +73,8 @@ class Archive:
     """A file that `ArchiveWriter` wrote, open for reading; `path` is for the refusals.
 
     Attributes:
-        header: the filter before its bits were read.
-        trailer: the filter after that; not known before `verify`.
+        header: the filter before its bits were read; empty before `verify`, as is the trailer.
+        trailer: the filter after that.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -82,27 +82,28 @@ class Archive:
         self._file = file
         self._require_format()
         self._start = file.tell()
-        self.header = self._object(next(self._records(), (b"", b"")), _HEADER)
+        self.header: Mapping[str, Any] = {}
         self.trailer: Mapping[str, Any] = {}
 
     def verify(self, advance: Callable[[int], object]) -> None:
         """Read the whole file, and refuse one that is not as it was written; `advance` is told the bytes of pieces.
 
         Raises:
-            ConfigError: it was cut off or altered.
+            ConfigError: it was cut off or altered, or its first and last records are no filter's.
         """
         self._file.seek(0)
         digest = hashlib.sha256(self._file.read(self._start))
-        last = b"", b""
+        first, last = None, (b"", b"")
         for kind, content in self._records():
             digest.update(_RECORD.pack(kind, len(content)) + content)
             advance(len(content))
             last = kind, content
+            first = first or last
             if kind == _TRAILER:
                 break
         if self._file.read(_DIGEST_BYTES + 1) != digest.digest():
-            raise self.damaged()
-        self.trailer = self._object(last, _TRAILER)
+            raise self._damaged()
+        self.header, self.trailer = self._object(first, _HEADER), self._object(last, _TRAILER)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in the order in which they were written."""
@@ -113,11 +114,18 @@ class Archive:
             elif kind == _TRAILER:
                 return
 
-    def damaged(self) -> ConfigError:
+    def impossible(self) -> ConfigError:
+        """Return the error of a file that `scrapy bloom export` has not written, though its checksum is right."""
+        return ConfigError(
+            f"{self._path}: its content is no filter's, though its checksum is right; nothing was written. Export the "
+            "filter again by `scrapy bloom export`"
+        )
+
+    def _damaged(self) -> ConfigError:
         """Return the error of a file that is not as it was written."""
         return ConfigError(
-            f"{self._path}: was cut off or altered, so that its checksum is wrong; nothing was written. Copy it again "
-            "from where it was made, or export the filter again"
+            f"{self._path}: was cut off or altered; nothing was written. Copy it again from where it was made, or "
+            "export the filter again"
         )
 
     def _require_format(self) -> None:
@@ -134,20 +142,20 @@ class Archive:
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
         while start := self._file.read(_RECORD.size):
             if len(start) < _RECORD.size:
-                raise self.damaged()
+                raise self._damaged()
             kind, length = _RECORD.unpack(start)
             content = self._file.read(length) if length <= _LONGEST_RECORD else b""
             if len(content) < length or kind not in (_HEADER, _PIECE, _TRAILER):
-                raise self.damaged()
+                raise self._damaged()
             yield kind, content
 
-    def _object(self, record: tuple[bytes, bytes], kind: bytes) -> Mapping[str, Any]:
+    def _object(self, record: tuple[bytes, bytes] | None, kind: bytes) -> Mapping[str, Any]:
         try:
-            found = json.loads(record[1]) if record[0] == kind else None
+            found = json.loads(record[1]) if record is not None and record[0] == kind else None
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise self.damaged()
+            raise self.impossible()
         return found
 
     def _piece(self, content: bytes) -> Piece:
@@ -155,5 +163,5 @@ class Archive:
             layer, shard, start = _PLACE.unpack_from(content)
             data = zlib.decompressobj().decompress(content[_PLACE.size :], PIECE_BYTES + 1)
         except (struct.error, zlib.error):
-            raise self.damaged() from None
+            raise self.impossible() from None
         return Piece(layer, shard, start, data)

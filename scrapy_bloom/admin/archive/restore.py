@@ -69,8 +69,8 @@ def _make_way(  # noqa: PLR0917  # all that is compared
     is_empty = _is_empty(store, there, restoring)
     if not is_empty and not overwrite and not _is_left_over(there, saved):
         raise ConfigError(
-            f"--key = {there.key!r}: must be a key at which nothing is, and there is a {there.kind} now; give another "
-            "key, or --overwrite, which deletes that first"
+            f"the key {there.key!r} holds {there.description}: give another by --key, or --overwrite, which deletes "
+            "that first"
         )
     if there.kind == occupants.SET:
         raise WrongTypeError(
@@ -84,8 +84,8 @@ def _make_way(  # noqa: PLR0917  # all that is compared
         raise no_room(there.key, needed, *lacking)
     if not is_empty and not occupants.delete(store, there):
         raise ConfigError(
-            f"--key = {there.key!r}: must be a key that nobody else uses, and what was to be overwritten there is "
-            "something else by now, which stays; give another key, or run it again to overwrite that"
+            f"at the key {there.key!r} is something else by now, which stays: give another by --key, or run this again "
+            "to overwrite that"
         )
 
 

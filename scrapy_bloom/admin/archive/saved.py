@@ -43,15 +43,15 @@ def read(archive: Archive, advance: Advance = lambda _: None) -> Saved:
     except MismatchError:
         raise
     except (BloomError, *DAMAGED):
-        raise archive.damaged() from None
+        raise archive.impossible() from None
     expected = (
         (layer.index, shard, start, end) for layer in saved.filter.layers for shard, _, start, end in bits_of(layer)
     )
     for piece in saved.pieces():
         if (piece.layer, piece.shard, piece.start, piece.start + len(piece.data)) != next(expected, None):
-            raise archive.damaged()
+            raise archive.impossible()
     if next(expected, None) is not None:
-        raise archive.damaged()
+        raise archive.impossible()
     return saved
 
 

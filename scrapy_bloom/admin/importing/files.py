@@ -52,6 +52,8 @@ def kind_of(path: Path) -> str:
     Raises:
         ConfigError: a line is something else than the first one, or the file is empty.
     """
+    if not path.exists():
+        raise ConfigError(f"--from-file {path}: there is no such file")
     if not path.is_file():
         raise ConfigError(f"--from-file {path}: must be a file, which is read twice; write a pipe to one first")
     kind = None

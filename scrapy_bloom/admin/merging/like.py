@@ -24,8 +24,8 @@ def make_like(store: Store, key: str, parameters: FilterParameters, other: Store
     there = occupants.look(store, key)
     if there.kind != occupants.NOTHING:
         raise ConfigError(
-            f"--like: makes a new filter at {key!r}, and there is a {there.kind} now; give another --key, or delete "
-            "that by `scrapy bloom clear`"
+            f"--like: makes a new filter at {key!r}, and there is {there.description} now; give another --key, or "
+            "delete that by `scrapy bloom clear`"
         )
     lifecycle = occupants.lifecycle_at(key, parameters, other.identity.hash_key)
     carry_out(lifecycle.verify(), store.execute)
