@@ -14,6 +14,7 @@ from scrapy.utils.job import job_dir
 from scrapy_redis import defaults
 
 from scrapy_bloom import _jobdir
+from scrapy_bloom._components import read_flag
 from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys, key_of, queue_name
@@ -63,7 +64,7 @@ class FilterKey:
         # A queue of several spiders would give all of them one filter, too.
         is_own_queue = queue != queue_of(settings, f"not {spider}")
         slot_key = None if template or not is_own_queue else QueueKeys(queue).dupefilter
-        return cls(name, persists=settings.getbool("SCHEDULER_PERSIST"), queue=queue, slot_key=slot_key)
+        return cls(name, persists=read_flag(settings, "SCHEDULER_PERSIST"), queue=queue, slot_key=slot_key)
 
     @classmethod
     def of_crawler(cls, crawler: Crawler) -> Self:
@@ -95,7 +96,7 @@ class FilterKey:
     def _of(cls, settings: BaseSettings, name: str | None) -> Self:
         jobdir = job_dir(settings)
         if name:
-            return cls(name, bool(jobdir) or settings.getbool("SCHEDULER_PERSIST"), jobdir)
+            return cls(name, bool(jobdir) or read_flag(settings, "SCHEDULER_PERSIST"), jobdir)
         kept = _jobdir.read_key(jobdir) if jobdir else None
         # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
         return cls(kept or _unique_key(), bool(jobdir), jobdir, is_resumed=bool(kept), is_unique=not kept)

@@ -5,12 +5,13 @@ from typing import Any, Self
 
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
-from scrapy.utils.misc import load_object
 from scrapy_redis.scheduler import Scheduler
 
+from scrapy_bloom._components import load_setting, require_serializer
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._last_line import running_command, told_at_exit
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
@@ -69,10 +70,12 @@ class Addon:
             logger.info("scrapy-bloom sets nothing for `scrapy %s`, which is no crawl", command)
             return
         has_set = [_set(settings, "DUPEFILTER_CLASS")]
-        filters = _is_a(load_object(settings["DUPEFILTER_CLASS"]), BloomRFPDupeFilter)
+        dupefilter = load_setting(settings, "DUPEFILTER_CLASS", _OURS["DUPEFILTER_CLASS"])
+        _require_dupefilter(settings["DUPEFILTER_CLASS"], dupefilter)
+        filters = _is_a(dupefilter, BloomRFPDupeFilter)
         # Our scheduler works with our filter alone.
         has_set.append(filters and _set(settings, "SCHEDULER"))
-        scheduler = load_object(settings["SCHEDULER"])
+        scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
         _tell(settings, dict(zip(_OURS, has_set, strict=True)), scheduler, filters=filters)
         # A class may leave its name to its spiders.
         spider = getattr(self._crawler.spider or self._crawler.spidercls, "name", "spider")
@@ -105,7 +108,17 @@ def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool
     if hasattr(scheduler, "check_settings"):
         scheduler.check_settings(settings)
     if filters and _is_a(scheduler, Scheduler):
+        require_serializer(settings)
         FilterKey.for_workers(settings, spider)
+
+
+def _require_dupefilter(name: Any, kind: Any) -> None:
+    """Refuse a class of which Scrapy can make no dupefilter, such as `scrapy_bloom.BloomFilter`."""
+    if not hasattr(kind, "request_seen"):
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, and has no request_seen; set "
+            f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
+        )
 
 
 def _set(settings: BaseSettings, name: str) -> bool:

@@ -17,6 +17,7 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _engine
+from scrapy_bloom._components import read_flag
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._last_line import tell_at_exit, told_at_exit
 from scrapy_bloom.connection import connect
@@ -142,7 +143,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             A dupefilter that opens its filter at the first use.
         """
         config = BloomSettings.from_settings(settings)
-        self = cls(connect(settings), key=key, debug=settings.getbool("DUPEFILTER_DEBUG"))
+        self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
         self.config = config
         self._crawler = crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
@@ -159,7 +160,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         place.warn_of_failovers(self.server)
         self.key = place.name
         warn_about_memory_policy(self.server, place.name, parameters.memory_bytes, expires=bool(parameters.ttl))
-        self._filter = self._open_at(place, flush=settings.getbool("SCHEDULER_FLUSH_ON_START"))
+        self._filter = self._open_at(place, flush=read_flag(settings, "SCHEDULER_FLUSH_ON_START"))
         self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
         self._report.start()
         if crawler is not None:

@@ -18,14 +18,14 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.job import job_dir
-from scrapy.utils.misc import load_object
 from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _engine
+from scrapy_bloom._components import load_setting, read_flag, read_seconds, require_serializer
 from scrapy_bloom._last_line import told_at_exit
-from scrapy_bloom.connection import connect, hiding_credentials, with_socket_timeouts
+from scrapy_bloom.connection import connect, refusing_unfit, with_socket_timeouts
 from scrapy_bloom.delivery.announcer import DEQUEUED, ENQUEUED, Announcer
 from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.dispatcher import Dispatcher, soon
@@ -107,7 +107,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         parent = super().from_settings
         # What cannot work is told of before it is used.
         retry_until(lambda: connect(settings), config.retry_timeout).close()
-        with hiding_credentials():
+        with refusing_unfit(settings):
             self: Self = retry_until(lambda: parent(with_socket_timeouts(settings)), config.retry_timeout)
         disable_client_retries(self.server)
         self._config = config
@@ -125,6 +125,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             ConfigError: one does not.
         """
         _refuse_unfit(settings)
+        for name in ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG"):
+            read_flag(settings, name)
+        read_seconds(settings, "SCHEDULER_IDLE_BEFORE_CLOSE")
+        require_serializer(settings)
 
     def __len__(self) -> int:
         """Return how many requests wait: in the queue, in this process, and taken ahead.
@@ -357,8 +361,8 @@ def _score(request: Request) -> float:
 
 def _refuse_unfit(settings: BaseSettings) -> None:
     dupefilter = settings.get("DUPEFILTER_CLASS")
-    kind = load_object(dupefilter)
-    if not issubclass(kind, BloomRFPDupeFilter):
+    kind = load_setting(settings, "DUPEFILTER_CLASS", "scrapy_bloom.BloomRFPDupeFilter")
+    if not (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter)):
         raise ConfigError(
             f"DUPEFILTER_CLASS = {dupefilter!r}: BloomScheduler checks requests in batches, which only "
             "'scrapy_bloom.BloomRFPDupeFilter' and its subclasses can do; set that, or scrapy-redis's SCHEDULER"
@@ -369,7 +373,7 @@ def _refuse_unfit(settings: BaseSettings) -> None:
             "checks requests in batches; override request_fingerprint, or set scrapy-redis's SCHEDULER"
         )
     queue = settings.get("SCHEDULER_QUEUE_CLASS") or defaults.SCHEDULER_QUEUE_CLASS
-    if not issubclass(load_object(queue), PriorityQueue):
+    if not issubclass(load_setting(settings, "SCHEDULER_QUEUE_CLASS", defaults.SCHEDULER_QUEUE_CLASS), PriorityQueue):
         raise ConfigError(
             f"SCHEDULER_QUEUE_CLASS = {queue!r}: BloomScheduler holds what it takes from a sorted set, and a list has "
             "no command that gives the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's "

@@ -253,3 +253,69 @@ def test_crawl_that_is_not_refused(valkey: Server, key: str, tmp_path: Path) -> 
     ended = with_runspider(tmp_path, {**stored_settings(valkey, key, BLOOM_SCHEDULER), "RETRY_ENABLED": False})
     assert ended.returncode == 0
     assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
+
+
+PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
+
+# A module of the user's beside the spider: a client class that raises an error which cites the whole URL.
+CLIENT = """
+class Raising:
+    @staticmethod
+    def from_url(url, **options):
+        raise ValueError(url)
+"""
+# Settings that are refused, and the begin of the last line.
+MISTAKES: dict[str, tuple[Settings, str]] = {
+    "unknown option": ({"REDIS_PARAMS": {"passwd": PASSWORD}}, "REDIS_PARAMS = {'passwd': …}: TypeError in redis."),
+    "text for seconds": ({"REDIS_PARAMS": {"socket_timeout": "5"}}, "REDIS_PARAMS = {'socket_timeout': '5'}: TypeErr"),
+    "no such class": ({"REDIS_PARAMS": {"redis_cls": "redis.Rediss"}}, "REDIS_PARAMS['redis_cls'] = 'redis.Rediss': c"),
+    "no such module": ({"REDIS_PARAMS": {"redis_cls": "nomodule.X"}}, "REDIS_PARAMS['redis_cls'] = 'nomodule.X': "),
+    "number for retries": ({"REDIS_PARAMS": {"retry": 3}}, "REDIS_PARAMS = {'retry': 3}: "),
+    "TLS beside a URL": ({"REDIS_PARAMS": {"ssl": True}}, "REDIS_PARAMS = {'ssl': True}: TypeError in redis."),
+    "no dict": ({"REDIS_PARAMS": "password"}, "REDIS_PARAMS must be a dict"),
+    "class of the user's": (
+        {"REDIS_PARAMS": {"redis_cls": "client.Raising"}},
+        "REDIS_PARAMS['redis_cls'] = 'client.Rai",
+    ),
+    "option in the URL": ({"REDIS_URL": "{url}/0?foo=bar"}, "REDIS_URL with ?foo=…: TypeError in redis."),
+    "option that may be a password's end": (
+        {"REDIS_URL": "{url}/0?foo=a@b"},
+        "REDIS_URL with ?…=…: TypeError in redis.",
+    ),
+    "database": ({"REDIS_URL": "{url}/zero"}, "REDIS_URL names a database that is no number"),
+    "port": ({"REDIS_URL": "", "REDIS_PORT": "abc"}, "REDIS_PORT = 'abc': ValueError in redis."),
+    "missing serializer": (
+        {"SCHEDULER_SERIALIZER": "scrapy_bloom.serialisers.json"},
+        "SCHEDULER_SERIALIZER = 'scrapy_bloom.serialisers.json': cannot store a request and read it again (ModuleNotF",
+    ),
+    "serializer of no requests": (
+        {"SCHEDULER_SERIALIZER": "json"},
+        "SCHEDULER_SERIALIZER = 'json': cannot store a req",
+    ),
+    "no dupefilter": (
+        {"DUPEFILTER_CLASS": "scrapy_bloom.BloomFilter"},
+        "DUPEFILTER_CLASS = 'scrapy_bloom.BloomFilter': ",
+    ),
+    "dupefilter": ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomFiltre"}, "DUPEFILTER_CLASS = 'scrapy_bloom.BloomFiltre': "),
+    "scheduler": ({"SCHEDULER": "scrapy_bloom.BloomSchedular"}, "SCHEDULER = 'scrapy_bloom.BloomSchedular': cannot be"),
+    "queue": ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.Priority"}, "SCHEDULER_QUEUE_CLASS = 'scrapy_redis.Priority': c"),
+    "flush": ({"SCHEDULER_FLUSH_ON_START": "no"}, "SCHEDULER_FLUSH_ON_START = 'no': must be True or False"),
+    "persist": ({"SCHEDULER_PERSIST": "yes"}, "SCHEDULER_PERSIST = 'yes': must be True or False"),
+    "debug": ({"DUPEFILTER_DEBUG": "yes"}, "DUPEFILTER_DEBUG = 'yes': must be True or False"),
+    "idle": ({"SCHEDULER_IDLE_BEFORE_CLOSE": "soon"}, "SCHEDULER_IDLE_BEFORE_CLOSE = 'soon': must be a whole number"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A mistake in the settings of a crawl is named in the last line, with the setting, and without a password."""
+    settings, begin = MISTAKES[mistake]
+    (tmp_path / "client.py").write_text(CLIENT)
+    url = valkey.url.replace("//", f"//nobody:{PASSWORD}@")
+    if "REDIS_URL" in settings:
+        settings = {**settings, "REDIS_URL": str(settings["REDIS_URL"]).replace("{url}", url)}
+    common = stored_settings(valkey, key, BLOOM_SCHEDULER)
+    del common["SCHEDULER"], common["DUPEFILTER_CLASS"]
+    ended = in_a_project(tmp_path, {**common, "ADDONS": {"scrapy_bloom.Addon": 500}, "REDIS_URL": url, **settings})
+    assert_refused(ended, f"scrapy_bloom: {begin}")
+    assert PASSWORD not in ended.stderr

@@ -10,7 +10,7 @@ import scrapy_bloom
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
     {"errors", "_cache", "_engine", "_lua", "_text"},
-    {"_jobdir", "_options", "_last_line", "fingerprints", "serializers", "transport"},
+    {"_components", "_jobdir", "_options", "_last_line", "fingerprints", "serializers", "transport"},
     {"connection", "queue", "storage"},
     {"_filter_key", "filter"},
     {"monitoring", "settings"},
@@ -21,6 +21,7 @@ LEVELS = (
 OUTSIDE = {
     "admin.merging.mergeable": {"redis"},
     "admin.servers": {"redis"},
+    "_components": {"scrapy"},
     "_engine": {"scrapy", "twisted"},
     "_filter_key": {"scrapy", "scrapy_redis"},
     "_intake": {"scrapy", "scrapy_redis"},

@@ -146,7 +146,14 @@ def test_refused(what: str) -> None:
     assert str(raised.value).startswith(part)
 
 
-def test_settings_that_do_not_count() -> None:
-    """Settings of a part that this crawl does not have are not looked at."""
-    begun({"SCHEDULER": crawling.OWN_SCHEDULER, "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"})
-    begun({"DUPEFILTER_CLASS": STOCK_FILTER, "BLOOMFILTER_BIT": 30})
+def test_settings_that_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    """Settings of a part that this crawl does not have are not looked at; the rest is set and told of as ever."""
+    settings: Kind = {"SCHEDULER": crawling.OWN_SCHEDULER, "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}
+    assert begun(settings) == {**OURS, "SCHEDULER": crawling.OWN_SCHEDULER}
+    (what,) = told(caplog)
+    assert f"DUPEFILTER_CLASS = {crawling.BLOOM!r} was set, SCHEDULER = {crawling.OWN_SCHEDULER!r} was found" in what
+    caplog.clear()
+    left = begun({"DUPEFILTER_CLASS": STOCK_FILTER, "BLOOMFILTER_BIT": 30})
+    assert left == {"DUPEFILTER_CLASS": STOCK_FILTER, "SCHEDULER": crawling.OWN_SCHEDULER}
+    (warning,) = told(caplog, logging.WARNING)
+    assert f"filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r} was found" in warning

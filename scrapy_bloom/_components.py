@@ -1,0 +1,110 @@
+"""Scrapy's and scrapy-redis's settings: each that is not allowed, or names what cannot work, is refused by its name."""
+
+import importlib
+from typing import Any
+
+from scrapy import Request
+from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
+from scrapy.utils.request import request_from_dict
+
+from scrapy_bloom.errors import ConfigError
+
+_JSON = "scrapy_bloom.serializers.json"
+
+
+def load_component(label: str, path: Any, example: str) -> Any:
+    """Return the class at a path; a class itself is returned as it is.
+
+    Args:
+        label: the setting, as an error names it.
+        path: its value.
+        example: a path that is allowed.
+
+    Raises:
+        ConfigError: the class cannot be imported.
+    """
+    try:
+        return load_object(path)
+    except Exception as error:  # whatever the import of a user's module raises
+        raise ConfigError(
+            f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error}); set the full path of a class, "
+            f"as in {example!r}"
+        ) from error
+
+
+def load_setting(settings: BaseSettings, name: str, default: str) -> Any:
+    """Return the class that a setting names.
+
+    Raises:
+        ConfigError: the class cannot be imported.
+    """
+    return load_component(name, settings.get(name) or default, default)
+
+
+def read_flag(settings: BaseSettings, name: str) -> bool:
+    """Return a setting that is on or off, as Scrapy reads such settings.
+
+    Args:
+        settings: those of a crawl.
+        name: the setting; one that is not set is off.
+
+    Raises:
+        ConfigError: the value is neither.
+    """
+    try:
+        return settings.getbool(name)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} = {settings.get(name)!r}: must be True or False; set either") from None
+
+
+def read_seconds(settings: BaseSettings, name: str) -> int:
+    """Return a setting that is a number of seconds, as Scrapy reads such settings.
+
+    Args:
+        settings: those of a crawl.
+        name: the setting; one that is not set is 0.
+
+    Raises:
+        ConfigError: the value is no whole number, or is below 0.
+    """
+    try:
+        seconds = settings.getint(name)
+    except (TypeError, ValueError):
+        seconds = -1
+    if seconds < 0:
+        raise ConfigError(f"{name} = {settings.get(name)!r}: must be a whole number of at least 0; set seconds")
+    return seconds
+
+
+def require_serializer(settings: BaseSettings) -> None:
+    """Try one request through SCHEDULER_SERIALIZER: one that serializes none would drop all of them.
+
+    Raises:
+        ConfigError: the module cannot be imported, or returns something else than the request.
+    """
+    serializer = settings.get("SCHEDULER_SERIALIZER")
+    if not serializer:
+        return
+    try:
+        module = importlib.import_module(serializer) if isinstance(serializer, str) else serializer
+        _try_one_request(module)
+    except Exception as error:  # whatever a user's module raises
+        raise ConfigError(
+            f"SCHEDULER_SERIALIZER = {serializer!r}: cannot store a request and read it again ({type(error).__name__}: "
+            f"{error}); set the full path of a module with `dumps` and `loads`, as in {_JSON!r}"
+        ) from error
+
+
+def _try_one_request(serializer: Any) -> None:
+    request = Request("https://example.com/", headers={"Accept": "text/html"}, body=b"body")
+    stored = serializer.dumps(request.to_dict())
+    if not isinstance(stored, (str, bytes)):
+        raise TypeError(f"`dumps` returns {type(stored).__name__}, neither bytes nor str")
+    text, raw = (stored, stored.encode()) if isinstance(stored, str) else (None, stored)
+    try:
+        restored = request_from_dict(serializer.loads(raw))
+    except Exception:  # where the client decodes replies, a serializer may read text alone
+        restored = request_from_dict(serializer.loads(raw.decode() if text is None else text))
+    if restored.url != request.url:
+        raise ValueError(f"`loads` returns a request of {restored.url!r} for one of {request.url!r}")
