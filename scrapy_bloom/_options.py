@@ -125,10 +125,12 @@ RETRY_TIMEOUT = Option[float](
 BATCH_SIZE = Option[int](
     "batch_size",
     100,
-    "be a whole number of at least 1",
+    # More in one exchange would keep others waiting.
+    "be a whole number from 1 to 1,000",
     "set how many requests BloomScheduler checks and queues at once",
-    "requests that `BloomScheduler` checks and queues at once, 1,000 at most",
+    "requests that `BloomScheduler` checks and queues at once",
     least=1,
+    limit=1001,
     is_integer=True,
 )
 LEASE = Option[float](

@@ -47,8 +47,6 @@ from scrapy_bloom.transport.retry import RedisAwayError, disable_client_retries,
 
 logger = logging.getLogger(__name__)
 
-# Requests that one exchange carries at most: more of them would keep others waiting.
-_LARGEST_BATCH = 1000
 # Seconds for which delivery is tried at the end of a crawl; what remains goes to a file.
 _LAST_TRY_SECONDS = 3.0
 # Seconds after which what is finished is acknowledged at the latest, and what waits here is queued.
@@ -111,7 +109,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self: Self = retry_until(lambda: parent(with_socket_timeouts(settings)), config.retry_timeout)
         disable_client_retries(self.server)
         self._config = config
-        self._batch_size = min(config.batch_size, _LARGEST_BATCH)
+        self._batch_size = config.batch_size
         return self
 
     @classmethod

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from scrapy_bloom import _options
 from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._text import as_bytes
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
@@ -62,6 +61,8 @@ class BaseBloomFilter:
         hash_key = None if key_of is None else key_of._hash_key()
         self._stack = LayerStack(self.key, parameters, monotonic)
         self._steps = Admission(self._stack, events or LoggedEvents(), self.forget_cached, hash_key, fills=self._fills)
+        if not isinstance(flush, bool):
+            raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes whatever is at the key first")
         if flush:
             self.clear()
         self._run(self._steps.verify())
@@ -92,6 +93,7 @@ class BaseBloomFilter:
 
         Raises:
             TypeError: the item is neither bytes nor text.
+            ConfigError: it is text that UTF-8 cannot encode.
             BloomError: the store cannot be used; the item is not taken for seen then.
 
         Example:
@@ -112,13 +114,17 @@ class BaseBloomFilter:
         Returns:
             True counts as a cache hit. False says nothing of the filter.
 
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            ConfigError: it is text that UTF-8 cannot encode.
+
         Example:
             >>> bloom = MemoryBloomFilter()
             >>> _ = bloom.add("a")
             >>> bloom.is_cached("a"), bloom.is_cached("b")
             (True, False)
         """
-        if self._cache.get(as_bytes(item)) and not self._stack.needs_rotation:
+        if self._cache.get(_as_item(item)) and not self._stack.needs_rotation:
             self.counters.cache_hits += 1
             return True
         return False
@@ -133,7 +139,8 @@ class BaseBloomFilter:
             items: bytes or texts.
 
         Raises:
-            TypeError: an item is neither bytes nor text.
+            TypeError: an item is neither bytes nor text, or one item is given instead of several.
+            ConfigError: an item is text that UTF-8 cannot encode.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -142,7 +149,7 @@ class BaseBloomFilter:
             >>> bloom.add("a"), bloom.add("a")
             (True, False)
         """
-        marked = {_as_item(item) for item in items}
+        marked = set(_as_items(items))
         self._ambiguous |= marked
         if any(self._cache.get(item) for item in marked):
             self.forget_cached()
@@ -157,7 +164,8 @@ class BaseBloomFilter:
             For each item whether it is new, as `add` says it.
 
         Raises:
-            TypeError: an item is neither bytes nor text; nothing is added.
+            TypeError: an item is neither bytes nor text, or one item is given instead of several; nothing is added.
+            ConfigError: an item is text that UTF-8 cannot encode; nothing is added.
             BloomError: the store cannot be used; no item is taken for seen then.
 
         Example:
@@ -165,7 +173,7 @@ class BaseBloomFilter:
             [True, True, False]
         """
         self._rotate_if_needed()
-        batch = [_as_item(item) for item in items]
+        batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
         try:
@@ -197,7 +205,8 @@ class BaseBloomFilter:
             For each item whether it is in the filter. With the filter's error rate, one that is not is said to be.
 
         Raises:
-            TypeError: an item is neither bytes nor text.
+            TypeError: an item is neither bytes nor text, or one item is given instead of several.
+            ConfigError: an item is text that UTF-8 cannot encode.
             BloomError: the store cannot be used.
 
         Example:
@@ -207,7 +216,7 @@ class BaseBloomFilter:
             [True, False]
         """
         self._rotate_if_needed()
-        batch = [_as_item(item) for item in items]
+        batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
         absent = self._absent(list(asked))
@@ -382,18 +391,30 @@ class BaseBloomFilter:
         return results
 
 
+def _as_items(items: Iterable[Item]) -> list[bytes]:
+    """Return the bytes of several items; they are checked before anything is sent."""
+    if isinstance(items, (str, bytes)):
+        raise TypeError(f"items = {items!r}: must be a list or the like of items; for one item there is add, and in")
+    return [_as_item(item) for item in items]
+
+
 def _as_item(item: Item) -> bytes:
     """Return the bytes of an item; it is checked before anything is sent."""
-    if isinstance(item, (str, bytes)):
-        return as_bytes(item)
-    raise TypeError(f"{type(item).__name__} {item!r}: an item must be str or bytes")
+    if isinstance(item, bytes):
+        return item
+    if not isinstance(item, str):
+        raise TypeError(f"{type(item).__name__} {item!r}: an item must be str or bytes")
+    try:
+        return item.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"str {item!r}: an item must be text that UTF-8 can encode; pass bytes, encoded as you like"
+        ) from None
 
 
 def _key_as_text(key: str | bytes) -> str:
     """Return a key's name; given as bytes it is the same key."""
-    if isinstance(key, str):
-        return key
-    if isinstance(key, bytes):
-        with contextlib.suppress(UnicodeDecodeError):
-            return key.decode()
+    if key and isinstance(key, (str, bytes)):
+        with contextlib.suppress(UnicodeError):
+            return (key.encode() if isinstance(key, str) else key).decode()
     raise ConfigError(f"key = {key!r}: must be text, or its UTF-8; set the name of the key where the filter is")

@@ -6,7 +6,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
-from scrapy_bloom.transport.base import Client
+from scrapy_bloom.transport.base import Client, require_usable
 from scrapy_bloom.transport.retry import disable_client_retries
 
 
@@ -65,7 +65,8 @@ class BloomFilter(BaseBloomFilter):
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         self._retrying = RetryingStore(
-            RedisStore(disable_client_retries(server)), _options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout)
+            RedisStore(disable_client_retries(require_usable(server))),
+            _options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout),
         )
         super().__init__(self._retrying, key, parameters, cache_size=cache_size, flush=flush, key_of=key_of)
 

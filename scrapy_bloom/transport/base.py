@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redis import Redis
+from redis.client import Pipeline, PubSub
+from redis.cluster import ClusterPipeline
 
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.pooled import PooledTransport
 from scrapy_bloom.transport.sequential import SequentialTransport
 
+# What has a client's method, and answers it by something else than the reply.
+_NO_CLIENTS = (type, Pipeline, ClusterPipeline, PubSub)
 # The characters of our own replies.
 _ASCII = bytes(range(32, 127))
 
@@ -51,9 +55,10 @@ def require_usable(client: Any) -> Any:
         ConfigError: the client is asynchronous or no client, or decodes replies by an encoding without ASCII.
     """
     execute = getattr(client, "execute_command", None)
-    if execute is None or inspect.iscoroutinefunction(execute):
+    if execute is None or isinstance(client, _NO_CLIENTS) or inspect.iscoroutinefunction(execute):
+        kind, name = (client, "the class ") if isinstance(client, type) else (type(client), "")
         raise ConfigError(
-            f"server = {type(client).__module__}.{type(client).__qualname__}: must be a client that answers when it is "
+            f"server = {name}{kind.__module__}.{kind.__qualname__}: must be a client that answers when it is "
             "called; pass a redis.Redis or redis.RedisCluster, in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}"
         )
     encoder = client.get_encoder() if hasattr(client, "get_encoder") else None

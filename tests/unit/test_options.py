@@ -19,14 +19,14 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "ttl": lambda number: number == 0 or number >= 0.1,
     "cache_size": lambda number: number >= 0 and float(number).is_integer(),
     "retry_timeout": lambda number: number >= 0,
-    "batch_size": lambda number: number >= 1 and float(number).is_integer(),
+    "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
     "lease": lambda number: number > 0,
 }
 INTEGERS = {"capacity", "expansion", "cache_size", "batch_size"}
 # Where limits lie, and beside them.
 EDGES = [
     edge
-    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0)
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0)
     for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, 3), -limit)
 ]
 

@@ -49,6 +49,7 @@ READ = [
     pytest.param(RETRY_TIMEOUT, 0, 0.0, id="retry-not-at-all"),
     pytest.param(BATCH_SIZE, "1e2", 100, id="batch-text"),
     pytest.param(BATCH_SIZE, 1, 1, id="batch-least"),
+    pytest.param(BATCH_SIZE, 1000, 1000, id="batch-largest"),
     pytest.param(LEASE, 5, 5.0, id="lease-int"),
     pytest.param(LEASE, "0.5", 0.5, id="lease-text-fraction"),
 ]
@@ -77,8 +78,10 @@ REFUSED = [
     pytest.param(CACHE_SIZE, 0.5, "whole", id="cache-fraction"),
     pytest.param(RETRY_TIMEOUT, -1, "seconds", id="retry-negative"),
     pytest.param(RETRY_TIMEOUT, None, "seconds", id="retry-none"),
-    pytest.param(BATCH_SIZE, 0, "at least 1", id="batch-zero"),
+    pytest.param(BATCH_SIZE, 0, "from 1 to 1,000", id="batch-zero"),
     pytest.param(BATCH_SIZE, 1.5, "whole", id="batch-fraction"),
+    pytest.param(BATCH_SIZE, 1001, "from 1 to 1,000", id="batch-large"),
+    pytest.param(BATCH_SIZE, "5e3", "from 1 to 1,000", id="batch-larger"),
     pytest.param(LEASE, 0, "above 0", id="lease-zero"),
     pytest.param(LEASE, -1, "above 0", id="lease-negative"),
 ]

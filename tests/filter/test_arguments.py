@@ -1,0 +1,102 @@
+"""Arguments of a plain filter: values that make no sense are refused by name before anything is sent or deleted."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomError, BloomFilter, ConfigError, MemoryBloomFilter
+from tests.support.servers import Server
+
+SURROGATE = "https://example.com/\ud800"
+
+
+@pytest.mark.parametrize("flush", ["no", "False", "0", "false", [0], 2, 1, None, ""])
+def test_a_flush_that_is_no_bool(client: redis.Redis, key: str, flush: Any) -> None:
+    """Only True deletes a filter: the text of an environment variable does not, whatever it says."""
+    BloomFilter(client, key, capacity=1000).add("kept")
+    with pytest.raises(ConfigError, match=re.escape(f"flush = {flush!r}: must be True or False")):
+        BloomFilter(client, key, capacity=1000, flush=flush)
+    assert "kept" in BloomFilter(client, key, capacity=1000)
+    assert "kept" not in BloomFilter(client, key, capacity=1000, flush=True)
+
+
+BATCHES: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
+    "add_many": MemoryBloomFilter.add_many,
+    "contains_many": MemoryBloomFilter.contains_many,
+    "mark_ambiguous": MemoryBloomFilter.mark_ambiguous,
+}
+
+
+@pytest.mark.parametrize("text", ["http://example.com/", b"http://example.com/"])
+@pytest.mark.parametrize("use", BATCHES)
+def test_an_item_in_the_place_of_a_batch(use: str, text: str | bytes) -> None:
+    """A text is not taken for the letters that it has."""
+    bloom = MemoryBloomFilter()
+    with pytest.raises(TypeError, match=re.escape(f"items = {text!r}: must be a list")):
+        BATCHES[use](bloom, text)
+    assert bloom.counters.added == 0
+
+
+ITEMS: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
+    "add": MemoryBloomFilter.add,
+    "is_cached": MemoryBloomFilter.is_cached,
+    "in": MemoryBloomFilter.__contains__,
+}
+
+
+def use_in_batch(name: str) -> Callable[[MemoryBloomFilter, Any], Any]:
+    return lambda bloom, item: BATCHES[name](bloom, ["a", item])
+
+
+ITEMS.update({name: use_in_batch(name) for name in BATCHES})
+
+
+@pytest.mark.parametrize("item", [["a"], {"a": 1}, 5, None, bytearray(b"a")])
+@pytest.mark.parametrize("use", ITEMS)
+def test_an_item_that_is_none(use: str, item: Any) -> None:
+    """Each use refuses it by the same words."""
+    bloom = MemoryBloomFilter()
+    with pytest.raises(TypeError, match=re.escape(f"{item!r}: an item must be str or bytes")):
+        ITEMS[use](bloom, item)
+    assert bloom.counters.added == 0
+
+
+@pytest.mark.parametrize("use", ITEMS)
+def test_an_item_that_utf_8_cannot_encode(use: str) -> None:
+    """Half of a surrogate pair is refused by name, and nothing of its batch is added."""
+    bloom = MemoryBloomFilter()
+    with pytest.raises(ConfigError, match=r"ud800': an item must be text that UTF-8 can encode"):
+        ITEMS[use](bloom, SURROGATE)
+    assert bloom.counters.added == 0
+
+
+@pytest.mark.parametrize("name", ["", b"", SURROGATE, b"\xff", 5, None])
+def test_a_key_that_is_none(valkey: Server, name: Any) -> None:
+    """A name that is empty, or that no UTF-8 is of, is refused."""
+    with valkey.client() as client, pytest.raises(ConfigError, match=re.escape(f"key = {name!r}: must be text")):
+        BloomFilter(client, name)
+
+
+CLIENTS: dict[str, Callable[[Any], Any]] = {
+    "redis.client.Pipeline": lambda client: client.pipeline(),
+    "redis.client.PubSub": lambda client: client.pubsub(),
+    "the class redis.client.Redis": type,
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_is_no_client(valkey: Server, key: str, name: str) -> None:
+    """A class, and what queues commands or listens, is refused with what to pass instead."""
+    with valkey.client() as client, pytest.raises(ConfigError) as refusal:
+        BloomFilter(CLIENTS[name](client), key)
+    assert str(refusal.value).startswith(f"server = {name}: must be a client that answers when it is called")
+
+
+def test_a_pipeline_of_a_cluster(key: str) -> None:
+    """It is refused like that of a single server, before it connects."""
+    pipeline: Any = redis.cluster.ClusterPipeline
+    with pytest.raises(BloomError, match=r"server = redis\.cluster\.ClusterPipeline"):
+        BloomFilter(object.__new__(pipeline), key)
