@@ -156,6 +156,21 @@ def test_filter(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert (code, "scrapy bloom restore" in found["filter"][1]) == (1, True)
 
 
+def test_barely_too_full(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter is too full as soon as its error rate is above the one that is allowed, and not before."""
+    bloom = BloomFilter(mine, KEY, capacity=100, error_rate=0.01, expansion=0)
+    bloom.add_many([f"{number}" for number in range(100)])
+    assert bloom.info().estimated_error_rate <= 0.01
+    assert examine(own, capsys)[1]["filter"][0] == "ok"
+    number = 100
+    while bloom.info().estimated_error_rate <= 0.01:
+        bloom.add(f"{number}")
+        number += 1
+    assert bloom.info().estimated_error_rate < 0.015
+    code, found = examine(own, capsys)
+    assert (code, found["filter"][0]) == (1, "loss")
+
+
 def test_queue(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Dead letters, silent workers, and leases that nobody has."""
     keys = QueueKeys(QUEUE)
@@ -215,6 +230,27 @@ def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.Captur
     assert (code, level) == (0, "advice")
     assert f"1 filters of crawls that were killed under Scrapy's own scheduler, {len(left)} keys" in text
     assert "scrapy bloom clear --yes --key KEY" in what_to_do
+
+
+def test_a_filter_that_is_used_is_not_left_over(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter counts as used when one of its keys is, however long ago its other layers were sealed."""
+    name = "dupefilter:1700000000-0123abcd"
+    bloom = BloomFilter(mine, name, capacity=100)
+    bloom.add_many([f"{number}" for number in range(200)])
+    keys = sorted(mine.scan_iter("dupefilter:*"))
+    assert len(keys) >= 3
+    with own.client() as client:
+        stored = {key: client.dump(key) for key in keys}
+        for idle, expected in ((7200, "advice"), (60, "ok"), (5000, "advice")):
+            # The one that was used last says how long ago the filter was.
+            for key, dump in stored.items():
+                client.restore(key, 0, dump, replace=True, idletime=idle if key == keys[1] else 9000)
+            code, found = examine(own, capsys)
+            assert (code, found["leftover filters"][0]) == (0, expected)
+        assert (
+            f"1 filters of crawls that were killed under Scrapy's own scheduler, {len(keys)} keys"
+            in (found["leftover filters"][1])
+        )
 
 
 def test_in_a_project(own: Server, tmp_path: Path) -> None:

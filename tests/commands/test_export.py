@@ -27,6 +27,7 @@ from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
@@ -558,6 +559,35 @@ def test_replicas_are_compared(valkey: Server, replica: redis.Redis, key: str, p
         replica.config_set("requirepass", "secret")
         (away,) = servers.replicas(client, 0.0)
         assert away.problem == "it cannot be reached from here"
+
+
+def test_a_replica_that_lags(valkey: Server, replica: redis.Redis) -> None:
+    """A replica whose link is up has not all of it before it has come as far as its master."""
+    with valkey.client() as client:
+        client.set("lagging", "")
+        offset = client.info("replication")["master_repl_offset"]
+        until(lambda: replica.info("replication")["slave_repl_offset"] >= offset)
+        far = replica.info("replication")["slave_repl_offset"] + 10**9
+        assert servers._lack(replica, offset) is None
+        assert servers._lack(replica, far) == "it has not got all of it yet"
+
+
+@pytest.mark.parametrize("what", ["waiting", "leased", "dead letters"])
+def test_requests_that_stay_behind(
+    what: str, valkey: Server, key: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An export tells how many requests of the queue the filter knows that are not fetched yet, of whatever kind."""
+    keys = QueueKeys(f"{key}:requests")
+    places = {"waiting": keys.queue, "leased": keys.leases("worker-1"), "dead letters": keys.dead_letters}
+    arguments = ("export", str(path), "--key", key, "--redis-url", valkey.url, "--overwrite")
+    with valkey.client() as client:
+        BloomFilter(client, key, **SMALL).add_user(keys.queue)
+        client.hset(keys.workers, "worker-1", "60 7 3")
+        assert command.call(*arguments) == 0
+        assert "not fetched yet" not in capsys.readouterr().err
+        client.zadd(places[what], {"a": 0, "b": 0})
+        assert command.call(*arguments) == 0
+    assert f"2 requests of the queue '{key}:requests' are in the filter and not fetched" in capsys.readouterr().err
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:

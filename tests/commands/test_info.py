@@ -80,6 +80,36 @@ def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytes
     assert set(re.findall(r"scrapy_bloom_\w+", (ROOT / "docs/grafana.json").read_text())) == names
 
 
+def test_value_of_each_metric(
+    server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the metrics has a value of its own here, so that none can stand for another."""
+    info, keys = fill(client, key).info(), QueueKeys(f"{key}:requests")
+    client.zadd(keys.queue, {f"{number}": 0 for number in range(3)})
+    client.zadd(keys.dead_letters, {f"{number}": 0 for number in range(8)})
+    client.zadd(keys.leases("worker-2"), {f"{number}": 0 for number in range(3)})
+    for name in ("worker-3", "worker-4"):
+        client.hset(keys.workers, name, "60 7 1700000000000")
+    assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url, "--prometheus") == 0
+    values = {each.name: each.samples[0].value for each in text_string_to_metric_families(capsys.readouterr().out)}
+    assert values == {
+        "scrapy_bloom_exists": 1,
+        "scrapy_bloom_layers": 2,
+        "scrapy_bloom_queue_silent_workers": 3,
+        "scrapy_bloom_queue_workers": 4,
+        "scrapy_bloom_queue_waiting": 5,
+        "scrapy_bloom_queue_leased": 6,
+        "scrapy_bloom_queue_dead_letters": 9,
+        "scrapy_bloom_capacity": 1000,
+        "scrapy_bloom_error_rate": 1e-6,
+        "scrapy_bloom_estimated_count": info.estimated_count,
+        "scrapy_bloom_estimated_error_rate": info.estimated_error_rate,
+        "scrapy_bloom_fill_ratio": info.fill_ratio,
+        "scrapy_bloom_memory_bytes": info.memory_bytes,
+    }
+    assert len({*values.values()}) == len(values) == 13
+
+
 def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No filter is an answer: no."""
     place = ["--key", key, "--redis-url", valkey.url]

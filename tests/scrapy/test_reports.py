@@ -241,6 +241,19 @@ def test_too_full(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) ->
     assert "BLOOMFILTER_CAPACITY than 100" in warning
 
 
+def test_barely_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter is too full as soon as its error rate is above the one that is allowed, and not before."""
+    ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, BLOOMFILTER_EXPANSION=0)
+    dupefilter, number = opened(ended), 0
+    while dupefilter.filter.info().estimated_error_rate <= 0.01:
+        meet(dupefilter, ended, number)
+        number += 1
+    assert 100 < number < 200
+    assert dupefilter.filter.info().estimated_error_rate < 0.015
+    end(ended, caplog)
+    assert ["is too full" in line for line in logged(caplog, logging.WARNING)] == [True]
+
+
 def test_not_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
     """A filter that has grown keeps its error rate, and warns of nothing."""
     ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01)
