@@ -136,10 +136,11 @@ BATCH_SIZE = Option[int](
 LEASE = Option[float](
     "lease",
     60.0,
-    "be above 0",
+    "be above 0, and at most 86,400",
     "set the seconds of silence after which a worker's requests are put back",
     "seconds of silence after which `BloomScheduler` puts back what a worker had leased",
     least=math.nextafter(0, 1),
+    limit=math.nextafter(86_400, math.inf),
 )
 
 # In the order of the documentation.

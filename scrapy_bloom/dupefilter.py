@@ -28,6 +28,7 @@ from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, 
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.retry import retry_until
 
@@ -169,6 +170,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             crawler.signals.connect(self._report.finish, signals.spider_closed)
             crawler.signals.connect(self._filter.rest, signals.spider_idle)
             crawler.signals.connect(self._filter.close, signals.spider_closed)
+            crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self
 
     @property
@@ -280,6 +282,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._report is not None:
             self._report.refresh()
         self.filter.remove_user(user)
+
+    def _disconnect(self) -> None:
+        """Close the connections, which were made by the settings of this crawl."""
+        disconnect(self.server)
 
     def _warn_of_deleted_requests(self) -> None:
         """Warn where scrapy-redis's Scheduler is about to delete requests with the filter: it does so in silence."""

@@ -42,6 +42,7 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisAwayError, disable_client_retries, retry_until
 
@@ -84,6 +85,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._batch_size = self._config.batch_size
         self._leased: dict[Request, bytes] = {}
         self._has_joined = False
+        self._has_made_server = False
 
     @classmethod
     @told_at_exit()
@@ -108,6 +110,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         with refusing_unfit(settings):
             self: Self = retry_until(lambda: parent(with_socket_timeouts(settings)), config.retry_timeout)
         disable_client_retries(self.server)
+        self._has_made_server = True
         self._config = config
         self._batch_size = config.batch_size
         return self
@@ -163,6 +166,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # From here on nothing may block the reactor for long.
         self.df.filter.retry_timeout = 0.0
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
+        if self._has_made_server:
+            # A spider's start URLs go back over it later than `close`.
+            spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
         _engine.apply_backpressure(spider.crawler, lambda: len(self._worker.outbox) < self._batch_size, LONGEST_PAUSE)
         self._ticker.start()
 
@@ -346,6 +352,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         self._wakeup.set(self._idleness.next_pause())
         raise DontCloseSpider
+
+    def _disconnect(self) -> None:
+        """Close the connections, the heartbeats' too."""
+        disconnect(self.server)
 
     def _show_recovered(self) -> None:
         if self._heartbeats.requeued:

@@ -4,9 +4,15 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
+from scrapy.settings import BaseSettings
 from scrapy_redis import spiders
 
 from scrapy_bloom._intake import Intake
+from scrapy_bloom._last_line import told_at_exit
+from scrapy_bloom.connection import connect
+from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.transport.connections import disconnect
+from scrapy_bloom.transport.retry import retry_until
 
 
 class LeasedStartUrls:
@@ -20,8 +26,13 @@ class LeasedStartUrls:
 
         Args:
             crawler: the one of this spider, or None: the spider has it already.
+
+        Raises:
+            UnavailableError: Redis was away for BLOOMFILTER_RETRY_TIMEOUT seconds, and the client connects when it is
+                made.
         """
         if self.server is None:
+            _wait_for_redis((crawler or self.crawler).settings)  # type: ignore[attr-defined]  # Scrapy's
             super().setup_redis(crawler)  # type: ignore[misc]  # scrapy-redis's
             self._intake = Intake(self, crawler or self.crawler)  # type: ignore[attr-defined]  # Scrapy's
 
@@ -35,6 +46,13 @@ class LeasedStartUrls:
         super().spider_idle()  # type: ignore[misc]  # scrapy-redis's
         if self._intake.is_unsure or self._intake.others_hold:
             raise DontCloseSpider
+
+
+@told_at_exit()
+def _wait_for_redis(settings: BaseSettings) -> None:
+    """Wait until a client can be made: a cluster's connects then, and one with a single connection."""
+    timeout = BloomSettings.from_settings(settings).retry_timeout
+    disconnect(retry_until(lambda: connect(settings), timeout))
 
 
 class RedisSpider(LeasedStartUrls, spiders.RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types

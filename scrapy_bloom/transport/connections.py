@@ -4,9 +4,20 @@ A server that is started from a snapshot, and a replica that is promoted, lack t
 so, but no connection survives either. A second connection of a pool is new once as well, and then known.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 from weakref import WeakSet
+
+from scrapy_bloom.transport.failures import FAULTS
+
+# Seconds for which a thread waits for a connection that another one uses, and after which it tries again.
+_MAX_TURN_SECONDS = 1.0
+_PAUSE_SECONDS = 0.001
+# redis-py's words where every connection of a pool is in use; nothing was sent then.
+_ALL_IN_USE = "Too many connections"
+
+T = TypeVar("T")
 
 
 class KnownConnections:
@@ -28,6 +39,30 @@ class KnownConnections:
         if sock is not None and sock not in self._sockets:
             self._sockets.add(sock)
             self.number += 1
+
+
+def in_turn(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Return the result of a call that takes a connection of a pool, and wait where another thread has the last one.
+
+    A crawl's heartbeats and its reactor share a pool. With `max_connections=1` they take turns.
+    """
+    end = 0.0
+    while True:
+        try:
+            return call(*arguments, **options)
+        except FAULTS as error:
+            now = time.monotonic()
+            end = end or now + _MAX_TURN_SECONDS
+            if _ALL_IN_USE not in str(error) or now > end:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+
+
+def disconnect(client: Any) -> None:
+    """Close the connections of a client, and of a cluster's nodes; a class of a user's may have no way to."""
+    close = getattr(client, "close", None)
+    if close is not None:
+        close()
 
 
 def connections_of(client: Any) -> Iterator[Any]:

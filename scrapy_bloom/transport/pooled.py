@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis, ResponseError
 
 from scrapy_bloom.transport.commands import Command
-from scrapy_bloom.transport.connections import KnownConnections
+from scrapy_bloom.transport.connections import KnownConnections, in_turn
 from scrapy_bloom.transport.failures import is_from_replica
 from scrapy_bloom.transport.reconnecting import drop_idle_connections
 
@@ -29,7 +29,7 @@ class PooledTransport:
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands and return their replies; raise the first error among them."""
-        connection = self._pool.get_connection()
+        connection = in_turn(self._pool.get_connection)
         try:
             connection.send_packed_command([b"".join([command.pack() for command in commands])])
             replies = [_read(connection, command.is_binary) for command in commands]

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from redis.client import NEVER_DECODE
 
 from scrapy_bloom.transport.commands import Command
-from scrapy_bloom.transport.connections import KnownConnections, connections_of
+from scrapy_bloom.transport.connections import KnownConnections, connections_of, in_turn
 from scrapy_bloom.transport.failures import FAULTS, is_from_replica
 from scrapy_bloom.transport.reconnecting import drop_connections
 
@@ -41,7 +41,7 @@ class SequentialTransport:
     def _send(self, command: Command) -> Any:
         options = {NEVER_DECODE: True} if command.is_binary else {}
         try:
-            return self._client.execute_command(*command.arguments, **options)
+            return in_turn(self._client.execute_command, *command.arguments, **options)
         except FAULTS as error:
             if is_from_replica(error):
                 drop_connections(self._client)

@@ -1,11 +1,13 @@
 """Crawls that are fed by Redis, in which workers are killed and stopped, and Redis is away: no start URL is lost."""
 
+import json
 import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,9 +15,11 @@ import redis
 from devtools.site import path_of
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from tests.support import crawling
+from tests.support.clusters import running_cluster
 from tests.support.fault_proxy import CUTS, Place, at_random, proxying
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
-from tests.support.servers import Server
+from tests.support.servers import Server, free_port, running
 from tests.support.spiders import started, stock_started
 
 pytestmark = pytest.mark.crawl
@@ -166,14 +170,57 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
     ):
         proxy.fail(None, Place.BEFORE)
         # The engine looks every five seconds: twice before the time is over would be too often.
-        worker = fed.played.start("worker", {**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 4})
-        until(lambda: proxy.done)
+        worker = fed.played.start("worker", {**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 5})
+        until(lambda: proxy.faults)
         fed.feed("list", PATHS)
         ended = worker.wait()
         assert proxy.faults == 1
         assert fed.played.missed == set()
     assert_ended_well(ended)
     assert sum("the crawl pauses" in line for line in complaints_in(ended.log)) == 1
+
+
+SINGLE: Kind = {"REDIS_PARAMS": json.dumps({"single_connection_client": True})}
+CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
+
+
+@contextmanager
+def servers_for(client: Kind) -> Iterator[list[Server]]:
+    """Servers that forget nothing when they are killed: what a client needs that connects when it is made."""
+    options = ("--appendonly", "yes", "--appendfsync", "always")
+    if client is CLUSTER:
+        with running_cluster(3, *options) as nodes:
+            yield list(nodes)
+    else:
+        with running("valkey", *options) as server:
+            yield [server]
+
+
+@pytest.mark.parametrize("params", [SINGLE, CLUSTER], ids=["single connection", "cluster"])
+def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
+    """A worker that is started before Redis waits for it, also where its client connects when it is made."""
+    with servers_for(params) as servers, ExitStack() as stack:
+        url, is_cluster = servers[0].url, params is CLUSTER
+        client: Any = stack.enter_context(redis.RedisCluster.from_url(url) if is_cluster else servers[0].client())
+        fed = stack.enter_context(fed_scene(url, key, tmp_path, client))
+        fed.feed("list", PATHS)
+        for server in servers:
+            server.kill()
+        worker = fed.played.start("worker", {**OURS, **fed.settings, **params})
+        until(lambda: complaints_in(fed.played.log("worker")) or worker.process.poll() is not None)
+        for server in servers:
+            server.start()
+        ended = worker.wait()
+        assert fed.played.missed == set()
+    assert_ended_well(ended)
+
+
+def test_redis_never_up(key: str, tmp_path: Path) -> None:
+    """It waits for as long as it is told, and then ends with one clear error."""
+    with fed_scene(f"redis://127.0.0.1:{free_port()}", key, tmp_path, redis.Redis()) as fed:
+        ended = fed.played.crawl({**OURS, **fed.settings, **SINGLE, "BLOOMFILTER_RETRY_TIMEOUT": 0.5})
+    assert ended.exit_code == crawling.REFUSED_EXIT_CODE
+    assert "BLOOMFILTER_RETRY_TIMEOUT = 0.5" in ended.log.splitlines()[-1]
 
 
 def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "cache_size": lambda number: number >= 0 and float(number).is_integer(),
     "retry_timeout": lambda number: number >= 0,
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
-    "lease": lambda number: number > 0,
+    "lease": lambda number: 0 < number <= 86_400,
 }
 INTEGERS = {"capacity", "expansion", "cache_size", "batch_size"}
 # Where limits lie, and beside them.
 EDGES = [
     edge
-    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0)
-    for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, 3), -limit)
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0)
+    for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, math.inf), -limit)
 ]
 
 names = st.sampled_from(sorted(ALLOWED))
@@ -58,6 +58,8 @@ def test_every_option_is_looked_at() -> None:
 @example("ttl", 0.1).via("least")
 @example("ttl", 0).via("for ever")
 @example("lease", 5e-324).via("least")
+@example("lease", 86_400).via("most")
+@example("lease", 1e12).via("more than a thread can wait")
 def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
     """A number and its texts are read as the same number; one that is not allowed is refused, however it is spelled."""
     option = BY_NAME[name]

@@ -84,6 +84,7 @@ REFUSED = [
     pytest.param(BATCH_SIZE, "5e3", "from 1 to 1,000", id="batch-larger"),
     pytest.param(LEASE, 0, "above 0", id="lease-zero"),
     pytest.param(LEASE, -1, "above 0", id="lease-negative"),
+    pytest.param(LEASE, "1e12", "at most 86,400", id="lease-of-ages"),
 ]
 
 

@@ -1,0 +1,87 @@
+"""The connections of a crawl: there are none left when it has ended, whichever of its parts has made them."""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy_redis.scheduler import Scheduler
+
+from devtools.waiting import until
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from tests.support import crawling
+from tests.support.in_process import start
+from tests.support.servers import Server
+
+
+@pytest.fixture
+def crawler(valkey: Server, key: str) -> Crawler:
+    """A crawl whose connections have its name."""
+    params = {"client_name": key.replace(":", "-")}
+    return start(
+        {
+            "DUPEFILTER_CLASS": crawling.BLOOM,
+            "REDIS_URL": valkey.url,
+            "REDIS_PARAMS": params,
+            "SCHEDULER_DUPEFILTER_KEY": key,
+            "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+            "BLOOMFILTER_CAPACITY": 1000,
+            "BLOOMFILTER_LEASE": 0.1,
+        }
+    )
+
+
+@pytest.fixture
+def watching(valkey: Server) -> Iterator[redis.Redis]:
+    """Somebody who sees all connections."""
+    with valkey.client() as client:
+        yield client
+
+
+def number_of(client: redis.Redis, key: str) -> int:
+    """Count the connections of a crawl."""
+    return sum(each["name"] == key.replace(":", "-") for each in client.client_list())
+
+
+def spider_of(crawler: Crawler) -> Spider:
+    assert crawler.spider is not None
+    return crawler.spider
+
+
+def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> None:
+    """Neither the queue's connections stay, nor the heartbeats', nor the filter's."""
+    scheduler = BloomScheduler.from_crawler(crawler)
+    scheduler.open(spider_of(crawler))
+    assert scheduler.enqueue_request(Request("https://example.com/"))
+    assert scheduler.next_request() is not None
+    assert number_of(watching, key) >= 2
+    scheduler.close("shutdown")
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    until(lambda: number_of(watching, key) == 0)
+    # They are kept until here: the collector has closed nothing.
+    assert scheduler.df.server is not scheduler.server
+
+
+def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, key: str) -> None:
+    """The filter's connections go, and those of scrapy-redis's scheduler are its own."""
+    scheduler = Scheduler.from_crawler(crawler)
+    scheduler.open(spider_of(crawler))
+    assert scheduler.enqueue_request(Request("https://example.com/"))
+    assert number_of(watching, key) == 2
+    scheduler.close("shutdown")
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    until(lambda: number_of(watching, key) == 1)
+    scheduler.server.close()
+
+
+def test_client_of_a_user(crawler: Crawler, valkey: Server, watching: redis.Redis, key: str) -> None:
+    """A client that was passed in is the caller's, and stays open."""
+    with valkey.client(client_name=key.replace(":", "-")) as client:
+        scheduler = BloomScheduler(client, queue_key=f"{key}:queue", dupefilter_key=key, dupefilter_cls=crawling.BLOOM)
+        scheduler.stats = crawler.stats
+        scheduler.df = BloomRFPDupeFilter(client, key)
+        scheduler.open(spider_of(crawler))
+        scheduler.close("shutdown")
+        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+        assert number_of(watching, key) >= 1
