@@ -7,9 +7,11 @@ from typing import Self
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer, Ending, Said
 
 SortedSet = dict[bytes, float]
+Fields = dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class QueueMemory:
         self.dead_letters: SortedSet = {}
         self.leases: dict[str, SortedSet] = {}
         self.workers: dict[str, str] = {}
+
+    def sorted_sets(self, keys: QueueKeys) -> dict[str, SortedSet]:
+        """Return by its key each sorted set that a server has in this state."""
+        leases = {keys.leases(name): held for name, held in self.leases.items()}
+        return {keys.queue: self.queue, keys.dead_letters: self.dead_letters, **leases}
+
+    def hashes(self, keys: QueueKeys) -> dict[str, Fields]:
+        """Return by its key each hash that a server has in this state."""
+        return {keys.workers: {name.encode(): value.encode() for name, value in self.workers.items()}}
 
     @singledispatchmethod
     def apply(self, operation: object) -> Answer:
