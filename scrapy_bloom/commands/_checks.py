@@ -25,7 +25,7 @@ from scrapy_bloom.admin.importing.state import ImportKeys
 from scrapy_bloom.admin.report import FilterReport, report
 from scrapy_bloom.commands._target import UNREADABLE, Target
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, MismatchError, RefusedError, UnavailableError, WrongTypeError
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.opening import foreign_string
@@ -95,6 +95,11 @@ class Case:
         except (BloomError, *UNREADABLE):
             return None
 
+    @property
+    def has_set_key(self) -> bool:
+        """True if the settings name a key, and no crawl makes one up."""
+        return self.is_shared or bool(self.settings.get("SCHEDULER_DUPEFILTER_KEY"))
+
     @cached_property
     def wanted(self) -> FilterParameters | None:
         """The parameters that the settings want the filter to have."""
@@ -123,7 +128,10 @@ class Case:
     @property
     def queues(self) -> list[str]:
         """The keys of the queues: the one that is named, or the spider's; and those that the filter is kept for."""
-        known = self.target.queues if self.is_shared or self.target.named_queue is not None else []
+        known: list[str] = []
+        if self.is_shared or self.target.named_queue is not None:
+            with suppress(BloomError):
+                known = self.target.queues
         return list(dict.fromkeys([*known, *(self.found.stored.users if self.found else [])]))
 
     @cached_property
@@ -155,12 +163,25 @@ class Case:
 
     @property
     def start_key(self) -> str | None:
-        """The key of the start URLs, where the spider leases them."""
+        """The key of the start URLs, where the spider leases them.
+
+        Raises:
+            ConfigError: it has a percent sign that is not that of `%(name)s`.
+        """
         kind: Any = self.target.crawler.spidercls
         if not issubclass(kind, _LEASED_START_URLS):
             return None
-        template = kind.redis_key or self.settings.get("REDIS_START_URLS_KEY", defaults.START_URLS_KEY)
-        return str(template % {"name": self.target.spider})
+        setting, template = "redis_key", kind.redis_key
+        if template is None:
+            setting = "REDIS_START_URLS_KEY"
+            template = self.settings.get(setting, defaults.START_URLS_KEY)
+        try:
+            return str(template % {"name": self.target.spider})
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError(
+                f"{setting} = {template!r}: may have %(name)s in it for the spider's name, and no other percent sign; "
+                f"set a name like {defaults.START_URLS_KEY!r}"
+            ) from None
 
     @cached_property
     def address(self) -> str | None:
@@ -223,8 +244,10 @@ def _attempts(case: Case) -> Iterator[Callable[[], object]]:
         yield lambda: BloomSettings.from_settings(case.settings)
     if case.target.has_spider and case.has_our_scheduler and case.dupefilter is not None:
         yield lambda: _BLOOM_SCHEDULER.check_settings(case.settings)
-    if case.is_shared and case.target.has_spider:
+    if case.target.has_spider and case.is_shared:
         yield lambda: FilterKey.for_workers(case.settings, case.target.spider)
+    elif case.has_set_key:
+        yield lambda: case.target.key
     yield lambda: case.start_key
 
 
@@ -240,8 +263,9 @@ def _classes(case: Case) -> Iterator[Finding]:
     yield crawl.spider(f"{spider.__module__}.{spider.__qualname__}", pops=pops and case.has_our_scheduler)
     if case.is_shared:
         is_there = _is_there(case.settings["SCHEDULER_SERIALIZER"])
-        yield crawl.serializer(case.serializer, case.address or "", is_there=is_there)
-        yield from crawl.shared_queue(case.settings["SCHEDULER_QUEUE_KEY"], case.target.sharers)
+        yield crawl.serializer(case.serializer, case.address, is_there=is_there)
+        with suppress(ConfigError):
+            yield from crawl.shared_queue(case.settings["SCHEDULER_QUEUE_KEY"], case.target.sharers)
 
 
 def _chosen(case: Case) -> Iterator[Finding]:
@@ -266,7 +290,8 @@ def _server(case: Case) -> Iterator[Finding]:
 
 def _filter(case: Case) -> Iterator[Finding]:
     if case.key is None:
-        yield ok("filter", "each crawl has one of its own, whose key its log names: give that by --key to look at it")
+        whose = "see settings" if case.has_set_key else "each crawl makes one up, which its log names; give it by --key"
+        yield ok("filter", f"no key is known: {whose}")
         return
     try:
         yield from _stored_filter(case, case.key)
@@ -329,7 +354,7 @@ def _leases(case: Case) -> Iterator[Finding]:
 
 def _start_urls(case: Case) -> Iterator[Finding]:
     key = None
-    with suppress(*UNREADABLE):
+    with suppress(ConfigError):
         key = case.start_key
     if key is not None and case.has_our_scheduler:
         yield from contents.start_urls(start_urls.inspect(case.target.client, key))

@@ -88,6 +88,27 @@ MISTAKES: dict[str, Mistake] = {
         "loss",
         "no crawl would start: SCHEDULER_QUEUE_KEY = ",
     ),
+    "a queue key that cannot be read": (
+        "shop",
+        {**ADDON, "SCHEDULER_QUEUE_KEY": "%(spdr)s:requests"},
+        "settings",
+        "loss",
+        "no crawl would start: SCHEDULER_QUEUE_KEY = '%(spdr)s:requests': may have %(spider)s",
+    ),
+    "a filter's key that cannot be read": (
+        "shop",
+        {**OURS, "SCHEDULER": SCRAPYS, "SCHEDULER_DUPEFILTER_KEY": "%(spdr)s"},
+        "settings",
+        "loss",
+        "no crawl would start: SCHEDULER_DUPEFILTER_KEY = '%(spdr)s': may have %(spider)s",
+    ),
+    "a start key that cannot be read": (
+        "fed",
+        {**OURS, "REDIS_START_URLS_KEY": "%(spider)s:start_urls"},
+        "settings",
+        "loss",
+        "no crawl would start: REDIS_START_URLS_KEY = '%(spider)s:start_urls': may have %(name)s",
+    ),
     "RedisSpider of scrapy-redis": ("popping", OURS, "spider", "loss", "pops its start URLs"),
     "flush": ("shop", {**OURS, "SCHEDULER_FLUSH_ON_START": True}, "flush", "loss", "each worker that starts deletes"),
     "flush what is kept": (
@@ -208,6 +229,7 @@ def test_an_address_that_cannot_be_used(own: Server, capsys: pytest.CaptureFixtu
         assert text in findings["server"]["text"] + findings["server"]["advice"]
         assert findings["dupefilter"]["level"] == "ok"
         assert "undelivered requests" in findings
+        assert findings["serializer"]["level"] == "ok"
         assert "secret" not in printed.out + printed.err
 
 

@@ -58,16 +58,17 @@ def spider(name: str, *, pops: bool) -> Finding:
     )
 
 
-def serializer(name: str | None, server: str, *, is_there: bool = True) -> Finding:
-    """Check the SCHEDULER_SERIALIZER for a server at this address."""
+def serializer(name: str | None, server: str | None, *, is_there: bool = True) -> Finding:
+    """Check the SCHEDULER_SERIALIZER for a server at this address, if that is known."""
     check = "serializer"
     if not is_there:
         return refused(check, f"{name!r} cannot be imported", "set SCHEDULER_SERIALIZER to a module")
     if name == JSON:
         return ok(check, "requests are JSON: who can write to Redis cannot execute code in the workers")
     what = "pickle" if name is None else repr(name)
-    if server.startswith(_LOCAL):
-        return ok(check, f"{what}, on this machine; {JSON!r} is safer where others can write to Redis")
+    if server is None or server.startswith(_LOCAL):
+        where = "" if server is None else ", on this machine"
+        return ok(check, f"{what}{where}; {JSON!r} is safer where others can write to Redis")
     return advice(
         check,
         f"{what}: whoever can write to this Redis can execute code in the workers",
