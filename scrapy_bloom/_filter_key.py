@@ -116,8 +116,7 @@ class FilterKey:
         """Warn where a cluster's failover may lose requests that the filter knows."""
         if self.queue is None or not is_cluster(client):
             return
-        # Without a part in braces the shards of a filter are elsewhere than its hash.
-        if all(map(QueueKeys(self.queue).share_slot_with, (self.name, filter_keys.shard_key(self.name, 0, 0)))):
+        if are_in_one_slot(self.name, self.queue):
             return
         logger.warning(
             "The cluster has the filter %r and the queue %r in different slots: a failover that loses writes may lose "
@@ -141,6 +140,12 @@ class FilterKey:
             self.name,
             Path(str(self.jobdir), _jobdir.KEY_FILE),
         )
+
+
+def are_in_one_slot(key: str, queue: str) -> bool:
+    """Return whether a cluster keeps the filter at a key in the slot of a queue, all of its strings included."""
+    # Without a part in braces the shards of a filter are elsewhere than its hash.
+    return all(map(QueueKeys(queue).share_slot_with, (key, filter_keys.shard_key(key, 0, 0))))
 
 
 def queue_of(settings: BaseSettings, spider: str) -> str:

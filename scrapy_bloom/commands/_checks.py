@@ -37,6 +37,7 @@ from scrapy_bloom.storage import shards
 from scrapy_bloom.storage.shards import InspectShard
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import retry_until
+from scrapy_bloom.transport.server_info import is_cluster
 
 # At the level of the commands, which import nothing from there.
 _BLOOM_SCHEDULER: Any = load_object("scrapy_bloom.BloomScheduler")
@@ -288,6 +289,11 @@ def _server(case: Case) -> Iterator[Finding]:
         yield from server.examine(node, new_bytes, expires=expires)
 
 
+def _slots(case: Case) -> Iterator[Finding]:
+    if case.key is not None and is_cluster(case.target.client):
+        yield from (contents.slots(case.key, queue) for queue in case.queues)
+
+
 def _filter(case: Case) -> Iterator[Finding]:
     if case.key is None:
         whose = "see settings" if case.has_set_key else "each crawl makes one up, which its log names; give it by --key"
@@ -433,6 +439,7 @@ OF_SETTINGS: tuple[Callable[[Case], Iterable[Finding]], ...] = (_versions, _sett
 # By the name that a check has which may not look.
 OF_SERVER: dict[str, Callable[[Case], Iterable[Finding]]] = {
     "server": _server,
+    "slots": _slots,
     "filter": _filter,
     "capacity": _measures,
     "queue": _queues,

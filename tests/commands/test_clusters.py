@@ -10,11 +10,12 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.admin import clearing
 from scrapy_bloom.admin.doctor import server
-from scrapy_bloom.admin.doctor.finding import Level
+from scrapy_bloom.admin.doctor.finding import MEANINGS, Level
 from scrapy_bloom.admin.merging.merge import merge
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.storage.redis import RedisStore
 from tests.support.clusters import running_cluster
+from tests.support.examining import OURS, examine, wrong
 from tests.support.moving import SMALL, export, items, restore_file
 
 
@@ -48,6 +49,27 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)
     clearing.delete(store, cluster, doomed)
     assert not [*cluster.scan_iter()]
+
+
+def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every check is made over a cluster; a filter whose slot is not that of its queue is told."""
+    node = cluster.get_primaries()[0]
+    settings = {
+        **OURS,
+        "REDIS_PARAMS": {"redis_cls": "redis.RedisCluster"},
+        "SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s",
+        "REDIS_START_URLS_KEY": f"{key}:%(name)s",
+    }
+    BloomFilter(cluster, f"{{{key}:fed}}:dupefilter", fingerprint="scrapy-redis").add("a")
+    url = f"redis://127.0.0.1:{node.port}"
+    code, found = examine(url, capsys, "fed", **settings)
+    assert (code, wrong(found)) == (1, {"persistence": "loss", "serializer": "advice"})
+    assert MEANINGS.keys() - found.keys() <= {"flush", "import", "ttl", "replication"}
+    elsewhere = {**settings, "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s:dupefilter"}
+    code, found = examine(url, capsys, "fed", **elsewhere)
+    assert (code, found["slots"][0]) == (1, "advice")
+    assert f"{{{key}:fed}}:dupefilter" in found["slots"][2]
+    BloomFilter(cluster, f"{{{key}:fed}}:dupefilter", fingerprint="scrapy-redis").clear()
 
 
 def test_every_node_is_asked(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """The stored data of a crawl, and what they mean for it: its filter, its queue, its start URLs."""
 
+from scrapy_bloom._filter_key import are_in_one_slot
 from scrapy_bloom.admin import occupants
 from scrapy_bloom.admin.doctor.finding import Finding, advice, loss, ok
 from scrapy_bloom.admin.occupants import Occupant
@@ -7,6 +8,7 @@ from scrapy_bloom.admin.report import FilterReport
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.start_urls import StartState
 from scrapy_bloom.storage.keys import FILTER_FIELD
 
@@ -46,6 +48,19 @@ def no_filter(occupant: Occupant) -> Finding:
         "without: all pages are fetched again",
         "a worker that is still at work puts the hash back; without one, see the checks of the server, and begin anew "
         "by `scrapy bloom clear`",
+    )
+
+
+def slots(key: str, queue: str) -> Finding:
+    """Check the places of a filter and of its queue on a cluster."""
+    check = "slots"
+    if are_in_one_slot(key, queue):
+        return ok(check, "the cluster keeps the filter in the slot of its queue")
+    return advice(
+        check,
+        f"the cluster keeps {key!r} and {queue!r} in different slots: a failover that loses writes may lose requests "
+        "that the filter knows, and their pages are missed",
+        f"set a key like SCHEDULER_DUPEFILTER_KEY = {QueueKeys(queue).dupefilter!r} before the next new crawl",
     )
 
 

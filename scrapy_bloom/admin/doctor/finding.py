@@ -30,6 +30,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "memory": ("", "a new filter does not fit"),
     "persistence": ("none, or the server cannot write", "snapshots alone; `appendfsync no`"),
     "replication": ("a replica in the place of the master", "a replica that is far behind"),
+    "slots": ("", "a cluster keeps the filter and the queue in different slots"),
     "filter": (
         "a SET or a stranger in its place, other parameters, strings or the hash gone, too full, not complete",
         "more than 5 layers",
