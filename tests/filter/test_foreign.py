@@ -104,6 +104,23 @@ def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: s
     assert by_layer[0].estimated_error_rate + sum(layer.error_rate for layer in by_layer[1:]) <= 1e-2
 
 
+def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that has missed a growth does not put the hash back without the newer layer: a new filter begins."""
+    late, busy = BloomFilter(client, key, **SMALL), BloomFilter(client, key, **SMALL)
+    late.add("first")
+    busy.add_many([f"item {number}" for number in range(600)])
+    assert busy.info().layers > 1
+    client.unlink(key)
+    late._run(late._steps.open())
+    assert not [text for text in warnings_in(caplog) if "put back" in text]
+    assert [text for text in warnings_in(caplog) if "was replaced" in text]
+    assert not client.exists(key)
+    # The one that knows all layers does put it back.
+    busy._run(busy._steps.open())
+    assert [text for text in warnings_in(caplog) if "put back" in text]
+    assert not any(late.add_many([f"item {number}" for number in range(600)]))
+
+
 def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
     """Nobody knows what was given when a counter is gone: the layer gives no more, and the next is strict as ever."""
     workers = [BloomFilter(client, key, capacity=20_000, error_rate=1e-3, cache_size=0) for _ in range(16)]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -11,13 +12,16 @@ from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom._text import as_text
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.credits import Credits
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted
 from scrapy_bloom.storage.fields import DeleteField, Load, SetFieldIfAbsent
+from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.fault_proxy import Place, proxying
 from tests.support.schedule_search import Search, Work
 from tests.support.servers import Server
@@ -267,6 +271,55 @@ def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None
         bloom.close()
         assert given(client, key) == (before if place is Place.BEFORE else 2)
         assert bloom.add("c")
+
+
+class CountsNewMarks(MemoryStore):
+    """A store that knows how many items were new to each shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marked: Counter[str] = Counter()
+
+    def execute(self, operations: Sequence[Operation]) -> Results:
+        results = super().execute(operations)
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(operation, CheckBits) and operation.mark and not result[1]:
+                self.marked[operation.key] += 1
+        return results
+
+
+def test_room_that_was_granted_before_the_hash_was_lost() -> None:
+    """Workers hold credit of which nobody knows any more: a restored counter gives none, and no layer is overfilled."""
+    store, clock = CountsNewMarks(), Clock()
+    parameters = FilterParameters(capacity=20_000, error_rate=1e-9)
+    early, late = (BaseBloomFilter(store, "f", parameters, cache_size=0, monotonic=clock) for _ in range(2))
+    early.add("first")
+    for number in range(2000):
+        assert late.add(f"late {number}")
+    layer = late._stack.newest
+    held = late._stack.credits.held(layer)
+    assert held > 100
+    store.hashes.clear()
+    number = 0
+    while len(early._stack.layers) == 1:
+        number += 1
+        early.add(f"early {number}")
+    for number in range(held):
+        assert late.add(f"more {number}")
+    assert store.marked["f:0:0"] <= layer.most_items
+
+
+def test_a_restored_counter_counts_room_that_is_not_used_yet() -> None:
+    """Credit of the worker that puts the hash back, which it has not used, counts in it as given."""
+    store = MemoryStore()
+    bloom = BaseBloomFilter(store, "f", FilterParameters(capacity=100_000, error_rate=1e-9), cache_size=0)
+    bloom.add("a")
+    layer, granted = bloom._stack.newest, bloom._stack.granted(bloom._stack.newest)
+    assert granted > 10
+    store.hashes.clear()
+    bloom.contains_many(["a"])
+    bloom._run(bloom._steps.open())
+    assert store.hashes["f"][layer.credit_field] == f"closed {granted}"
 
 
 def test_marks_in_a_filter_that_took_anothers_place_take_room(client: redis.Redis, key: str) -> None:

@@ -1,13 +1,18 @@
 """The stats of a dupefilter, and its lines of the log."""
 
 import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from scrapy import signals
 
 from devtools.waiting import until
-from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
+from scrapy_bloom.filter.sizing import error_rate_at
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, FILTERED, NAMES, RECOVERED, UNSERIALIZABLE
+from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.transport.commands import Command
 from tests.support.dupefilters import KEY, Way, by_crawler, crawler_of, page, said, spider_of, stats_of
 from tests.support.servers import Server
 
@@ -33,8 +38,10 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
     """A crawl ends with every stat of the filter, with the right values, also where the filter is deleted."""
     crawler = crawler_of(server, SCHEDULER_PERSIST=not closes, **{KEY: key})
     dupefilter = way(crawler)
+    trips = counted_trips(dupefilter.filter)
     for number in (*range(50), *range(20)):
         dupefilter.request_seen(page(number))
+    layer = dupefilter.filter._stack.newest
     if closes:
         dupefilter.clear()
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
@@ -48,13 +55,56 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
     assert stats["bloomfilter/added"] == 50
     assert stats["bloomfilter/ambiguous"] == 0
     assert stats["bloomfilter/cache_hits"] == 20
-    assert stats["bloomfilter/round_trips"] >= 50
-    assert 0 < stats["bloomfilter/expected_false_positives"] < 50e-6
-    assert 0 < stats["bloomfilter/fill_ratio"] < 0.5
-    assert 45 <= stats["bloomfilter/estimated_count"] <= 55
-    assert 0 < stats["bloomfilter/estimated_error_rate"] < 1e-6
-    assert stats["bloomfilter/memory_bytes"] >= 1000 * 14 / 8
+    # What is added behind n others is taken for one of them with the error rate of n; that of 50 counts for the 50th.
+    rates = [error_rate_at(layer.size, number) for number in range(1, 51)]
+    expected = sum(rate / (1 - rate) for rate in rates)
+    assert stats["bloomfilter/expected_false_positives"] == pytest.approx(expected, rel=1e-9, abs=0)
+    # After the report a filter that stays gives back its room.
+    assert stats["bloomfilter/round_trips"] == trips() - (not closes)
+    # Of 50 items a few positions are the same, by chance.
+    ones = 50 * layer.size.hashes
+    assert 0.9 * ones <= stats["bloomfilter/fill_ratio"] * layer.size.bits <= ones
+    assert 49 <= stats["bloomfilter/estimated_count"] <= 51
+    fill = stats["bloomfilter/fill_ratio"]
+    assert stats["bloomfilter/estimated_error_rate"] == pytest.approx(fill**layer.size.hashes, rel=1e-6, abs=0)
+    assert stats["bloomfilter/memory_bytes"] == layer.size.memory_bytes
     assert stats["bloomfilter/layers"] == 1
+
+
+def counted_trips(bloom: BloomFilter) -> Callable[[], int]:
+    """Count the round trips of a filter at its transport, and return what there were of them by now."""
+    store = bloom._retrying._store
+    assert isinstance(store, RedisStore)
+    execute, before, after = store._transport.execute, bloom.counters.round_trips, 0
+
+    def counting(commands: Sequence[Command]) -> list[Any]:
+        nonlocal after
+        after += 1
+        return execute(commands)
+
+    store._transport.execute = counting  # type: ignore[method-assign]  # counted on its way
+    return lambda: before + after
+
+
+@by_crawler
+def test_room_is_given_back_at_the_end(server: Server, key: str, way: Way) -> None:
+    """A worker that ends, or that has had nothing to do for seconds, counts no more than it has added."""
+    with server.client() as client:
+        crawler = crawler_of(server, SCHEDULER_PERSIST=True, BLOOMFILTER_CAPACITY=1_000_000, **{KEY: key})
+        dupefilter = way(crawler)
+        for number in range(5):
+            dupefilter.request_seen(page(number))
+        field = dupefilter.filter._stack.newest.credit_field
+        crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
+        assert int(client.hget(key, field) or 0) > 5, "it was used a moment ago"
+        credit = dupefilter.filter._stack.credits
+        credit._given_at -= 6
+        crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
+        assert client.hget(key, field) == b"5"
+        dupefilter.request_seen(page(5))
+        assert int(client.hget(key, field) or 0) > 6
+        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+        assert client.hget(key, field) == b"6"
 
 
 def test_stats_while_it_runs(valkey: Server, key: str) -> None:

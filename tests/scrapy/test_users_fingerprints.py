@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.utils.request import fingerprint
+from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomRFPDupeFilter, MismatchError
@@ -18,6 +18,13 @@ class HeadersToo:
 
     def fingerprint(self, request: Request) -> bytes:
         return fingerprint(request, include_headers=["X-A"])
+
+
+class PageToo(RequestFingerprinter):
+    """Scrapy's fingerprinter, and what a user has put into the meta."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return super().fingerprint(request) + str(request.meta["page"]).encode()
 
 
 class OverriddenDupeFilter(BloomRFPDupeFilter):
@@ -37,6 +44,11 @@ USERS: dict[str, tuple[type[BloomRFPDupeFilter], dict[str, object], list[Request
         BloomRFPDupeFilter,
         {"REQUEST_FINGERPRINTER_CLASS": HeadersToo},
         [Request("http://a.test/", headers={"X-A": value}) for value in ("1", "2")],
+    ),
+    "subclass of Scrapy's": (
+        BloomRFPDupeFilter,
+        {"REQUEST_FINGERPRINTER_CLASS": PageToo},
+        [Request("http://a.test/", meta={"page": page}) for page in (1, 2)],
     ),
 }
 
