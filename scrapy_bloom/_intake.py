@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from typing import Any, Protocol, TypeVar
 
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy_redis import defaults
+from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import _engine
 from scrapy_bloom.errors import BloomError
@@ -28,6 +29,16 @@ _TICK_SECONDS = 0.25
 _TRACEBACKS = 3
 
 T = TypeVar("T")
+
+
+def warn_of_popped_start_urls(spider: Spider) -> None:
+    """Warn of a spider of scrapy-redis, which pops start URLs where this package's leases them."""
+    if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_intake", None), Intake):
+        logger.warning(
+            "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a worker that is killed loses the start "
+            "URLs that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",
+            spider.name,
+        )
 
 
 class _LeasingScheduler(Protocol):

@@ -24,6 +24,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _engine
 from scrapy_bloom._components import load_setting, read_flag, read_seconds, require_serializer
+from scrapy_bloom._intake import warn_of_popped_start_urls
 from scrapy_bloom._last_line import told_at_exit
 from scrapy_bloom.connection import connect, refusing_unfit, with_socket_timeouts
 from scrapy_bloom.delivery.announcer import DEQUEUED, ENQUEUED, Announcer
@@ -163,6 +164,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._dispatcher.join(self._config.retry_timeout)
         logger.info("This worker is %s in the queue %r", self.worker_name, self._requests.keys.queue)
         self._dispatcher.restore_spooled(self._config.retry_timeout)
+        warn_of_popped_start_urls(spider)
         # From here on nothing may block the reactor for long.
         self.df.filter.retry_timeout = 0.0
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)

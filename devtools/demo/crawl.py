@@ -34,6 +34,9 @@ def job(start_url: str, redis_url: str, prefix: str, capacity: int, inherited: M
         # The filter is measured when all have ended; the demo clears then.
         "SCHEDULER_PERSIST": True,
         "EXTENSIONS": f'{{"{RoundTrips.__module__}.{RoundTrips.__qualname__}": 0}}',
+        # The site is the demo's, or yours.
+        "DOWNLOAD_DELAY": 0,
+        "ROBOTSTXT_OBEY": False,
         "STATS_DUMP": False,  # the ledger has them
     }
     environment = {"SCRAPY_SETTINGS_MODULE": "crawler.settings", **inherited, "REDIS_URL": redis_url}

@@ -12,9 +12,9 @@ BLOOMFILTER_CAPACITY = 1_000_000
 BLOOMFILTER_ERROR_RATE = 1e-6
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 
-# The example sites are served from this machine: nothing to be polite to. Elsewhere set both.
-ROBOTSTXT_OBEY = False
-DOWNLOAD_DELAY = 0
+# Each worker waits so many seconds between two pages of a site: ten workers put ten times the load on it.
+ROBOTSTXT_OBEY = True
+DOWNLOAD_DELAY = 1
 
 COOKIES_ENABLED = False
 LOG_LEVEL = "INFO"

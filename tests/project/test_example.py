@@ -43,7 +43,10 @@ def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
     workers: list[CrawlProcess] = []
 
     def begin(name: str, spider: str, settings: dict[str, object] | None = None, **arguments: object) -> CrawlProcess:
-        settings = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue", **(settings or {})}
+        # The site is on this machine: nothing to be polite to.
+        common = {"DOWNLOAD_DELAY": 0, "ROBOTSTXT_OBEY": False, "BLOOMFILTER_ERROR_RATE": 1e-12}
+        keys = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
+        settings = {**common, **keys, **(settings or {})}
         environment = {"REDIS_URL": valkey.url, "SCRAPY_PROJECT": "default"}
         workers.append(CrawlProcess(name, Job(("crawl", spider), arguments, settings, environment), project))
         return workers[-1]
@@ -67,6 +70,20 @@ def test_spiders_are_listed(project: Path) -> None:
     assert listed.split() == ["fed", "resumed", "shared"]
 
 
+def test_start_urls_are_leased(project: Path) -> None:
+    """No file of the copy has scrapy-redis's spiders, which pop start URLs: 24 of 40 were fetched after a kill."""
+    files = list(project.rglob("*.py"))
+    assert files
+    assert [file.name for file in files if "scrapy_redis.spiders" in file.read_text()] == []
+
+
+@pytest.mark.parametrize(("setting", "value"), [("ROBOTSTXT_OBEY", "True"), ("DOWNLOAD_DELAY", "1")])
+def test_project_is_polite(setting: str, value: str, project: Path) -> None:
+    """The first crawl of a copy is that of somebody else's site."""
+    command = [sys.executable, "-m", "scrapy", "settings", "--get", setting]
+    assert subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout.strip() == value
+
+
 @pytest.mark.crawl
 def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
     """Two workers fetch each page once between them, and leave nothing."""
@@ -87,8 +104,10 @@ def test_fed(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
         stored.rpush(start_key, site.url)
         until(lambda: set(site.paths) == set(site.links) and not stored.exists(start_key))
     worker.process.send_signal(signal.SIGINT)
-    assert worker.wait().stats["finish_reason"] == "shutdown"
+    ended = worker.wait()
+    assert ended.stats["finish_reason"] == "shutdown"
     assert Counter(site.paths) == dict.fromkeys(site.links, 1)
+    assert stored.exists(key), "the filter stays for the next start"
 
 
 @pytest.mark.crawl

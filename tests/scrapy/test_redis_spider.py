@@ -8,12 +8,13 @@ import redis
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
+from scrapy_redis import spiders
 
 from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
 from scrapy_bloom.queue.keys import StartKeys
 from tests.support import crawling
 from tests.support.fault_proxy import Place, Proxy, proxying
-from tests.support.in_process import start
+from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server
 
 Made = Callable[[str], Any]
@@ -177,3 +178,27 @@ def test_several_keys(beside: Beside) -> None:
     beside.close()
     assert beside.left() == ([], 0, [])
     assert beside.client.hlen(other.leased) == 0
+
+
+def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings that a worker is given of the class of its spider."""
+    beside.open(spider_class)
+    return [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
+
+
+@pytest.mark.parametrize("stock", [spiders.RedisSpider, spiders.RedisCrawlSpider])
+def test_spider_that_pops_start_urls(stock: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """A spider of scrapy-redis loses start URLs under BloomScheduler, too: one warning says so, and what to import."""
+    (warning,) = complaints_about(type("Popping", (stock,), {"name": "popping"}), beside, caplog)
+    assert "'shop'" in warning
+
+
+@pytest.mark.parametrize("ours", [RedisSpider, RedisCrawlSpider])
+def test_spider_that_leases_start_urls(ours: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is said of ours."""
+    assert complaints_about(type("Leasing", (ours,), {"name": "leasing"}), beside, caplog) == []
+
+
+def test_spider_without_start_urls(beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor of a spider of Scrapy's."""
+    assert complaints_about(ShopSpider, beside, caplog) == []

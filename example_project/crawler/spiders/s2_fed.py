@@ -7,15 +7,20 @@ from collections.abc import Iterable
 
 from scrapy import Request
 from scrapy.http import Response
-from scrapy_redis.spiders import RedisSpider
 
 from crawler.links import same_host
+from scrapy_bloom import RedisSpider
 
 
-class FedSpider(RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types
-    """Follows every link of each host that a URL in the list `fed:start_urls` names; runs until stopped."""
+class FedSpider(RedisSpider):
+    """Follows every link of each host that a URL in the list `fed:start_urls` names; runs until stopped.
+
+    A worker leases start URLs, so that none is lost with a worker. The setting keeps the filter when the last worker
+    stops: the next start fetches no page again.
+    """
 
     name = "fed"
+    custom_settings = {"SCHEDULER_PERSIST": True}  # noqa: RUF012  # the name and the type are Scrapy's
 
     def make_request_from_data(self, data: bytes) -> Request:
         """Let the filter see what is fed, so that a URL pushed twice is fetched once.
