@@ -240,14 +240,14 @@ def _refusals(case: Case) -> Iterator[str]:
 
 
 def _attempts(case: Case) -> Iterator[Callable[[], object]]:
-    """Yield the ways in which a crawl reads its settings; without a spider they are not known."""
+    """Yield the ways in which a crawl reads its settings; without a spider a key is to be named, and that is all."""
     if case.is_filtered:
         yield lambda: BloomSettings.from_settings(case.settings)
     if case.target.has_spider and case.has_our_scheduler and case.dupefilter is not None:
         yield lambda: _BLOOM_SCHEDULER.check_settings(case.settings)
     if case.target.has_spider and case.is_shared:
         yield lambda: FilterKey.for_workers(case.settings, case.target.spider)
-    elif case.has_set_key:
+    elif case.has_set_key or not case.target.has_spider:
         yield lambda: case.target.key
     yield lambda: case.start_key
 
@@ -399,7 +399,7 @@ def _ping(client: Any) -> None:
 def _connection(case: Case) -> dict[str, object]:
     """Return the options of the client's connections, as far as it tells them."""
     with suppress(BloomError, *FAULTS, *UNREADABLE):
-        return dict(case.target.client.connection_pool.connection_kwargs)
+        return dict(case.target.client.get_connection_kwargs())
     return {}
 
 

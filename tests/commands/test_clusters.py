@@ -65,6 +65,8 @@ def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> N
     code, found = examine(url, capsys, "fed", **settings)
     assert (code, wrong(found)) == (1, {"persistence": "loss", "serializer": "advice"})
     assert MEANINGS.keys() - found.keys() <= {"flush", "import", "ttl", "replication"}
+    patient = {**settings, "REDIS_PARAMS": {"redis_cls": "redis.RedisCluster", "socket_timeout": 31}}
+    assert examine(url, capsys, "fed", **patient)[1]["timeouts"][0] == "advice"
     elsewhere = {**settings, "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s:dupefilter"}
     code, found = examine(url, capsys, "fed", **elsewhere)
     assert (code, found["slots"][0]) == (1, "advice")

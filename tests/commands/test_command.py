@@ -85,8 +85,9 @@ def test_redis_is_away(action: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a spider and a key nothing is guessed; in a project of two spiders they are named."""
-    assert command.call("info") == 2
-    assert "give the name of a spider of the project, or --key KEY" in capsys.readouterr().err
+    for action in ("info", "doctor"):
+        assert command.call(action, REDIS_URL=f"redis://127.0.0.1:{free_port()}") == 2
+        assert "give the name of a spider of the project, or --key KEY" in capsys.readouterr().err
     assert command.call("info", "shop") == 2
     assert "'shop' is no spider" in capsys.readouterr().err
     project = command.make_project(tmp_path)
