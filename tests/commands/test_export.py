@@ -472,6 +472,20 @@ def test_no_room(client: redis.Redis, key: str, path: Path) -> None:
     assert not keys_at(client, f"{key}:copy")
 
 
+def test_room_of_what_is_overwritten(key: str, path: Path) -> None:
+    """A filter fits where the one that it overwrites has its room, though nowhere else on that server."""
+    with running("valkey") as own, own.client() as client:
+        BloomFilter(client, key, capacity=1_000_000).add_many(ITEMS)
+        export(client, key, path)
+        bloom = BloomFilter(client, key, capacity=1_000_000, flush=True)
+        bloom.add("old")
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + bloom.info().memory_bytes * 9 // 10)
+        with pytest.raises(RefusedError, match="has no room for the filter"):
+            restore_file(client, f"{key}:copy", path)
+        restore_file(client, key, path, overwrite=True)
+        assert all(BloomFilter(client, key, capacity=1_000_000).contains_many(ITEMS))
+
+
 def test_a_restore_that_is_killed(server: Server, key: str, path: Path) -> None:
     """Workers refuse what it leaves, wherever it was, and the next run completes it; only of the same filter."""
     with server.client() as client:
@@ -588,6 +602,24 @@ def test_requests_that_stay_behind(
         client.zadd(places[what], {"a": 0, "b": 0})
         assert command.call(*arguments) == 0
     assert f"2 requests of the queue '{key}:requests' are in the filter and not fetched" in capsys.readouterr().err
+
+
+def test_a_replica_with_other_bytes(valkey: Server, replica: redis.Redis, key: str, path: Path) -> None:
+    """Workers do not open a restored filter before its replicas were compared, too."""
+    with valkey.client() as client:
+        BloomFilter(client, key, **SMALL).add_many(ITEMS)
+        export(client, key, path)
+        shard, parts = f"{key}:copy:2:0", iter(range(1, 10))
+
+        def flip(_: int) -> None:
+            # Three parts are written, and three compared on the server: this is the first one of the replica.
+            if next(parts) == 7:
+                replica.setbit(shard, 100, 1 - replica.getbit(shard, 100))
+
+        with pytest.raises(MismatchError, match="on the replica 127"):
+            restore_file(client, f"{key}:copy", path, advance=flip)
+        with pytest.raises(WrongTypeError, match="is not complete"):
+            BloomFilter(client, f"{key}:copy", **SMALL)
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from scrapy.utils.request import fingerprint as scrapys
 from devtools.forwarder import Link, forwarding
 from devtools.site import path_of, serving
 from devtools.waiting import until
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.admin.importing.files import kind_of
+from scrapy_bloom.admin.importing.filling import FillingFilter
 from scrapy_bloom.admin.importing.refusals import GoneError
 from scrapy_bloom.admin.importing.set_import import SetImport
 from scrapy_bloom.admin.importing.state import is_mark
@@ -182,6 +183,56 @@ def test_more_members_than_the_capacity(valkey: Server, key: str, caplog: pytest
         assert all(bloom.contains_many(members))
 
 
+@pytest.mark.parametrize(("members", "warns"), [(1000, False), (1001, True)])
+def test_capacity_that_is_exceeded_by_one(
+    members: int, warns: bool, valkey: Server, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One member above the capacity has the filter grow, and as many members as that do not."""
+    with valkey.client() as client:
+        fill(client, key, members)
+        set_import(client, key, batch=500).run(copy_only=True)
+    assert [f"has {members:,} members" in each.getMessage() for each in caplog.records] == [True] * warns
+
+
+class Hiding(redis.Redis):
+    """A client of a server that never shows one of a SET's members."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+        if args[0] == "EVAL" and "SSCAN" in str(args[1]):
+            reply[3] = [member for member in reply[3] if member != fingerprint(7).encode()]
+        return reply
+
+
+def test_a_server_that_does_not_show_all(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Members are counted: none that nobody has seen is said to be in the filter, and the SET stays."""
+    at = ("--key", key, "--redis-url", valkey.url, "--capacity", "1000", "--wait", "0", "--delete-source")
+    hiding = {"REDIS_PARAMS": {"redis_cls": Hiding}}
+    with valkey.client() as client:
+        fill(client, key, 20)
+        code, _, err = call(capsys, *at, **hiding)
+        assert code == 2
+        assert f"the server showed 19 of 20 members of the SET at '{key}:set': run it again" in err
+        with pytest.raises(WrongTypeError, match="is not complete"):
+            BloomFilter(client, key, **OPTIONS)
+        assert call(capsys, *at[:-1])[0] == 0
+        assert call(capsys, *at, **hiding)[0] == 2
+        assert client.scard(f"{key}:set") == 20
+
+
+def test_numbers_of_a_report(valkey: Server, key: str) -> None:
+    """Members that a killed run had added and not noted are known; those that came after the copying are caught up."""
+    with valkey.client() as client:
+        fill(client, key, 4)
+        set_import(client, key).run(copy_only=True)
+        known, late = ([fingerprint(number) for number in numbers] for numbers in (range(4, 7), range(7, 9)))
+        FillingFilter(client, f"{key}:importing", **OPTIONS).add_many(known)
+        client.sadd(key, *known, *late)
+        report = set_import(client, key).run()
+        assert (report.members, report.checked, report.added) == (9, 9, 4)
+        assert (report.already_known, report.caught_up) == (3, 2)
+
+
 def test_a_restarted_server_begins_the_scan_again(durable: Server, key: str) -> None:
     """A cursor means nothing to a server that was started anew: no member is left out."""
     with FaultyClient(port=durable.port) as faulty, durable.client() as client:
@@ -197,6 +248,21 @@ def test_a_restarted_server_begins_the_scan_again(durable: Server, key: str) -> 
         report = set_import(client, key).run()
         assert (report.members, report.checked) == (200, 200)
         assert all(BloomFilter(client, key, **OPTIONS).contains_many(members))
+
+
+def test_numbers_after_a_restarted_server(durable: Server, key: str) -> None:
+    """Members that were read before the restart are not counted twice."""
+    with FaultyClient(port=durable.port) as faulty, durable.client() as client:
+        fill(client, key, 200)
+        faulty.arm(lambda: None, 60)
+        with pytest.raises(KilledError):
+            set_import(faulty, key).run()
+        state = json.loads(client.hget(f"{key}:importing", "import") or "")
+        assert 0 < state["copied"] < 200
+        durable.kill()
+        durable.start()
+        report = set_import(client, key).run(copy_only=True)
+        assert report.members == 200
 
 
 def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -386,6 +452,19 @@ def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureF
         bloom = BloomFilter(client, key, **fills)
         assert scrapys(Request("https://example.com/?a=2&b=1")).hex() in bloom
         assert scrapys(Request("https://example.com/2499")).hex() in bloom
+
+
+def test_fingerprints_in_capitals(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A file of another program may have them: the requests are found all the same."""
+    file = tmp_path / "fingerprints"
+    with valkey.client() as client:
+        dupefilter = BloomRFPDupeFilter(client, key)
+        requests = [Request(f"https://example.com/{number}") for number in range(20)]
+        lines = [dupefilter.request_fingerprint(request).upper() for request in requests]
+        assert not any(line.islower() for line in lines)
+        file.write_text("\n".join(lines))
+        assert command.call("import", "--key", key, "--redis-url", valkey.url, "--from-file", str(file)) == 0
+        assert all(map(dupefilter.request_seen, requests))
 
 
 @pytest.mark.parametrize(

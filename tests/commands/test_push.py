@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from scrapy import Request
 from devtools import waiting
 from devtools.forwarder import Forwarder, Link, forwarding
 from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom._lua import load_script
 from scrapy_bloom._text import as_text
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import command
@@ -125,6 +127,30 @@ def test_requeue(server: Server, client: redis.Redis, key: str, queue: str, tmp_
     assert command.call("requeue", *options) == 0
     assert (client.zcard(queue), client.zcard(keys.dead_letters)) == (250, 0)
     assert not client.exists(keys.workers)
+
+
+def test_requeue_that_was_taken_for_dead(
+    valkey: Server, key: str, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that a worker has taken for dead meanwhile does not say that the requests are queued again."""
+    script, keys = load_script("scrapy_bloom.queue", "redrive"), QueueKeys(queue)
+
+    class Suspected(redis.Redis):
+        """A client whose worker is taken out before it moves anything."""
+
+        def execute_command(self, *args: Any, **options: Any) -> Any:
+            if args[0] == "EVAL" and script in str(args[1]):
+                assert super().execute_command("DEL", keys.workers)  # type: ignore[no-untyped-call]  # as the parent's
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+
+    with valkey.client() as client:
+        client.zadd(keys.dead_letters, {f"{number}": 0 for number in range(3)})
+        options = ["--queue", queue, *place(valkey, key)]
+        assert command.call("requeue", *options, REDIS_PARAMS={"redis_cls": Suspected}) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "BLOOMFILTER_LEASE, so that it counts as dead: run it again" in said.err
+        assert (client.zcard(queue), client.zcard(keys.dead_letters)) == (0, 3)
 
 
 def test_requeue_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import redis
 
 from devtools.site import Site, serving
 from devtools.waiting import until
+from scrapy_bloom.commands.bloom import ACTIONS
 from tests.support import command
 from tests.support.pages import linked
 from tests.support.servers import Server, running
@@ -27,11 +28,17 @@ PLACEHOLDER = "redis://localhost:6379"
 SITE = "https://quotes.toscrape.com/"
 PAGES = 30
 LIMIT = 120.0
+EVERY_PAGE = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
+
+
+def text_of(page: str) -> str:
+    """The text of a page."""
+    return (DOCS / page).read_text()
 
 
 def blocks(page: str, language: str) -> list[str]:
     """The code blocks of a page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -178,13 +185,33 @@ def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Re
 # The command
 
 
-@pytest.mark.parametrize("page", ["../README.md", *sorted(path.name for path in DOCS.glob("*.md"))])
-def test_commands(page: str) -> None:
+COMMANDS = [
+    (page, line.removeprefix("$ "))
+    for page in EVERY_PAGE
+    for language in ("bash", "console")
+    for block in blocks(page, language)
+    for line in block.splitlines()
+    if line.startswith(("scrapy bloom", "$ scrapy bloom"))
+]
+
+
+@pytest.mark.parametrize("line", [line for _, line in COMMANDS], ids=[page for page, _ in COMMANDS])
+def test_commands(line: str) -> None:
     """Every `scrapy bloom` of a page has an action and options that there are."""
-    for line in re.findall(r"^(?:\$ )?scrapy bloom (.*?)(?: [>|] .*)?$", (DOCS / page).read_text(), re.MULTILINE):
-        arguments = shlex.split(line, comments=True)
-        if arguments != ["--help"] and arguments[-1] != "--help":
-            command.parse(*arguments)
+    arguments = shlex.split(re.split(" [>|] ", line)[0], comments=True)[2:]
+    if arguments[-1] == "--help":
+        assert arguments[:-1] in ([], *([action] for action in ACTIONS))
+    else:
+        command.parse(*arguments)
+
+
+def test_every_action_is_shown() -> None:
+    """The pages have a command for each action; none is passed over for the way in which it is written."""
+    assert {line.split()[2] for _, line in COMMANDS} >= set(ACTIONS)
+    shown = [
+        line for page in EVERY_PAGE for line in text_of(page).splitlines() if re.match(r"[^\w`]*scrapy bloom", line)
+    ]
+    assert len(COMMANDS) == len(shown)
 
 
 # The other pages
@@ -206,8 +233,9 @@ def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
     run(block.replace("Redis()", f'Redis.from_url("{PLACEHOLDER}")'), {})
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", [page for page in EVERY_PAGE if "```python" in text_of(page)])
 def test_python_can_be_read(page: str) -> None:
     """Every block of Python is Python."""
-    for block in blocks(page, "python"):
-        ast.parse(block)
+    found = blocks(page, "python")
+    assert len(found) == text_of(page).count("```python")
+    assert all(ast.parse(block).body for block in found)
