@@ -4,6 +4,7 @@ Scrapy loads this module whatever its command line asks for, so that it imports 
 """
 
 import argparse
+import sys
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
@@ -26,6 +27,9 @@ ACTIONS = {
 }
 # Modules whose name would be a keyword.
 _MODULES = {"import": "import_"}
+
+# Scrapy 2.13 makes a CrawlerProcess for every command.
+_HAS_CRAWLER_PROCESS = not hasattr(ScrapyCommand, "requires_crawler_process")
 
 _HELP = """\
 actions:
@@ -81,6 +85,16 @@ class Command(ScrapyCommand):
         parser.add_argument("rest", metavar="options", nargs=argparse.REMAINDER, help="those of the action")
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Read the options; where Scrapy would make a CrawlerProcess before `run`, carry out the action at once.
+
+        That fails with a traceback and the exit code 1 where an add-on or a spider of the project cannot be read.
+        """
+        self.read_options(args, opts)
+        if _HAS_CRAWLER_PROCESS and not opts.profile:
+            self.run(args, opts)
+            sys.exit(self.exitcode)
+
+    def read_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Read the options of the action, and the settings among them."""
         super().process_options(args, opts)
         assert self.settings is not None  # noqa: S101  # Scrapy has set them

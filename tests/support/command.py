@@ -77,7 +77,7 @@ def parse(*arguments: str, **settings: object) -> tuple[Command, argparse.Namesp
     command.settings = Settings(settings)
     command.add_options(parser)
     options, rest = parser.parse_known_args(arguments)
-    command.process_options(rest, options)
+    command.read_options(rest, options)
     return command, options
 
 

@@ -59,7 +59,7 @@ class SlowToClose:
     The worker has decided to end by then, and its scheduler is not closed yet.
     """
 
-    def close_spider(self) -> None:
+    def close_spider(self, _: object = None) -> None:  # Scrapy before 2.14 gives the spider
         Path("closing").touch()
         until(Path("go").exists)
 
