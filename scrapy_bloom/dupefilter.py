@@ -22,7 +22,7 @@ from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._last_line import tell_at_exit, told_at_exit
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
@@ -312,7 +312,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def _open(self, flush: bool) -> BloomFilter:
         scheme = self.fingerprint_scheme()
-        return BloomFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
+        return CrawlFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
 
     def _choose_fingerprints(self) -> Callable[[Request], bytes]:
         """Choose the function that makes of a request the bytes that the filter stores.

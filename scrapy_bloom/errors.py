@@ -53,25 +53,30 @@ class UnavailableError(BloomError):
     Args:
         timeout: seconds for which it was waited for.
         cause: the last error of the connection, without what may be secret.
+        option: the user's name of `timeout`.
+        address: where the user gives the server's address.
 
     Example:
         >>> from redis import Redis
         >>> BloomFilter(Redis(port=1), "pages", retry_timeout=0)
         Traceback (most recent call last):
-        scrapy_bloom.errors.UnavailableError: BLOOMFILTER_RETRY_TIMEOUT = 0: Redis has been away for longer ...
+        scrapy_bloom.errors.UnavailableError: retry_timeout = 0: Redis has been away for longer ...
     """
 
-    def __init__(self, timeout: float, cause: str) -> None:
+    def __init__(
+        self, timeout: float, cause: str, option: str = "BLOOMFILTER_RETRY_TIMEOUT", address: str = "REDIS_URL"
+    ) -> None:
         self.timeout = timeout
         self.cause = cause
+        self._names = (option, address)
         super().__init__(
-            f"BLOOMFILTER_RETRY_TIMEOUT = {timeout:g}: Redis has been away for longer ({cause}); check REDIS_URL, "
-            "bring it back, or set a longer time"
+            f"{option} = {timeout:g}: Redis has been away for longer ({cause}); check {address}, bring it back, or set "
+            "a longer time"
         )
 
-    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str]]:
-        """Let it be pickled: it is made of two arguments, and not of its text."""
-        return type(self), (self.timeout, self.cause)
+    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str, str, str]]:
+        """Let it be pickled: it is made of its arguments, and not of its text."""
+        return type(self), (self.timeout, self.cause, *self._names)
 
 
 class StoppedError(UnavailableError):

@@ -1,7 +1,7 @@
 """The filter of a crawl, opened for an action that adds to it as a worker does."""
 
 from scrapy_bloom.commands._target import Target
-from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.bloom_filter import CrawlFilter
 
 
 class OpenedFilter:
@@ -12,7 +12,7 @@ class OpenedFilter:
         wanted = target.parameters
         # Without a spider nobody knows what its settings are.
         parameters = stored.parameters if stored is not None and not target.has_spider else wanted
-        self.filter = BloomFilter(
+        self.filter = CrawlFilter(
             target.client,
             target.key,
             capacity=parameters.capacity,

@@ -27,7 +27,7 @@ from scrapy_bloom.commands._progress import ShownProgress
 from scrapy_bloom.commands._target import Target
 from scrapy_bloom.commands._target import add_options as add_target
 from scrapy_bloom.errors import RefusedError, UnavailableError
-from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.bloom_filter import CrawlFilter
 
 EXAMPLES = """\
 examples:
@@ -129,7 +129,7 @@ def _import_file(path: Path, target: Target, arguments: dict[str, Any], progress
     import_files.refuse_seen_file(path, arguments["fingerprint"])
     return import_files.import_file(
         path,
-        lambda: BloomFilter(target.client, target.key, **arguments),
+        lambda: CrawlFilter(target.client, target.key, **arguments),
         lambda url: target.dupefilter.fingerprint_of(Request(url)),
         progress,
     )

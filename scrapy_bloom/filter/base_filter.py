@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from scrapy_bloom import _options
 from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom._names import ARGUMENTS
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
@@ -34,6 +35,7 @@ class BaseBloomFilter:
     """
 
     _fills = False
+    _names = ARGUMENTS
 
     def __init__(
         self,
@@ -60,7 +62,8 @@ class BaseBloomFilter:
             raise ConfigError(f"key_of = {key_of!r}: must be another filter, whose key this one takes")
         hash_key = None if key_of is None else key_of._hash_key()
         self._stack = LayerStack(self.key, parameters, monotonic)
-        self._steps = Admission(self._stack, events or LoggedEvents(), self.forget_cached, hash_key, fills=self._fills)
+        events = events or LoggedEvents(self._names)
+        self._steps = Admission(self._stack, events, self.forget_cached, hash_key, fills=self._fills, names=self._names)
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes whatever is at the key first")
         if flush:

@@ -1,6 +1,7 @@
 """The Bloom filters that a program uses: in Redis, and in this process. They know nothing of Scrapy."""
 
 from scrapy_bloom import _options
+from scrapy_bloom._names import SETTINGS
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
@@ -65,8 +66,9 @@ class BloomFilter(BaseBloomFilter):
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         self._retrying = RetryingStore(
-            RedisStore(disable_client_retries(require_usable(server))),
+            RedisStore(disable_client_retries(require_usable(server, self._names))),
             _options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout),
+            self._names,
         )
         super().__init__(self._retrying, key, parameters, cache_size=cache_size, flush=flush, key_of=key_of)
 
@@ -93,6 +95,12 @@ class BloomFilter(BaseBloomFilter):
             super()._give_back(keep)
         finally:
             self.retry_timeout = timeout
+
+
+class CrawlFilter(BloomFilter):
+    """The filter of a crawl: its errors say `BLOOMFILTER_CAPACITY` where those of another say `capacity`."""
+
+    _names = SETTINGS
 
 
 class MemoryBloomFilter(BaseBloomFilter):

@@ -3,6 +3,7 @@
 import logging
 from typing import Protocol
 
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom._text import as_size
 from scrapy_bloom.filter.layer import Layer
 
@@ -38,7 +39,10 @@ class Events(Protocol):
 
 
 class LoggedEvents:
-    """Writes what happens to a filter to the log."""
+    """Writes what happens to a filter to the log, with the user's `names`."""
+
+    def __init__(self, names: Names = SETTINGS) -> None:
+        self._names = names
 
     def on_growth(self, full: Layer, following: Layer, granted: int) -> None:
         """Log that a layer is full, and which one follows."""
@@ -67,11 +71,12 @@ class LoggedEvents:
         """Warn of a filter that may not grow and holds this share of its capacity."""
         logger.warning(
             "The filter at %r holds %d %% of its capacity of %s; its error rate is now %.2g. It may not grow "
-            "(BLOOMFILTER_EXPANSION = 0): begin a new one that may, or with a larger capacity",
+            "(%s = 0): begin a new one that may, or with a larger capacity",
             layer.key,
             share * 100,
             f"{layer.capacity:,}",
             error_rate,
+            self._names.option("expansion"),
         )
 
     def on_shards_lost(self, key: str, lost: int, shards: int) -> None:

@@ -225,7 +225,7 @@ class Lifecycle(Opening):
         for key in missing:
             creation: Creation = (yield [CreateShard(key, size, epoch, sealed, expires)])[0]
             if creation.outcome == shards.FOREIGN:
-                raise foreign_string(key)
+                raise foreign_string(key, self._names)
             if creation.outcome == shards.FULL:
                 raise self._no_room(layer, creation)
             if creation.outcome == shards.MADE:
@@ -233,10 +233,11 @@ class Lifecycle(Opening):
 
     def _no_room(self, layer: Layer, creation: Creation) -> RefusedError:
         use = f"it uses {creation.used:,} of {creation.limit:,} bytes" if creation.limit else "it is full"
+        capacity, error_rate = self._names.option("capacity"), self._names.option("error_rate")
         advice = (
             "raise its maxmemory or delete what it need not keep; the crawl can then go on where it is"
             if self.stack.layers
-            else "raise its maxmemory, or set a smaller BLOOMFILTER_CAPACITY or a larger BLOOMFILTER_ERROR_RATE"
+            else f"raise its maxmemory, or set a smaller {capacity} or a larger {error_rate}"
         )
         return RefusedError(
             f"Redis has no room for layer {layer.index} of the filter at {self.key!r}, which takes "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import MismatchError, WrongTypeError
 from scrapy_bloom.filter import sampling
 from scrapy_bloom.filter.events import Events
@@ -21,7 +22,7 @@ class Opening:
 
     `forget` is called when answers that the process remembers become invalid. A filter that is made here takes the
     `hash_key`, if there is one, and a stored filter must have it. One that is not filled yet is opened by
-    whoever `fills` it.
+    whoever `fills` it. Errors use the user's `names`.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Opening:
         hash_key: int | None = None,
         *,
         fills: bool = False,
+        names: Names = SETTINGS,
     ) -> None:
         self.stack = stack
         self.events = events
         self._forget = forget
         self._hash_key = hash_key
         self._fills = fills
+        self._names = names
 
     @property
     def key(self) -> str:
@@ -91,7 +94,7 @@ class Opening:
         while True:
             snapshot: Snapshot = (yield [*first, Load(self.key)])[-1]
             first = ()
-            reject_foreign_key(self.key, snapshot)
+            reject_foreign_key(self.key, snapshot, self._names)
             is_lost = keys.FILTER_FIELD not in snapshot.fields and self.stack.layers
             # One whose time is over has expired, and would do so again.
             if not is_lost or self.stack.is_over(snapshot.now) or not (yield from self._restore()):
@@ -117,7 +120,7 @@ class Opening:
         yield from self._count_bits()
 
     def _verify_stored(self, text: str) -> Identity:
-        identity = self.parameters.verify_stored(self.key, text)
+        identity = self.parameters.verify_stored(self.key, text, self._names)
         if self._hash_key not in (None, identity.hash_key):
             raise MismatchError(
                 f"the filter at {self.key!r} has another hash key than the filter given as key_of: use another key, "
@@ -172,7 +175,7 @@ class Opening:
         inspections = yield [InspectShard(key) for key in layer.shard_keys]
         for key, inspection in zip(layer.shard_keys, inspections, strict=True):
             if inspection.kind == shards.FOREIGN:
-                raise foreign_string(key)
+                raise foreign_string(key, self._names)
         if any(layout.is_alive(inspection.identity) for inspection in inspections):
             self.events.on_orphaned(self.key)
 
@@ -203,11 +206,11 @@ def stored_layers(key: str, fields: Mapping[str, str], hash_key: int) -> list[La
     return [Layer.from_json(key, index, texts[index], hash_key) for index in indexes]
 
 
-def foreign_string(key: str) -> WrongTypeError:
+def foreign_string(key: str, names: Names = SETTINGS) -> WrongTypeError:
     """Return the error of a string that is not a filter's, where one keeps its bits."""
     return WrongTypeError(
         f"the key {key!r}, where the filter keeps its bits, holds something that is not a filter's: use another key "
-        "for the filter (SCHEDULER_DUPEFILTER_KEY), or delete that"
+        f"for the filter ({names.key}), or delete that"
     )
 
 
@@ -227,13 +230,13 @@ def _refuse_unfinished(key: str, snapshot: Snapshot) -> None:
         )
 
 
-def reject_foreign_key(key: str, snapshot: Snapshot) -> None:
+def reject_foreign_key(key: str, snapshot: Snapshot, names: Names = SETTINGS) -> None:
     """Raise a WrongTypeError where something that is no filter is at its key."""
     if snapshot.kind == "set":
         raise WrongTypeError(
             f"the key {key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: move it in by "
-            "`scrapy bloom import` with the spider's name or --key, use another SCHEDULER_DUPEFILTER_KEY, or delete it "
-            "and begin anew with SCHEDULER_FLUSH_ON_START = True"
+            f"`scrapy bloom import` with the spider's name or --key, use another {names.key}, or delete it "
+            f"and begin anew with {names.anew}"
         )
     strangers = snapshot.fields and not any(keys.is_field(name) for name in snapshot.fields)
     if snapshot.kind not in ("none", "hash") or strangers:

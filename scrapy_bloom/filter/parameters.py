@@ -7,6 +7,7 @@ from dataclasses import InitVar, asdict, dataclass, field
 from typing import Any, Self
 
 from scrapy_bloom import _options
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.layer import DAMAGED, NO_IDENTITY, Identity, Layer
@@ -119,8 +120,8 @@ class FilterParameters:
         except DAMAGED:  # also a value that is not allowed
             raise _not_a_filter(key) from None
 
-    def verify_stored(self, key: str, text: str) -> Identity:
-        """Return the identity of a stored filter.
+    def verify_stored(self, key: str, text: str, names: Names = SETTINGS) -> Identity:
+        """Return the identity of a stored filter; errors use the user's `names`.
 
         Raises:
             MismatchError: it has other parameters, or a newer format.
@@ -142,8 +143,7 @@ class FilterParameters:
         if differences:
             raise MismatchError(
                 f"the filter at {key!r} was made with other parameters: {'; '.join(differences)}. Use the stored "
-                "values, use another key, or start anew: in a crawl with SCHEDULER_FLUSH_ON_START = True, elsewhere "
-                "with flush=True"
+                f"values, use another key, or start anew with {names.anew}"
             )
         return Identity(epoch, hash_key)
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.storage.base import Operation, Results, Store
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.retry import retry_until
 
 
 class RetryingStore:
-    """Retries on another store for up to `timeout` seconds, which may be set anew."""
+    """Retries on another store for up to `timeout` seconds, which may be set anew. Errors use the user's `names`."""
 
-    def __init__(self, store: Store, timeout: float) -> None:
+    def __init__(self, store: Store, timeout: float, names: Names = SETTINGS) -> None:
         self.timeout = timeout
+        self._names = names
         self._store = store
         # A proxy keeps its connection to us while its server is another one.
         self._faults = 0
@@ -33,4 +35,4 @@ class RetryingStore:
             results.contact += self._faults
             return results
 
-        return retry_until(attempt, self.timeout)
+        return retry_until(attempt, self.timeout, self._names)

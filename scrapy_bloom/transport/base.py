@@ -8,6 +8,7 @@ from redis import Redis
 from redis.client import Pipeline, PubSub
 from redis.cluster import ClusterPipeline
 
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.pooled import PooledTransport
@@ -48,8 +49,8 @@ def transport_for(client: Any) -> Transport:
     return PooledTransport(client) if is_plain else SequentialTransport(client)
 
 
-def require_usable(client: Any) -> Any:
-    """Return the client, before anything is sent; an error shows no more of it than its type.
+def require_usable(client: Any, names: Names = SETTINGS) -> Any:
+    """Return the client, before anything is sent; an error shows no more of it than its type, and the user's `names`.
 
     Raises:
         ConfigError: the client is asynchronous or no client, or decodes replies by an encoding without ASCII.
@@ -59,14 +60,13 @@ def require_usable(client: Any) -> Any:
         kind, name = (client, "the class ") if isinstance(client, type) else (type(client), "")
         raise ConfigError(
             f"server = {name}{kind.__module__}.{kind.__qualname__}: must be a client that answers when it is "
-            "called; pass a redis.Redis or redis.RedisCluster, in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}"
+            f"called; pass a redis.Redis or redis.RedisCluster{names.client}"
         )
     encoder = client.get_encoder() if hasattr(client, "get_encoder") else None
     if encoder is not None and encoder.decode_responses and not _keeps_ascii(encoder.encoding):
         raise ConfigError(
             f"encoding = {encoder.encoding!r}: must be one in which ASCII is ASCII, where replies are decoded; pass "
-            "encoding='utf-8', or decode_responses=False (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in "
-            "settings)"
+            f"encoding='utf-8', or decode_responses=False{names.encoding}"
         )
     return client
 

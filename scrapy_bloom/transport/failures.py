@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from redis import exceptions
 
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
@@ -32,16 +33,15 @@ _NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLIC
 # A client that is one too many is hung up on before it can send anything.
 _TOO_MANY_CLIENTS = "max number of clients"
 
-_LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
+# What to do about an error, with places for the user's names.
+_LOGIN = "check the user name and the password {names.login}"
 _PERMISSION = (
     f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, and with BloomScheduler {as_sentence(QUEUE_COMMANDS)} "
     "on the queue's, its own one and those that begin with it in braces; `scrapy bloom doctor` names what is missing"
 )
-_MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
-_OLD_SERVER = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
-_WRONG_TYPE = (
-    "a key that is needed holds something else: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
-)
+_MEMORY = "raise the server's maxmemory, or set a smaller {capacity}"
+_OLD_SERVER = "it is older than RESP3: set {names.protocol}"
+_WRONG_TYPE = "a key that is needed holds something else: use other keys{names.keys}"
 _UNKNOWN = "see what it says"
 
 # What stands before the host of a URL; the last @, since one in a password may be there as it is.
@@ -90,10 +90,11 @@ _FROM_REPLICA = (
 )
 
 
-def advice_for(error: Exception) -> str | None:
+def advice_for(error: Exception, names: Names = SETTINGS) -> str | None:
     """Return what to do about an error that waiting does not change, or None for a transient one."""
     text = describe(error)
-    return next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)
+    advice = next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)
+    return advice and _with_names(advice, names)
 
 
 def was_not_executed(error: Exception) -> bool:
@@ -104,6 +105,10 @@ def was_not_executed(error: Exception) -> bool:
 def is_from_replica(error: Exception) -> bool:
     """Return whether a server says by this error that it is a replica, or may become one once it has loaded."""
     return _matches_any(error, _FROM_REPLICA)
+
+
+def _with_names(advice: str, names: Names) -> str:
+    return advice.format(names=names, capacity=names.option("capacity"))
 
 
 def hide_credentials(text: str) -> str:

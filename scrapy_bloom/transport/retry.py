@@ -14,6 +14,7 @@ from redis import BlockingConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
 from scrapy_bloom.transport.stopping import require_not_stopped
@@ -45,8 +46,10 @@ def disable_client_retries(client: Any) -> Any:
     return client
 
 
-def retry_until(attempt: Callable[[], T], timeout: float) -> T:
+def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTINGS) -> T:
     """Call `attempt` until it succeeds, with exponential backoff, for at most `timeout` seconds. Blocks.
+
+    Errors use the user's `names`.
 
     Returns:
         The result of `attempt`.
@@ -61,12 +64,13 @@ def retry_until(attempt: Callable[[], T], timeout: float) -> T:
         try:
             result = attempt()
         except FAULTS as error:
-            advice = advice_for(error)
+            advice = advice_for(error, names)
             if advice is not None:
                 raise RefusedError(f"Redis refused a command ({describe(error)}): {advice}") from None
             waited = time.monotonic() - begin
             if waited >= timeout:
-                raise UnavailableError(timeout, describe(error)) from None
+                option = names.option("retry_timeout")
+                raise UnavailableError(timeout, describe(error), option, names.address) from None
             if backoff == _INITIAL_BACKOFF:
                 logger.warning("Redis is away (%s): waiting for up to %g s", describe(error), timeout)
             time.sleep(min(_jittered(backoff), timeout - waited))

@@ -57,8 +57,8 @@ def without_memory(server: Server, key: str, options: dict[str, Any]) -> BloomFi
 
 Opening = Callable[[Server, str, dict[str, Any]], BloomFilter]
 REFUSALS: dict[str, tuple[Opening, str]] = {
-    "wrong password": (with_wrong_password, "password in REDIS_URL"),
-    "no password": (without_password, "password in REDIS_URL"),
+    "wrong password": (with_wrong_password, "password of the client"),
+    "no password": (without_password, "password of the client"),
     "no permission": (unlucky, "allow BITFIELD"),
     "no memory": (without_memory, "maxmemory"),
 }
@@ -112,7 +112,7 @@ def fill_up(admin: redis.Redis) -> None:
 
 
 TURNS: dict[str, tuple[Callable[[redis.Redis], None], str]] = {
-    "password changed": (lock_out, "password in REDIS_URL"),
+    "password changed": (lock_out, "password of the client"),
     "permission taken": (forbid, "allow BITFIELD"),
     "memory full": (fill_up, "maxmemory"),
 }

@@ -70,7 +70,7 @@ def test_pauses_grow(proxy: Proxy, bloom: BloomFilter, caplog: pytest.LogCapture
 
 def assert_names_the_timeout(error: BaseException, seconds: float) -> None:
     """The error says how long was waited, and by which setting, as NAME = value."""
-    assert f"BLOOMFILTER_RETRY_TIMEOUT = {seconds:g}" in str(error)
+    assert f"retry_timeout = {seconds:g}" in str(error)
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)

@@ -1,9 +1,9 @@
 """A filter that is being filled: workers do not open it before that is done."""
 
-from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.bloom_filter import CrawlFilter
 
 
-class FillingFilter(BloomFilter):
-    """A `BloomFilter` for whoever fills it, with the mark that it is not complete, or without."""
+class FillingFilter(CrawlFilter):
+    """A `CrawlFilter` for whoever fills it, with the mark that it is not complete, or without."""
 
     _fills = True

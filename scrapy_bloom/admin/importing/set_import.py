@@ -37,7 +37,7 @@ from scrapy_bloom.admin.importing.state import (
 )
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import stored
-from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.bloom_filter import CrawlFilter
 from scrapy_bloom.filter.opening import foreign_string, reject_foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import carry_out
@@ -204,7 +204,7 @@ class SetImport:
     def _look_again(self, began: float, *, delete_source: bool) -> ImportReport:
         """Look for every member once more: the filter may be another one by now."""
         members = self._load(self.at.aside).members
-        self._passes.look(BloomFilter(self._client, self.at.key, **self._options), members)
+        self._passes.look(CrawlFilter(self._client, self.at.key, **self._options), members)
         refusals.require_count(self.at, members, self._passes.state.checked)
         if delete_source:
             self._scripts.delete(self.at.aside)
