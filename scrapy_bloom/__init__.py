@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.filter.info import FilterInfo, LayerInfo
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
+    from scrapy_bloom.transport.sentinel import FromSentinel
 
 __all__ = [
     "Addon",
@@ -27,6 +28,7 @@ __all__ = [
     "BloomScheduler",
     "ConfigError",
     "FilterInfo",
+    "FromSentinel",
     "LayerInfo",
     "MemoryBloomFilter",
     "MismatchError",
@@ -46,6 +48,7 @@ _MODULES = {
     "filter.info": ("FilterInfo", "LayerInfo"),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
+    "transport.sentinel": ("FromSentinel",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from redis import Redis
 from scrapy.settings import BaseSettings
 from scrapy_redis import defaults
 from scrapy_redis.connection import SETTINGS_PARAMS_MAP, get_redis_from_settings
@@ -23,7 +24,7 @@ from scrapy_bloom.transport.retry import disable_client_retries
 # How long a command or a connection may wait for an answer, and so block the reactor. scrapy-redis's default is 30.
 _SOCKET_TIMEOUT_SECONDS = 5.0
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
-_SECRETS = ("username", "password", "credential_provider")
+_SECRETS = ("username", "password", "credential_provider", "sentinel_kwargs")
 # The packages whose clients connect no sooner than at their first command, but for a cluster's.
 _LAZY = ("redis", "scrapy_bloom")
 
@@ -149,7 +150,7 @@ def _is_fit(settings: BaseSettings) -> bool:
 def _suspects(settings: BaseSettings, kind: Any) -> Iterator[tuple[str, str, BaseSettings]]:
     """Yield each part of the settings as it is shown, what to do about it, and the settings without it."""
     params, url = _params(settings), _url(settings)
-    known = inspect.signature(kind).parameters
+    known = {**inspect.signature(Redis).parameters, **inspect.signature(kind.from_url).parameters}
     for name in params:
         shown = repr(params[name]) if name in known and name not in _SECRETS else "…"
         others = {each: value for each, value in params.items() if each != name}

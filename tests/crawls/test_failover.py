@@ -1,14 +1,12 @@
 """A master that is lost, and a replica that a Sentinel promotes in its place, in the middle of a crawl."""
 
 import contextlib
-import subprocess
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-from redis.sentinel import Sentinel
 
 from devtools.waiting import until
 from tests.support.pages import tree
@@ -24,71 +22,29 @@ from tests.support.scenario import (
     scene,
     tell,
 )
-from tests.support.servers import BINARIES, Server, free_port, running
+from tests.support.sentinels import MASTER, knows_a_replica, watching
+from tests.support.servers import Server, free_port, running
 
 pytestmark = pytest.mark.crawl
-
-MASTER = "crawl"
-
-
-class FromSentinel:
-    """The `redis_cls` of REDIS_PARAMS: makes clients of whichever server the Sentinel at a URL says is the master."""
-
-    @staticmethod
-    def from_url(url: str, **kwargs: Any) -> Any:
-        host, _, port = url.removeprefix("redis://").partition(":")
-        sentinel: Any = Sentinel
-        return sentinel([(host, int(port))]).master_for(MASTER, **kwargs)
 
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[tuple[Server, int]]:
-    """A master with a replica, and the Sentinel that watches both."""
+    """A master with a replica, and the port of the Sentinel that watches both."""
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(running("valkey"))
         replica = stack.enter_context(running("valkey", "--replicaof", "127.0.0.1", str(master.port)))
         clients = [stack.enter_context(server.client()) for server in (master, replica)]
         until(lambda: clients[1].info("replication")["master_link_status"] == "up")
-        yield master, stack.enter_context(watching(master, tmp_path))
-
-
-@contextlib.contextmanager
-def watching(master: Server, directory: Path) -> Iterator[int]:
-    """A Sentinel that knows a master and its replica, and decides alone; gives its port."""
-    port = free_port()
-    config = directory / "sentinel.conf"
-    config.write_text(
-        f"port {port}\n"
-        "bind 127.0.0.1\n"
-        f"dir {directory}\n"
-        f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 1\n"
-        f"sentinel down-after-milliseconds {MASTER} 500\n"
-        f"sentinel failover-timeout {MASTER} 3000\n"
-    )
-    command = [str(BINARIES["valkey"]), str(config), "--sentinel"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        with redis.Redis(port=port) as client:
-            until(lambda: knows_a_replica(client))
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
-def knows_a_replica(client: redis.Redis) -> bool:
-    """Return whether a Sentinel answers, and could promote another server."""
-    try:
-        return bool(client.sentinel_slaves(MASTER))
-    except redis.RedisError:
-        return False
+        yield master, stack.enter_context(watching(master, tmp_path, knows_a_replica)).port
 
 
 def crawl_with_failover(kind: Kind, watched: tuple[Server, int], key: str, directory: Path) -> tuple[Any, Scene]:
     """A crawl in the middle of which the master is killed for good."""
     master, port = watched
-    params = f'{{"redis_cls": "{FromSentinel.__module__}.{FromSentinel.__qualname__}"}}'
-    with scene(tree(PAGES), directory, f"redis://127.0.0.1:{port}", key) as played:
+    params = json.dumps({"redis_cls": "scrapy_bloom.FromSentinel", "service_name": MASTER})
+    # The first Sentinel is one that is gone.
+    with scene(tree(PAGES), directory, f"redis://127.0.0.1:{free_port()},127.0.0.1:{port}", key) as played:
         played.moments.when(MIDDLE, lambda _: master.kill())
         return played.crawl(kind, REDIS_PARAMS=params), played
 

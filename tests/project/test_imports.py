@@ -47,7 +47,7 @@ OUTSIDE = {
     "commands.merge": {"scrapy"},
     "commands.restore": {"scrapy"},
     "commands.import_": {"scrapy"},
-    "connection": {"scrapy", "scrapy_redis"},
+    "connection": {"redis", "scrapy", "scrapy_redis"},
     "delivery.announcer": {"scrapy"},
     "delivery.codec": {"scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
@@ -66,6 +66,7 @@ OUTSIDE = {
     "transport.pooled": {"redis"},
     "transport.reconnecting": {"redis"},
     "transport.retry": {"redis"},
+    "transport.sentinel": {"redis"},
     "transport.sequential": {"redis"},
 }
 
