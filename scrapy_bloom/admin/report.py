@@ -33,7 +33,13 @@ def report(key: str) -> Steps[FilterReport | None]:
     stored = yield from read(key)
     if stored is None:
         return None
-    return FilterReport(stored, (yield from describe_layers(stored.parameters, stored.layers, stored.is_made)))
+    info = yield from describe_layers(stored.parameters, stored.layers, stored.is_made)
+    if info.lost_shards:
+        # A filter that was cleared meanwhile, or has deleted a layer whose time is over, has lost nothing.
+        again = yield from read(key)
+        if again is None or again.layers != stored.layers:
+            return (yield from report(key))
+    return FilterReport(stored, info)
 
 
 def as_dict(server: str, key: str, found: FilterReport | None, queues: list[QueueState]) -> dict[str, Any]:

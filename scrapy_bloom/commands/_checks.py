@@ -5,7 +5,7 @@ A check that is refused is a finding, and the others go on. A new one is a funct
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -355,7 +355,11 @@ def _queues(case: Case) -> Iterator[Finding]:
 
 def _leases(case: Case) -> Iterator[Finding]:
     for state in case.states:
-        yield leftovers.leases(case.target.client, state.key, [worker.name for worker in state.workers])
+        yield leftovers.leases(case.target.client, state.key, partial(_workers, case, state.key))
+
+
+def _workers(case: Case, queue: str) -> list[str]:
+    return [worker.name for worker in case.target.inspect_queue(queue).workers]
 
 
 def _start_urls(case: Case) -> Iterator[Finding]:

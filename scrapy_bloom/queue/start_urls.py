@@ -194,11 +194,15 @@ class StartUrls:
 
 
 def inspect(client: Any, key: str) -> StartState:
-    """Return the state of the start URLs at a key: nothing is changed. The order of the looks is that of `recover`."""
+    """Return the state of the start URLs at a key: nothing is changed.
+
+    The order of the looks is that of `recover`. What a worker gives back that leaves in between is leased no more.
+    """
     keys, transport = StartKeys(key), transport_for(client)
     leases = _leases(transport, keys)
     registered = _registered(transport, {lease.queue for lease in leases})
-    abandoned = sum(lease.worker not in registered[lease.queue] for lease in leases)
+    left = {lease for lease in leases if lease.worker not in registered[lease.queue]}
+    abandoned = len(left.intersection(_leases(transport, keys))) if left else 0
     (dead,) = transport.execute([Command("LLEN", keys.dead_letters)])
     return StartState(key, len(leases), abandoned, int(dead), keys.dead_letters)
 

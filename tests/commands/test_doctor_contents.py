@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.admin.doctor import leftovers
+from scrapy_bloom.admin.doctor.finding import Level
+from scrapy_bloom.commands._checks import OF_SERVER, Case
+from scrapy_bloom.commands._target import Target
+from scrapy_bloom.queue import start_urls
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.transport.base import Transport
 from tests.support import command
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import KINDS, Server, running
@@ -142,6 +148,42 @@ def test_start_urls(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixt
     assert (code, found["start URLs"][0]) == (1, "loss")
     assert start.dead_letters in found["start URLs"][1]
     assert (mine.dump(start.leased), mine.dump(start.dead_letters)) == before
+
+
+def test_a_worker_that_joins_meanwhile(own: Server, mine: Any, key: str) -> None:
+    """A lease of a worker that joins between two looks is not told to be nobody's."""
+    called, _ = command.parse("doctor", *place(key), "--redis-url", own.url)
+    assert called.settings is not None
+    case = Case(Target.of(called._options, called.settings), 3600.0)
+    keys = QueueKeys(f"{key}:requests")
+    assert [state.workers for state in case.states] == [()]
+    mine.hset(keys.workers, "late", "60 7 3")
+    mine.zadd(keys.leases("late"), {"a": 1})
+    assert [finding.level for finding in OF_SERVER["leases"](case)] == [Level.OK]
+    mine.hdel(keys.workers, "late")
+    assert [finding.level for finding in OF_SERVER["leases"](case)] == [Level.ADVICE]
+
+
+def test_a_worker_that_leaves_meanwhile(mine: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases that a worker gives back between two looks are not told to be nobody's, those of start URLs included."""
+    keys, start = QueueKeys(f"{key}:requests"), StartKeys(f"{key}:start_urls")
+    mine.zadd(keys.leases("leaving"), {"a": 1})
+
+    def leave() -> list[str]:
+        mine.delete(keys.leases("leaving"))
+        return []
+
+    assert leftovers.leases(mine, keys.queue, leave).level is Level.OK
+    mine.hset(start.leased, f"1:leaving:{keys.queue}", "http://localhost/1")
+    mine.hset(start.leased, f"2:gone:{keys.queue}", "http://localhost/2")
+    look = start_urls._registered
+
+    def look_late(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
+        mine.hdel(start.leased, f"1:leaving:{keys.queue}")
+        return look(transport, queues)
+
+    monkeypatch.setattr(start_urls, "_registered", look_late)
+    assert start_urls.inspect(mine, start.start).abandoned == 1
 
 
 def test_the_probe_leaves_keys_alone(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:

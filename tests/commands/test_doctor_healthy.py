@@ -1,14 +1,18 @@
 """`scrapy bloom doctor` on crawls that lose nothing: no alarm, whatever their server and their data are."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from devtools import waiting
+from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS
+from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import KINDS, Server, running
 
@@ -131,6 +135,25 @@ def test_no_alarm(name: str, own: Server, capsys: pytest.CaptureFixture[str]) ->
         assert stored(client) == before
     assert (code, wrong(found)) == (0, dict.fromkeys(setup.unseen, "advice"))
     assert all("not looked for" in found[check][1] for check in setup.unseen)
+
+
+@pytest.mark.crawl
+@pytest.mark.parametrize("own", ["valkey"], indirect=True)
+def test_no_alarm_in_a_crawl(own: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whenever one looks at a crawl whose workers join, grow the filter and leave, nothing is wrong."""
+    settings = {**OURS, "BLOOMFILTER_CAPACITY": 60, "REDIS_URL": own.url, "TELNETCONSOLE_ENABLED": False}
+    at_work = 0
+    with serving(MadeUpLinks(pages=200, links=5)) as site, ExitStack() as stack:
+        workers = [
+            stack.enter_context(crawling.crawling(name, site.url + "/", tmp_path, **settings)) for name in ("a", "b")
+        ]
+        while any(worker.process.poll() is None for worker in workers):
+            code, found = examine(own.url, capsys, "links", SPIDER_MODULES=["devtools.spiders"], **settings)
+            # More may wait than the filter was sized for, and that is told.
+            assert (code, wrong(found).keys() - {"capacity"}) == (0, set())
+            at_work = max(at_work, int(found["queue"][1].partition("wait, ")[2].split()[0]))
+        assert {url for worker in workers for url in worker.wait().fetched}
+    assert at_work >= 1
 
 
 def test_no_alarm_with_a_replica(own: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,16 @@
 """A filter's account of itself: sums over all of its layers, and counts that do not depend on how items came."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from scrapy_bloom import MemoryBloomFilter
+from scrapy_bloom.admin.report import report
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import carry_out
+from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.make_filter import MakeFilter
 
@@ -52,6 +56,27 @@ def test_shards_that_are_gone_are_counted() -> None:
     del store.strings[last]
     bloom.add_many([f"other {number}" for number in range(100)])
     assert bloom.info().lost_shards == 0
+
+
+@pytest.mark.parametrize("ends", ["with another", "with none"])
+def test_a_filter_that_is_cleared_meanwhile(ends: str) -> None:
+    """The strings of a filter that is cleared between two looks are not told to be gone."""
+    store = MemoryStore()
+    bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000), cache_size=0)
+    bloom.add("item")
+    looks = 0
+
+    def execute(operations: Sequence[Operation]) -> Results:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            bloom.clear()
+            if ends == "with another":
+                bloom.add("another item")
+        return store.execute(operations)
+
+    found = carry_out(report("k"), execute)
+    assert (found and found.info.lost_shards) == (0 if ends == "with another" else None)
 
 
 def test_expected_false_positives_are_those_of_items() -> None:

@@ -1,7 +1,7 @@
 """The keys and files that ended crawls have left: nobody will use them again."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,16 @@ def files(directories: Iterable[str | Path]) -> Finding:
     return advice(check, f"{', '.join(map(str, paths))}", "start a worker there, or scrapy bloom push FILE")
 
 
-def leases(client: Any, queue: str, registered: Iterable[str]) -> Finding:
-    """Return the leases of workers that are not registered: no protocol leaves such."""
+def leases(client: Any, queue: str, workers: Callable[[], Iterable[str]]) -> Finding:
+    """Check the leases of workers that are not registered: no protocol leaves such.
+
+    The leases are read first and the `workers` after, since a worker is registered before it leases. One that has left
+    in between has no leases any more.
+    """
     check, keys = "leases", QueueKeys(queue)
-    known = {keys.leases(name) for name in registered}
     found, _ = _scan(client, _escaped(keys.leases("")) + "*")
-    strays = sorted(set(found) - known)
+    known = {keys.leases(name) for name in workers()}
+    strays = [key for key in sorted(set(found) - known) if client.exists(key)]
     if not strays:
         return ok(check, "none without a worker")
     return advice(check, f"requests of workers that are not registered: {', '.join(strays)}", "tell of it as a bug")
