@@ -51,7 +51,7 @@ def at_work(client: Any) -> None:
     fill(500)(client)
     client.zadd(QUEUE, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
     seconds, _ = client.time()
-    client.hset(QueueKeys(QUEUE).workers, "worker-1", f"60 7 {1000 * seconds}")
+    client.hset(QueueKeys(QUEUE).workers, "worker-1", f"3600 7 {1000 * seconds}")
     client.zadd(QueueKeys(QUEUE).leases("worker-1"), {"a": 1})
 
 
@@ -59,7 +59,7 @@ def feed(client: Any) -> None:
     """Make start URLs, of which a worker at work has leased one."""
     queue, start = "fed:requests", StartKeys("fed:start_urls")
     seconds, _ = client.time()
-    client.hset(QueueKeys(queue).workers, "worker-1", f"60 7 {1000 * seconds}")
+    client.hset(QueueKeys(queue).workers, "worker-1", f"3600 7 {1000 * seconds}")
     client.rpush(start.start, "http://localhost/1")
     client.hset(start.leased, f"1:worker-1:{queue}", "http://localhost/2")
 
