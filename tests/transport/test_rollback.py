@@ -16,11 +16,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
+from scrapy_redis.scheduler import Scheduler
 
 from devtools.waiting import until
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, BloomScheduler
 from tests.support.clusters import running_cluster
-from tests.support.dupefilters import build, page
+from tests.support.crawling import BLOOM
+from tests.support.dupefilters import KEY, build, crawler_of, page
 from tests.support.servers import BINARIES, KINDS, Server, free_port, running
 
 MASTER = "crawl"
@@ -206,3 +208,22 @@ def test_under_scrapy_redis(kind: str, key: str) -> None:
         assert not any(dupefilter.request_seen(page(number)) for number in range(1, 50))
         assert dupefilter.request_seen(page(0))
         assert all(dupefilter.request_seen(page(number)) for number in range(51))
+
+
+@pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
+def test_a_scheduler_at_work_is_no_reason_to_forget(
+    scheduler_class: Any, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands of the queue and heartbeats, many of them, leave the cache as it is."""
+    monkeypatch.chdir(tmp_path)
+    keys = {KEY: key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
+    crawler = crawler_of(valkey, DUPEFILTER_CLASS=BLOOM, BLOOMFILTER_LEASE=0.1, **keys)
+    scheduler = scheduler_class.from_crawler(crawler)
+    scheduler.open(crawler.spider)
+    try:
+        for number in range(200):
+            assert scheduler.enqueue_request(page(number))
+            until(scheduler.next_request)
+        assert all(scheduler.df.filter.is_cached(scheduler.df.fingerprint_of(page(number))) for number in range(200))
+    finally:
+        scheduler.close("finished")
