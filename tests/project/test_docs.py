@@ -1,5 +1,6 @@
 """The README and the documentation say what the code does, and lead to what is there."""
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -126,6 +127,20 @@ def test_checks() -> None:
     """Every check of `doctor` has its row, with what makes a loss and what makes advice."""
     rows = {row[0]: (row[1], row[2]) for row in table("docs/commands.md", "Before a crawl")}
     assert rows == MEANINGS
+
+
+def test_messages() -> None:
+    """The messages for which a page says what to do are those of the code, where what varies is left out."""
+    said = {
+        node.value
+        for path in (ROOT / "scrapy_bloom").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    for message, _ in table("docs/operations.md", "It says so: what now?"):
+        (quoted,) = re.findall("`(.+?)`", message)
+        parts = [part.strip() for part in quoted.split("…") if part.strip()]
+        assert [part for part in parts if not any(part in text for text in said)] == []
 
 
 def test_metrics() -> None:
