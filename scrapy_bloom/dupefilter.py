@@ -273,6 +273,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._warn_of_deleted_requests()
         self.filter.clear()
 
+    def conclude(self) -> None:
+        """Report on the filter, and give back the room in it, before another worker may delete it."""
+        self.filter.close()
+        if self._report is not None:
+            self._report.conclude()
+
     def release(self, user: str) -> None:
         """Keep the filter for a queue no more; without any user it is deleted. What the stats say of it stays.
 

@@ -267,7 +267,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         clears = Ending.FINISHED if reason == "finished" else Ending.STOPPED
         ending = clears if may_clear else Ending.KEEP
         try:
-            retry_until(lambda: self._dispatcher.leave(ending, self._note_finished), _LAST_TRY_SECONDS)
+            retry_until(
+                lambda: self._dispatcher.leave(ending, self._note_finished, self.df.conclude), _LAST_TRY_SECONDS
+            )
         except (BloomError, *FAULTS) as error:
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.error("Redis could not be told of the end of this worker: %s", cause)

@@ -164,20 +164,25 @@ class Dispatcher:
 
     # At the end.
 
-    def leave(self, ending: Ending, note_finished: Callable[[], object]) -> None:
-        """Give back and deliver everything, and leave; go on with that where an attempt before has failed."""
+    def leave(self, ending: Ending, note_finished: Callable[[], object], conclude: Callable[[], object]) -> None:
+        """Give back and deliver everything, and leave; go on with that where an attempt before has failed.
+
+        When everything is delivered, `conclude` is called: from then on the filter may be deleted by others.
+        """
         if not self._worker.is_leaving:
             self._worker.stop()
             note_finished()
             while not self.has_ended and self._worker.phase is not Phase.JOINING and self._has_news():
                 self._tell_of_delivery(*self._executor.carry_out_next())
                 note_finished()
+            conclude()
             self._worker.leave(ending)
         while self._worker.phase is not Phase.GONE:
             self._executor.carry_out_next()
 
     def keep_undelivered(self) -> None:
-        """Write what could not be delivered to a file, for a later start."""
+        """Write undelivered requests to a file, for a later start. Warnings that were left out are logged before."""
+        self._executor.warnings.flush()
         undelivered = self._worker.undelivered()
         number = len(undelivered) + len(self.overflow)
         try:

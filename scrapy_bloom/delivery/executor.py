@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom._text import as_size
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
@@ -42,6 +43,7 @@ class Executor:
         self.queue = requests.keys.queue
         self._requests = requests
         self._holder = holder
+        self.warnings = LimitedWarnings(logger)
         self._lost_in_a_row = 0
 
     def carry_out_next(self, want: int = 0) -> tuple[Operation | FilterOperation | None, Sequence[OutboxEntry]]:
@@ -80,7 +82,7 @@ class Executor:
             self._lost_in_a_row = 0
         if answer.said in (Said.EXPIRED, Said.LATE):
             if not self.worker.is_leaving:
-                logger.warning(
+                self.warnings.warn(
                     "This worker is not registered with the queue %r any more: others have taken it for dead, or Redis "
                     "has lost its data. It joins again with what it has, some of which may be fetched twice",
                     self.queue,

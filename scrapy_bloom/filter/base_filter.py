@@ -305,6 +305,7 @@ class BaseBloomFilter:
             True
         """
         self._give_back(keep=0)
+        self._steps.events.on_close()
 
     def rest(self) -> None:
         """Do as `close` where nothing was reserved in the last five seconds: for a process that has nothing to do.

@@ -3,6 +3,7 @@
 import logging
 from typing import Protocol
 
+from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom._text import as_size
 from scrapy_bloom.filter.layer import Layer
@@ -37,12 +38,19 @@ class Events(Protocol):
     def on_given_up(self, key: str) -> None:
         """Tell that the filter is lost as fast as it is made."""
 
+    def on_close(self) -> None:
+        """Tell that the process is done with the filter, at least for now."""
+
 
 class LoggedEvents:
-    """Writes what happens to a filter to the log, with the user's `names`."""
+    """Writes what happens to a filter to the log, with the user's `names`.
+
+    Losses, which an eviction may repeat without end, are logged once a minute.
+    """
 
     def __init__(self, names: Names = SETTINGS) -> None:
         self._names = names
+        self._losses = LimitedWarnings(logger)
 
     def on_growth(self, full: Layer, following: Layer, granted: int) -> None:
         """Log that a layer is full, and which one follows."""
@@ -81,7 +89,7 @@ class LoggedEvents:
 
     def on_shards_lost(self, key: str, lost: int, shards: int) -> None:
         """Warn of shards that were gone."""
-        logger.warning(
+        self._losses.warn(
             "The filter at %r lost %d of %d shards (evicted?). The crawl goes on, and may fetch again what they knew",
             key,
             lost,
@@ -90,7 +98,7 @@ class LoggedEvents:
 
     def on_replaced(self, key: str) -> None:
         """Warn that another filter has taken this one's place."""
-        logger.warning(
+        self._losses.warn(
             "The filter at %r was replaced (cleared, flushed or evicted). The crawl goes on with a new one, and may "
             "fetch again what the lost one knew",
             key,
@@ -98,7 +106,7 @@ class LoggedEvents:
 
     def on_restored(self, key: str) -> None:
         """Warn that the hash was gone and is put back."""
-        logger.warning(
+        self._losses.warn(
             "The hash of the filter at %r was deleted or evicted, and its bits were not: it is put back, and nothing "
             "is lost",
             key,
@@ -106,7 +114,7 @@ class LoggedEvents:
 
     def on_orphaned(self, key: str) -> None:
         """Warn of bits that say nothing any more."""
-        logger.warning(
+        self._losses.warn(
             "The hash of an earlier filter at %r is gone (deleted or evicted?), and without it its bits say nothing: "
             "a new filter takes their place, and what that one knew may be fetched again",
             key,
@@ -114,4 +122,8 @@ class LoggedEvents:
 
     def on_given_up(self, key: str) -> None:
         """Warn that nobody can know any more what is new."""
-        logger.warning("The filter at %r is lost again and again: all is new", key)
+        self._losses.warn("The filter at %r is lost again and again: all is new", key)
+
+    def on_close(self) -> None:
+        """Log how often data were lost since the last line about it."""
+        self._losses.flush()

@@ -40,6 +40,7 @@ class CrawlReporter:
         self._found = self._info.estimated_count if bloom.is_open else None
         self._has_fetched = self._has_fetched_unfiltered = False
         self._is_alone: bool | None = None
+        self._is_concluded = False
 
     def start(self) -> None:
         """Say what was opened."""
@@ -99,7 +100,7 @@ class CrawlReporter:
 
     def refresh(self) -> None:
         """Show how full the filter is, unless it is cleared or its server is away: then what is known stays."""
-        if not self._filter.is_open:
+        if self._is_concluded or not self._filter.is_open:
             return
         try:
             self._info = self._filter.info()
@@ -110,6 +111,11 @@ class CrawlReporter:
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.warning("How full the filter at %r is cannot be told: %s", self._filter.key, cause)
         self._publish(self._info)
+
+    def conclude(self) -> None:
+        """Show how full the filter is for the last time: it may be gone when the spider is closed."""
+        self.refresh()
+        self._is_concluded = True
 
     def finish(self, reason: str = "") -> None:
         """Say what the filter did in this crawl, which has ended for a reason."""

@@ -9,7 +9,7 @@ import scrapy_bloom
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
-    {"errors", "_cache", "_engine", "_lua", "_names", "_text"},
+    {"errors", "_cache", "_engine", "_log", "_lua", "_names", "_text"},
     {"_components", "_jobdir", "_options", "_last_line", "fingerprints", "serializers", "transport"},
     {"connection", "queue", "storage"},
     {"_filter_key", "filter"},
