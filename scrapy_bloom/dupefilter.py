@@ -198,7 +198,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if bloom.is_cached(fingerprint):
             return True
         try:
-            is_new = bloom.add(fingerprint)
+            (is_new,) = bloom.add_many([fingerprint])  # the cache was asked above
         except BloomError as error:
             self.end_crawl(error)
             return False
