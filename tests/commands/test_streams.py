@@ -2,15 +2,19 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from devtools.crawl_process import LIMIT
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.commands import _progress
 from scrapy_bloom.queue.keys import QueueKeys
@@ -123,6 +127,30 @@ def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys:
             code = command.call("import", "--key", key, "--redis-url", valkey.url, "--wait", "0", "--json")
         assert code == 0
         assert json.loads(capsys.readouterr().out)["checked"] == 3000
+
+
+def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An import goes on, and shows no bar any more, when its terminal is closed in the middle."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(ours, (24, 80))
+    scans = count(1)
+
+    class Closing(redis.Redis):
+        """A client whose user closes the terminal while the members are copied."""
+
+        def execute_command(self, *args: Any, **options: Any) -> Any:
+            if args[0] == "EVAL" and "SSCAN" in args[1] and next(scans) == 3:
+                assert select.select([ours], [], [], LIMIT)[0]
+                os.close(ours)
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+
+    options = ["--key", key, "--redis-url", valkey.url, "--wait", "0", "--json"]
+    with valkey.client() as client, open(theirs, "w", 1) as terminal, pytest.MonkeyPatch.context() as patch:
+        fill(client, key, 20_000)
+        patch.setattr(sys, "stderr", terminal)
+        assert command.call("import", *options, REDIS_PARAMS={"redis_cls": Closing}) == 0
+    assert json.loads(capsys.readouterr().out)["checked"] == 20_000
+    assert next(scans) > 3
 
 
 def ended(*arguments: str, cwd: Path, **streams: Any) -> int:
