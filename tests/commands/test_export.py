@@ -34,7 +34,7 @@ from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
 from tests.support import command
 from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, restore_file
-from tests.support.servers import Server, running
+from tests.support.servers import Server, expires_at, running
 
 # They fill three layers.
 ITEMS = items(600)
@@ -331,7 +331,7 @@ def test_a_restored_filter_with_a_ttl_expires(client: redis.Redis, key: str, pat
     export(client, key, path)
     restore_file(client, f"{key}:copy", path)
     for suffix in ("", ":0:0"):
-        assert client.pexpiretime(f"{key}:copy{suffix}") == client.pexpiretime(f"{key}{suffix}") > 0
+        assert expires_at(client, f"{key}:copy{suffix}") == expires_at(client, f"{key}{suffix}") > 0
 
 
 def _leave_second_shard(client: redis.Redis, key: str) -> None:

@@ -146,7 +146,7 @@ def test_a_pipe_is_refused(valkey: Server, key: str, tmp_path: Path, capsys: pyt
     assert "must be a file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["http://example.com:abc/", "http://[::1]]/"])
+@pytest.mark.parametrize("url", ["http://example.com:abc/", "http://[::1/"])
 def test_a_url_of_which_no_request_can_be_made(
     url: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from scrapy_bloom.storage import bits, counters, fields, layout, pieces, removal
 from scrapy_bloom.storage.base import Operation
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
+from tests.support.servers import expires_at
 
 # A shard ends with a size class.
 SIZE = 64
@@ -131,15 +132,6 @@ def test_memory_is_the_twin_of_redis(
         assert (stored or b"").rstrip(b"\0") == bytes(memory.strings.get(name, b"")).rstrip(b"\0")
     for name in names.values():
         assert expires_at(client, name) == memory.expiries.get(name, 0)
-
-
-def expires_at(client: redis.Redis, name: str) -> int:
-    """The Unix time in milliseconds at which a key expires, or 0; on Redis 6, which does not say it, to 10 seconds."""
-    try:
-        return max(int(client.pexpiretime(name)), 0)
-    except redis.ResponseError:
-        left, (seconds, _) = int(client.pttl(name)), client.time()
-        return max(round(left + seconds * 1000, -4), 0) if left >= 0 else 0
 
 
 def _at(operation: Operation, names: dict[str, str]) -> Operation:

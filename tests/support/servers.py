@@ -4,11 +4,12 @@ import os
 from contextlib import AbstractContextManager
 
 import pytest
+import redis
 
 from devtools import servers
 from devtools.servers import BINARIES, KINDS, Server, free_port
 
-__all__ = ["BINARIES", "KINDS", "Server", "free_port", "running"]
+__all__ = ["BINARIES", "KINDS", "Server", "expires_at", "free_port", "running"]
 
 
 def running(kind: str, *options: str) -> AbstractContextManager[Server]:
@@ -19,3 +20,12 @@ def running(kind: str, *options: str) -> AbstractContextManager[Server]:
             pytest.fail(reason)
         pytest.skip(reason)
     return servers.running(kind, *options)
+
+
+def expires_at(client: redis.Redis, name: str) -> int:
+    """The Unix time in milliseconds at which a key expires, or 0; on Redis 6, which does not say it, to 10 seconds."""
+    try:
+        return max(int(client.pexpiretime(name)), 0)
+    except redis.ResponseError:
+        left, (seconds, _) = int(client.pttl(name)), client.time()
+        return max(round(left + seconds * 1000, -4), 0) if left >= 0 else 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from w3lib.url import canonicalize_url
 
@@ -129,6 +130,7 @@ def _is_url(text: bytes) -> bool:
     """Return whether a line is a URL of which a request can be made."""
     try:
         canonicalize_url(url := text.decode())
+        urlsplit(url).port  # noqa: B018  # w3lib 2.3 looks at it in requests only
     except ValueError:  # also one that is not UTF-8, or has a port that is none
         return False
     return _URL.fullmatch(url) is not None
