@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Seconds; the tests of one mutant take a few, and those that a mutant makes hang take for ever.
-LIMIT = 120
+LIMIT = 300
 # pytest's exit codes for "all passed" and "some failed"; any other says that they could not be run.
 _PASSED, _FAILED = 0, 1
 
