@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
@@ -115,6 +116,30 @@ def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> No
     dead.worker.finish(b"a")
     dead.step()
     assert dead.worker.phase is Phase.JOINING
+
+
+def test_heartbeats_after_an_outage(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread goes on after a heartbeat that could not be sent, and requeues what a dead worker had."""
+    dead, living = Driven(client, key, "dead"), Driven(client, key, "living")
+    dead.worker._lease = "0.05"
+    for driven in (dead, living):
+        while driven.worker.phase is not Phase.WORKING:
+            driven.step()
+    heartbeats = Heartbeats(living.queue, "living", 0.2)
+    execute = living.queue.execute
+    failed: list[Any] = []
+
+    def fail_first(operation: Any) -> Answer:
+        if not failed:
+            failed.append(operation)
+            raise redis.ConnectionError
+        return execute(operation)
+
+    monkeypatch.setattr(living.queue, "execute", fail_first)
+    heartbeats.start()
+    until(lambda: "dead" not in registered(dead.queue))
+    heartbeats.stop()
+    assert failed
 
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3, "decode_responses": True}])

@@ -132,10 +132,27 @@ def test_lost_reply(start: Start, server: Server) -> None:
 def test_late_lease(start: Start) -> None:
     """A lease that is carried out after its worker has gone on goes back, too."""
     one = start.seen_by("one")
+    commands: list[Any] = []
+    transport = one._transport
+
+    class Slow:
+        """A link on which the first command stays for long."""
+
+        connections = 1
+
+        def execute(self, sent: Any) -> Any:
+            commands.append(sent)
+            raise redis.ConnectionError
+
+    one._transport = Slow()
+    with pytest.raises(redis.ConnectionError):
+        one.lease(2)
+    one._transport = transport
     first = taken(one, 2)
-    late = start.seen_by("one")
-    late._next_number = 100
-    late.lease(2)
+    transport.execute(*commands)
+    assert start.leased == 4
+    fields = {field.decode() for field in start.client.hkeys(start.keys.leased)}
+    assert {url.field for url in first} < fields
     assert one.recover() == 2
     assert start.leased == len(first)
     assert len(start.waiting) == 3

@@ -145,6 +145,38 @@ def test_error_of_the_spider(beside: Beside) -> None:
     beside.close()
 
 
+MANY = 501
+
+
+def test_many_at_the_end(beside: Beside) -> None:
+    """All start URLs that are done with are acknowledged at the end, more of them than one command takes."""
+    beside.client.rpush(beside.keys.start, *(f"http://{number}" for number in range(MANY)))
+    spider = beside.open()
+    spider.redis_batch_size = MANY + 1
+    for request in spider.next_requests():
+        beside.scheduler.enqueue_request(request)
+    beside.close()
+    assert beside.left() == ([], 0, [])
+
+
+def test_acknowledgement_that_is_lost(beside: Beside) -> None:
+    """Start URLs whose acknowledgement did not arrive are acknowledged with the next one."""
+    beside.client.rpush(beside.keys.start, "http://a", "http://b")
+    spider = beside.open()
+    for request in spider.next_requests():
+        beside.scheduler.enqueue_request(request)
+    beside.scheduler.deliver()
+    (urls,) = spider._intake._urls.values()
+    assert urls.has_notes
+    beside.client.rename(beside.keys.leased, leased := f"{beside.keys.leased}:kept")
+    beside.client.set(beside.keys.leased, "in the way")
+    with pytest.raises(redis.ResponseError):
+        urls.settle()
+    beside.client.rename(leased, beside.keys.leased)
+    beside.close()
+    assert beside.left() == ([], 0, [])
+
+
 def test_redis_away(beside: Beside) -> None:
     """A spider that was idle for too long does not end while nobody can say whether there are start URLs."""
     spider = beside.open()

@@ -19,10 +19,12 @@ from scrapy_redis.scheduler import Scheduler
 from devtools.forwarder import forwarding
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
-from scrapy_bloom.errors import ConfigError, RefusedError
+from scrapy_bloom.delivery.dispatcher import Dispatcher
+from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import Operation, Settle
 from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.worker import Phase
 from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling
 from tests.support.in_process import start
@@ -304,6 +306,14 @@ def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) 
     assert taken == ["first", "second", "last"]
 
 
+def _remembering(set_up: Callable[..., None], schedulers: list[BloomScheduler]) -> Callable[..., None]:
+    def remember(scheduler: BloomScheduler, spider: Spider) -> None:
+        schedulers.append(scheduler)
+        set_up(scheduler, spider)
+
+    return remember
+
+
 class Score:
     """A number of a user's own that is whole, as those of numpy are."""
 
@@ -404,6 +414,26 @@ def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
         scheduler.close("finished")
 
 
+def test_exchanges_that_get_no_reply_now_and_then(
+    valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lost replies with good ones between them are no sign of a slow link, however many they are in the end."""
+    with forwarding(valkey.port) as link:
+        scheduler = opened(REDIS_URL=link.url)
+        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
+        executor = scheduler._dispatcher._executor
+        for number in range(20):
+            scheduler.enqueue_request(Request(f"http://shop.test/{number}", dont_filter=True))
+            link.link.lost_replies = 1
+            with pytest.raises(redis.ConnectionError):
+                executor.carry_out_next()
+            scheduler.enqueue_request(Request(f"http://shop.test/more/{number}", dont_filter=True))
+            while executor.worker.has_news:
+                executor.carry_out_next()
+        scheduler.close("finished")
+    assert "exchanges in a row" not in caplog.text
+
+
 def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """If one is lost after another although Redis is there, the log says once what may be wrong."""
     with forwarding(valkey.port) as link:
@@ -452,6 +482,61 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
     assert taken_from(second) == []
     second.spider.crawler.signals.send_catch_log(signals.spider_closed, spider=second.spider, reason="finished")
     assert ("nothing was fetched" in caplog.text) == (left == "nothing")
+
+
+def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: str) -> None:
+    """A request that a producer queues while the last worker ends a finished crawl stays, and so does the filter."""
+    scheduler = opened()
+    page = Request("http://shop.test/")
+    assert scheduler.enqueue_request(page)
+    assert len(taken_from(scheduler)) == 1
+    assert taken_from(scheduler) == []
+    member = scheduler.queue._encode_request(Request("http://shop.test/late"))
+    scheduler.server.zadd(scheduler.queue_keys.queue, {member: 0})
+    scheduler.close("finished")
+    with valkey.client() as client:
+        assert client.zrange(f"{key}:queue", 0, -1) == [member]
+        assert client.exists(key)
+    following = opened()
+    assert [request.url for request in taken_from(following)] == ["http://shop.test/late"]
+
+
+def test_filter_never_blocks_the_reactor(opened: Opened) -> None:
+    """While a crawl runs, the filter waits for no Redis: BLOOMFILTER_RETRY_TIMEOUT counts at the start alone."""
+    assert opened(BLOOMFILTER_RETRY_TIMEOUT=30).df.filter.retry_timeout == 0
+
+
+def test_start_that_fails_while_it_joins(
+    opened: Opened, valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is registered when its start fails takes itself out at its end."""
+    schedulers: list[BloomScheduler] = []
+
+    def fail(dispatcher: Dispatcher, timeout: float) -> None:
+        while dispatcher._worker.phase is not Phase.WORKING:
+            dispatcher._executor.carry_out_next()
+        raise UnavailableError(timeout, "it went away")
+
+    monkeypatch.setattr(Dispatcher, "join", fail)
+    monkeypatch.setattr(BloomScheduler, "_set_up_delivery", _remembering(BloomScheduler._set_up_delivery, schedulers))
+    with pytest.raises(UnavailableError):
+        opened(SCHEDULER_PERSIST=True)
+    (scheduler,) = schedulers
+    with valkey.client() as client:
+        assert client.hlen(f"{{{key}:queue}}:workers") == 1
+        scheduler.close("shutdown")
+        assert client.hlen(f"{{{key}:queue}}:workers") == 0
+
+
+def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that this worker cannot read is counted and logged once, however often it looks for some it can."""
+    scheduler = opened()
+    scheduler.server.zadd(scheduler.queue_keys.queue, {b"nothing that a worker reads": 0})
+    for _ in range(5):
+        assert taken_from(scheduler) == []
+        scheduler.has_pending_requests()
+    assert scheduler.stats.get_value("bloomfilter/dead_letters") == 1
+    assert caplog.text.count("cannot be read") == 1
 
 
 def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,10 +2,37 @@
 
 import asyncio
 
+import pytest
+
 from scrapy_bloom import _engine
 
 HOUR = 3600.0
 LIMIT = 60.0
+
+
+def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A call that raises is logged, and comes again."""
+    calls: list[int] = []
+
+    async def ticking() -> None:
+        over = asyncio.Event()
+
+        def call() -> None:
+            calls.append(len(calls))
+            if len(calls) < 3:
+                raise RuntimeError("not now")
+            over.set()
+
+        ticker = _engine.Ticker(0.001, call)
+        ticker.start()
+        await asyncio.wait_for(over.wait(), LIMIT)
+        ticker.stop()
+        # What was due when it was stopped calls nothing.
+        ticker._tick()
+
+    asyncio.run(ticking())
+    assert calls == [0, 1, 2]
+    assert sum("not now" in str(record.exc_info) for record in caplog.records) == 2
 
 
 def test_more_to_do_is_done_at_once() -> None:

@@ -22,6 +22,13 @@ def test_silent_for_its_lease() -> None:
     assert seen(Liveness(1), steadily(1.25)) == {"other"}
 
 
+def test_looks_that_take_longer_than_a_lease() -> None:
+    """On a link on which each look takes twice a lease, a value that was the same once is no dead worker's."""
+    looks = [(10.0 * number, {"other": f"5 0 {number}"}) for number in range(6)]
+    assert seen(Liveness(5), [*looks, (60.0, {"other": "5 0 5"})]) == set()
+    assert seen(Liveness(5), [*looks, *((60.0 + 10 * number, {"other": "5 0 5"}) for number in range(3))]) == {"other"}
+
+
 def test_any_change_is_a_sign_of_life() -> None:
     """It does not matter what has changed in a value."""
     looks = steadily(1)
