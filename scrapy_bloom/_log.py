@@ -14,22 +14,22 @@ class LimitedWarnings:
         self._logger = logger
         self._monotonic = monotonic
         self._due: dict[str, float] = {}
-        # The warnings that were left out, by their texts: how many, and the arguments of the last one.
-        self._left_out: dict[str, tuple[int, tuple[object, ...]]] = {}
+        # The warnings that were left out, by their texts: how many, and the level and the arguments of the last one.
+        self._left_out: dict[str, tuple[int, int, tuple[object, ...]]] = {}
 
-    def warn(self, text: str, *arguments: object) -> None:
+    def warn(self, text: str, *arguments: object, level: int = logging.WARNING) -> None:
         """Log a warning, or count it where an equal one was logged within the last minute."""
         now = self._monotonic()
-        number, _ = self._left_out.get(text, (0, ()))
+        number, *_ = self._left_out.get(text, (0,))
         if now < self._due.get(text, now):
-            self._left_out[text] = number + 1, arguments
+            self._left_out[text] = number + 1, level, arguments
             return
         self._due[text] = now + _PAUSE_SECONDS
         if number:
-            self._left_out[text] = number + 1, arguments
+            self._left_out[text] = number + 1, level, arguments
             self._log_left_out(text)
         else:
-            self._logger.warning(text, *arguments)
+            self._logger.log(level, text, *arguments)
 
     def flush(self) -> None:
         """Log the warnings that were left out."""
@@ -37,5 +37,5 @@ class LimitedWarnings:
             self._log_left_out(text)
 
     def _log_left_out(self, text: str) -> None:
-        number, arguments = self._left_out.pop(text)
-        self._logger.warning(text + " (%d times since the last such line)", *arguments, number)
+        number, level, arguments = self._left_out.pop(text)
+        self._logger.log(level, text + " (%d times since the last such line)", *arguments, number)

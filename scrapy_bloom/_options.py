@@ -19,7 +19,7 @@ class Option(Generic[Number]):
 
     `allowed` says which values are allowed, after "must", and `purpose` what to choose, after "set"; `meaning` is for
     the documentation. A number is refused if it is below `least`, or at `limit` or above. By default that is only
-    infinity. With `or_zero`, 0 is allowed as well, and means None.
+    infinity. With `or_zero`, 0 is allowed as well, and means `zero`.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Option(Generic[Number]):
     limit: float = math.inf
     is_integer: bool = False
     or_zero: bool = False
+    zero: int | None = None
 
     def read(self, name: str, value: object) -> Number:
         """Return the number that a value means, whatever it comes as: `1e8`, `100_000_000` and `"1e8"` are the same.
@@ -42,8 +43,8 @@ class Option(Generic[Number]):
         Raises:
             ConfigError: the value is not allowed; the text has the name, the value, what is allowed and what to do.
         """
-        if self.or_zero and (value is None or _number(value) == 0):
-            return None  # type: ignore[return-value]  # such options have None among their values
+        if self.or_zero and (value is self.zero or _number(value) == 0):
+            return self.zero  # type: ignore[return-value]  # such options have it among their values
         number = _number(value)
         if number is None or not self._allows(number):
             raise ConfigError(f"{name} = {value!r}: must {self.allowed}; {self.purpose}")
@@ -142,7 +143,28 @@ LEASE = Option[float](
     least=math.nextafter(0, 1),
     limit=math.nextafter(86_400, math.inf),
 )
+MAX_DELIVERIES = Option[int](
+    "max_deliveries",
+    5,
+    "be 0, for no bound, or a whole number of at least 2",
+    "set after how many dead workers BloomScheduler gives up a request, for example 5",
+    "workers that may die with a request, one after another, before it becomes a dead letter; 0: no bound",
+    least=2,
+    is_integer=True,
+    or_zero=True,
+    zero=0,
+)
 
 # In the order of the documentation.
-OPTIONS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL, CACHE_SIZE, RETRY_TIMEOUT, BATCH_SIZE, LEASE)
+OPTIONS: tuple[Option[Any], ...] = (
+    CAPACITY,
+    ERROR_RATE,
+    EXPANSION,
+    TTL,
+    CACHE_SIZE,
+    RETRY_TIMEOUT,
+    BATCH_SIZE,
+    LEASE,
+    MAX_DELIVERIES,
+)
 BY_NAME = {option.name: option for option in OPTIONS}

@@ -12,6 +12,7 @@ from typing import Any, Self
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
@@ -27,6 +28,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
+from scrapy_bloom.queue.audit import delete_audit, mark_shared
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import describe
@@ -98,7 +100,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter whose filter is open.
         """
-        return cls._build(spider.settings, FilterKey.of_spider(spider), spider.crawler)
+        key = FilterKey.of_spider(spider)
+        self = cls._build(spider.settings, key, spider.crawler)
+        if key.queue and _takes_without_scripts(load_object(spider.settings["SCHEDULER"])):
+            queue = key.queue
+            retry_until(lambda: mark_shared(self.server, queue), self.config.retry_timeout)
+        return self
 
     @classmethod
     @told_at_exit()
@@ -279,15 +286,18 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._report is not None:
             self._report.conclude()
 
-    def release(self, user: str) -> None:
+    def release(self, user: str) -> bool:
         """Keep the filter for a queue no more; without any user it is deleted. What the stats say of it stays.
 
         Args:
             user: the key of the queue.
+
+        Returns:
+            True if the filter was deleted, False if it stays for another queue.
         """
         if self._report is not None:
             self._report.refresh()
-        self.filter.remove_user(user)
+        return self.filter.remove_user(user)
 
     def _disconnect(self) -> None:
         """Close the connections, which were made by the settings of this crawl."""
@@ -296,12 +306,14 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def _warn_of_deleted_requests(self) -> None:
         """Warn where scrapy-redis's Scheduler is about to delete requests with the filter: it does so in silence."""
         scheduler = _engine.closing_scheduler(self._crawler) if self._crawler else None
-        if not isinstance(scheduler, Scheduler) or type(scheduler).flush is not Scheduler.flush:
+        if scheduler is None or not _takes_without_scripts(type(scheduler)):
             return
         # Whatever goes wrong here, the deletion goes on.
         with contextlib.suppress(Exception):
+            queue = scheduler.queue_key % {"spider": scheduler.spider.name}
+            delete_audit(self.server, queue)
             if waiting := len(scheduler):
-                warn_of_deleted_requests(waiting, scheduler.queue_key % {"spider": scheduler.spider.name})
+                warn_of_deleted_requests(waiting, queue)
 
     def _open_at(self, key: FilterKey, *, flush: bool) -> BloomFilter:
         """Open the filter; a new one whose key cannot be kept for the next crawl is deleted."""
@@ -379,3 +391,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
 
 _OURS = BloomRFPDupeFilter.request_fingerprint
+
+
+def _takes_without_scripts(kind: type[Any]) -> bool:
+    """Return whether a scheduler takes requests as scrapy-redis's does, without the scripts of a queue."""
+    return issubclass(kind, Scheduler) and bool(kind.flush is Scheduler.flush)

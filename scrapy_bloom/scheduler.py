@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from scrapy import Request, Spider, signals
-from scrapy.exceptions import DontCloseSpider
+from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.job import job_dir
 from scrapy_redis import defaults
@@ -34,7 +34,7 @@ from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE, Idleness
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
-from scrapy_bloom.monitoring.stats import RECOVERED
+from scrapy_bloom.monitoring.stats import DEAD_LETTERS, QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.keys import QueueKeys, queue_name
@@ -49,6 +49,8 @@ from scrapy_bloom.transport.retry import RedisAwayError, disable_client_retries,
 
 logger = logging.getLogger(__name__)
 
+# The reason with which a crawl ends whose queue has lost requests.
+QUEUE_LOST = "bloomfilter_queue_lost"
 # Seconds for which delivery is tried at the end of a crawl; what remains goes to a file.
 _LAST_TRY_SECONDS = 3.0
 # Seconds after which what is finished is acknowledged at the latest, and what waits here is queued.
@@ -178,13 +180,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._announcer = Announcer(spider, self.stats, self.df)
         self._codec = RequestCodec(self.queue, self._requests, self._announcer)
         lease = self._config.lease
-        self._worker = QueueWorker(self.worker_name, f"{lease:g}", self._batch_size, self._codec.can_read)
-        self._heartbeats = Heartbeats(self._requests, self.worker_name, lease)
+        self._worker = QueueWorker(self.worker_name, f"{lease:g}", self._batch_size, self._codec.can_read, spider.name)
+        self._heartbeats = Heartbeats(self._requests, self.worker_name, lease, self._config.max_deliveries)
         self._idleness = Idleness(lease)
         self._wakeup = _engine.EngineWakeup(spider.crawler)
         self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick)
+        executor = Executor(self._worker, self._requests, self.df)
+        self._watch = executor.watch
         self._dispatcher = Dispatcher(
-            Executor(self._worker, self._requests, self.df),
+            executor,
             Spool(self._requests.keys.queue, job_dir(spider.settings)),
             self._announcer,
             self._wakeup,
@@ -261,10 +265,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         self._ticker.stop()
         self._heartbeats.stop()
-        self._show_recovered()
+        self._show_troubles()
         self.df.filter.retry_timeout = _LAST_TRY_SECONDS
         may_clear = not (self.persist or self._dispatcher.has_ended or self._worker.phase is Phase.JOINING)
-        clears = Ending.FINISHED if reason == "finished" else Ending.STOPPED
+        clears = Ending.FINISHED if reason in ("finished", QUEUE_LOST) else Ending.STOPPED
         ending = clears if may_clear else Ending.KEEP
         try:
             retry_until(
@@ -343,7 +347,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if _engine.is_closing(self.spider.crawler):
             self._worker.stop()
         self._note_finished()
-        self._show_recovered()
+        self._show_troubles()
         self._announcer.tell(self.df.update_stats)
         try:
             return self._dispatcher.deliver(soon())
@@ -352,7 +356,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _spider_idle(self) -> None:
         """Keep an idle worker while others hold requests that may lead to more, or may be dead."""
-        if self._dispatcher.has_ended or self._worker.may_finish:
+        if self._dispatcher.has_ended:
+            return
+        if self._worker.may_finish:
+            if self._watch.lost:
+                raise CloseSpider(QUEUE_LOST)
             return
         self._wakeup.set(self._idleness.next_pause())
         raise DontCloseSpider
@@ -361,9 +369,21 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Close the connections, the heartbeats' too."""
         disconnect(self.server)
 
-    def _show_recovered(self) -> None:
+    def _show_troubles(self) -> None:
+        """Show what dead workers left, and what the queue lost."""
         if self._heartbeats.requeued:
             self._announcer.show(RECOVERED, self._heartbeats.requeued)
+        if self._watch.losses:
+            self._announcer.show(QUEUE_LOSSES, self._watch.losses)
+        while self._heartbeats.buried:
+            self._announcer.count(DEAD_LETTERS)
+            logger.error(
+                "%s: %d workers that had begun it died, one after another (BLOOMFILTER_MAX_DELIVERIES). It is not "
+                "crawled, and is kept at the key %r; `scrapy bloom requeue` queues it again",
+                self._codec.name(self._heartbeats.buried.popleft()),
+                self._config.max_deliveries,
+                self._requests.keys.dead_letters,
+            )
 
 
 def _score(request: Request) -> float:

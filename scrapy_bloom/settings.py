@@ -13,6 +13,8 @@ from scrapy_bloom.filter.parameters import FilterParameters
 PREFIX = "BLOOMFILTER_"
 SETTINGS = tuple(PREFIX + option.name.upper() for option in _options.OPTIONS)
 
+_OF_THE_SCHEDULER = ("batch_size", "lease", "max_deliveries")
+
 # What the forks of scrapy-redis ask for instead: mechanism, from which nobody can tell what it promises.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
 
@@ -30,6 +32,7 @@ class BloomSettings:
         retry_timeout: seconds for which a worker waits for a Redis that is away; 0: it does not wait.
         batch_size: requests that `BloomScheduler` checks and queues at once.
         lease: seconds of silence after which `BloomScheduler` puts back what a worker had leased.
+        max_deliveries: workers that may die with a request before it becomes a dead letter; 0: no bound.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -44,6 +47,7 @@ class BloomSettings:
     retry_timeout: float = _options.RETRY_TIMEOUT.default
     batch_size: int = _options.BATCH_SIZE.default
     lease: float = _options.LEASE.default
+    max_deliveries: int = _options.MAX_DELIVERIES.default
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -95,7 +99,7 @@ class BloomSettings:
             >>> sorted(BloomSettings().filter_options())
             ['cache_size', 'capacity', 'error_rate', 'expansion', 'retry_timeout', 'ttl']
         """
-        return {name: value for name, value in asdict(self).items() if name not in ("batch_size", "lease")}
+        return {name: value for name, value in asdict(self).items() if name not in _OF_THE_SCHEDULER}
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:

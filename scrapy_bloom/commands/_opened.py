@@ -26,6 +26,6 @@ class OpenedFilter:
     def note_workers(self, *, is_alone: bool) -> None:
         """Do nothing: there is no crawl to report on."""
 
-    def release(self, user: str) -> None:
-        """Keep the filter for a queue no more; without any user it is deleted."""
-        self.filter.remove_user(user)
+    def release(self, user: str) -> bool:
+        """Keep the filter for a queue no more; return whether it was deleted, without any user left."""
+        return self.filter.remove_user(user)

@@ -65,6 +65,13 @@ class RequestCodec:
             )
             return None
 
+    def name(self, entry: QueueEntry) -> str:
+        """Return the request of an entry for the log, as Scrapy shows it."""
+        try:
+            return str(self._queue._decode_request(self._requests.decode(entry.member)))
+        except Exception as error:  # the request may be that of other code
+            return f"A request that cannot be read ({type(error).__name__})"
+
     def can_read(self, entry: QueueEntry) -> bool:
         """Return whether this worker can read a request that another one could not."""
         return entry.member not in self._unreadable and self.decode(entry) is not None

@@ -202,13 +202,13 @@ class Dispatcher:
 
     def _fill(self, deadline: float) -> bool:
         """Take some requests from the queue, after all that waits here is delivered; return whether there are any."""
-        while not self._worker.ready:
+        while not self._worker.can_take:
             if time.monotonic() > deadline:
                 self._wakeup.set(0)
                 return False
-            operation = self._step(_PREFETCH)
+            operation = self._step(max(0, _PREFETCH - len(self._worker.ready)))
             if operation is None or (isinstance(operation, Exchange) and not self._worker.has_news):
-                return bool(self._worker.ready)
+                return self._worker.can_take
         return True
 
     def _has_news(self) -> bool:

@@ -6,11 +6,14 @@ from typing import Protocol
 
 from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom._text import as_size
+from scrapy_bloom.delivery.loss_watch import LossWatch
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
-from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests
+from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Leave, Operation, Said
+from scrapy_bloom.queue.operations import Answer, EndClosing, Ending, Exchange, Join, Leave, Operation, Said
 from scrapy_bloom.queue.plans import AskFilter, FilterOperation, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
@@ -28,8 +31,8 @@ class FilterHolder(Protocol):
     def filter(self) -> BaseBloomFilter:
         """The filter."""
 
-    def release(self, user: str) -> None:
-        """Keep the filter for a queue no more."""
+    def release(self, user: str) -> bool:
+        """Keep the filter for a queue no more; return whether it was deleted."""
 
     def note_workers(self, *, is_alone: bool) -> None:
         """Note whether no other worker is registered with the queue now, and nothing waits in it."""
@@ -45,6 +48,9 @@ class Executor:
         self._holder = holder
         self.warnings = LimitedWarnings(logger)
         self._lost_in_a_row = 0
+        self.watch = LossWatch(self.queue, self.warnings)
+        # Requests that waited when this worker began to close the queue.
+        self._waiting = 0
 
     def carry_out_next(self, want: int = 0) -> tuple[Operation | FilterOperation | None, Sequence[OutboxEntry]]:
         """Carry out what the worker does next; return it, and the repeats that it found.
@@ -63,8 +69,8 @@ class Executor:
                     self._holder.filter.add_user(self.queue)
                     self.worker.reply(operation, Answer(Said.OK))
                 case ReleaseFilter():
-                    self._holder.release(self.queue)
-                    self.worker.reply(operation, Answer(Said.OK))
+                    is_deleted = self._holder.release(self.queue)
+                    self.worker.reply(operation, Answer(Said.OK if is_deleted else Said.KEPT))
                 case _:
                     self._carry_out(operation)
         except Exception as error:  # also a fault of this process: the server may have carried the operation out
@@ -76,19 +82,18 @@ class Executor:
         return operation, repeats
 
     def _carry_out(self, operation: Operation) -> None:
+        if isinstance(operation, EndClosing):
+            self._warn_of_the_queue(is_deleted=operation.clears)
         answer = self._requests.execute(operation)
+        if isinstance(operation, Join) and answer.said is Said.FOREIGN:
+            raise ConfigError(_other_spider(self.queue, answer))
         self.worker.reply(operation, answer)
         if isinstance(operation, Exchange):
             self._lost_in_a_row = 0
         if answer.said in (Said.EXPIRED, Said.LATE):
-            if not self.worker.is_leaving:
-                self.warnings.warn(
-                    "This worker is not registered with the queue %r any more: others have taken it for dead, or Redis "
-                    "has lost its data. It joins again with what it has, some of which may be fetched twice",
-                    self.queue,
-                )
             # The filter may have been cleared with the queue, and another worker fill a new one.
             self._holder.filter.forget_cached()
+        self.watch.note(operation, answer)
         if answer.workers:
             is_alone = answer.workers.keys() <= {self.worker.name} and not answer.waiting
             self._holder.note_workers(is_alone=is_alone)
@@ -115,11 +120,28 @@ class Executor:
         bloom.mark_ambiguous(entry.fingerprint or b"" for entry in entries if entry.is_unsure)
         return bloom.add_many([entry.fingerprint or b"" for entry in entries])
 
+    def _warn_of_the_queue(self, *, is_deleted: bool) -> None:
+        """Warn of requests that wait in a queue that was stopped: they are deleted, or stay with their filter."""
+        if self._waiting:
+            (warn_of_deleted_requests if is_deleted else warn_of_kept_requests)(self._waiting, self.queue)
+            self._waiting = 0
+
     def _tell_of_the_rest(self, leave: Leave, answer: Answer) -> None:
-        """Warn of requests that are deleted now, since the crawl was stopped, and of those that nobody can read."""
-        if answer.said is Said.LAST and leave.ending is Ending.STOPPED and answer.waiting:
-            warn_of_deleted_requests(answer.waiting, self.queue)
+        """Tell of requests that stay, and of dead letters."""
+        if answer.said is Said.LAST and leave.ending is Ending.STOPPED:
+            self._waiting = answer.waiting
         if answer.said is Said.LEFT and leave.ending is Ending.KEEP and answer.waiting:
             logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self.queue)
         if answer.dead:
             warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)
+
+
+def _other_spider(queue: str, answer: Answer) -> str:
+    """Return why a worker may not join a queue at which another spider's workers are registered."""
+    spiders = {name: Registration.parse(value).spider for name, value in (answer.workers or {}).items()}
+    worker, spider = next((name, spider) for name, spider in spiders.items() if spider)
+    return (
+        f"SCHEDULER_QUEUE_KEY: worker {worker} of the spider {spider!r} is registered with the queue {queue!r}, and "
+        "two spiders cannot share a queue, since each would take requests of the other; set one with %(spider)s in it. "
+        "If that worker is dead, start its spider again, or delete the queue with `scrapy bloom clear --with-queue`"
+    )

@@ -192,11 +192,22 @@ def warn_of_deleted_requests(waiting: int, queue: str) -> None:
     )
 
 
-def warn_of_dead_letters(number: int, key: str) -> None:
-    """Warn that requests stay that no worker could read."""
+def warn_of_kept_requests(waiting: int, queue: str) -> None:
+    """Warn that requests still wait in a queue that stays with its filter, which another crawl uses."""
     logger.warning(
-        "%s requests that no worker could read are kept at the key %r: the next worker to start has them queued again. "
-        "Delete the key if nobody will ever read them",
+        "%s requests still wait in the queue %r, and stay there: another crawl uses their filter, which takes them for "
+        "seen. Start this spider again to fetch them",
+        f"{waiting:,}",
+        queue,
+    )
+
+
+def warn_of_dead_letters(number: int, key: str) -> None:
+    """Warn that requests stay that no worker could read, or that too many workers died with."""
+    logger.warning(
+        "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers died "
+        "with them. The next worker to start has the unreadable ones queued again, and `scrapy bloom requeue` all. "
+        "Delete the key if they are never to be fetched",
         f"{number:,}",
         key,
     )

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
 DEAD_LETTERS = "bloomfilter/dead_letters"
+QUEUE_LOSSES = "bloomfilter/queue_losses"
 # As Scrapy's own scheduler counts them.
 UNSERIALIZABLE = "scheduler/unserializable"
 
@@ -25,6 +26,7 @@ NAMES = (
     FILTERED,
     RECOVERED,
     DEAD_LETTERS,
+    QUEUE_LOSSES,
     UNSERIALIZABLE,
     *(_PREFIX + field for fields in _FIELDS.values() for field in fields),
 )

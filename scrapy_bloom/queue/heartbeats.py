@@ -3,7 +3,9 @@
 import logging
 import threading
 import time
+from collections import deque
 
+from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.liveness import Liveness
 from scrapy_bloom.queue.operations import Heartbeat, Requeue, Said
 from scrapy_bloom.queue.registration import Registration
@@ -18,11 +20,14 @@ _LAST_BEAT_SECONDS = 2.0
 class Heartbeats:
     """Heartbeats of the worker `name`, a few in each of its leases; nobody else calls `beat` while the thread runs.
 
-    `requeued` is the number of requests that it has taken from dead workers.
+    `requeued` is the number of requests that it has taken from dead workers. Those that `max_deliveries` workers died
+    with are dead letters then, and in `buried` for the reactor's thread to take; 0 is no bound.
     """
 
-    def __init__(self, queue: RequestQueue, name: str, lease: float) -> None:
+    def __init__(self, queue: RequestQueue, name: str, lease: float, max_deliveries: int = 0) -> None:
         self.requeued = 0
+        self.buried: deque[QueueEntry] = deque()
+        self._max_deliveries = max_deliveries
         self._queue = queue
         self._name = name
         self._lease = lease
@@ -50,8 +55,10 @@ class Heartbeats:
                 self._requeue(name, workers[name], seconds)
 
     def _requeue(self, name: str, value: str, seconds: float) -> None:
-        requeued = self._queue.execute(Requeue(self._name, name, value, f"{self._lease:g}", 0))
+        operation = Requeue(self._name, name, value, f"{self._lease:g}", 0, self._max_deliveries)
+        requeued = self._queue.execute(operation)
         if requeued.said is Said.REQUEUED:
+            self.buried += requeued.entries
             self.requeued += requeued.waiting
             logger.warning(
                 "Worker %s has been silent for %.0f s: %d requests that it held are back in the queue %r",

@@ -6,6 +6,7 @@ from typing import Any
 
 from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.queue.audit import read_audit
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.transport.base import Transport, transport_for
@@ -36,13 +37,18 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class QueueState:
-    """The queue at `key`, and what Redis calls it: requests that wait, its workers, and its dead letters."""
+    """The queue at `key`, and what Redis calls it: requests that wait, its workers, and its dead letters.
+
+    `lost` requests have vanished with the queue, as far as the number is known; it `has_losses` without that, too.
+    """
 
     key: str
     kind: str
     waiting: int
     dead_letters: int
     workers: tuple[WorkerState, ...]
+    lost: int = 0
+    has_losses: bool = False
 
     @property
     def leased(self) -> int:
@@ -74,7 +80,9 @@ def inspect(client: Any, key: str) -> QueueState:
         _worker(name, registration, int(holds), now)
         for (name, registration), holds in zip(registered.items(), held, strict=True)
     )
-    return QueueState(key, kind, waiting, int(dead), workers)
+    audit = read_audit(client, key)
+    missing = audit.missing(waiting)
+    return QueueState(key, kind, waiting, int(dead), workers, audit.lost + missing, audit.has_losses or missing > 0)
 
 
 def first_request(client: Any, key: str) -> bytes | None:

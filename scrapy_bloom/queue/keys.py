@@ -26,6 +26,16 @@ class QueueKeys:
         """The key of the sorted set of a queue's requests that could not be read."""
         return f"{self._stem}:dead-letter"
 
+    @property
+    def audit(self) -> str:
+        """The key of the hash that tells whether requests of a queue were lost."""
+        return f"{self._stem}:audit"
+
+    @property
+    def deliveries(self) -> str:
+        """The key of the hash that counts how often a request was taken from a dead worker."""
+        return f"{self._stem}:deliveries"
+
     def leases(self, worker: str) -> str:
         """Return the key of the sorted set of requests that a worker has leased."""
         return f"{self._stem}:leases:{worker}"
@@ -46,7 +56,8 @@ class QueueKeys:
 
     def include(self, key: str) -> bool:
         """Return whether a key is the queue, or one of those that its workers make beside it."""
-        return key in (self.queue, self.workers, self.dead_letters) or key.startswith(self.leases(""))
+        single = (self.queue, self.workers, self.dead_letters, self.audit, self.deliveries)
+        return key in single or key.startswith(self.leases(""))
 
     @property
     def _stem(self) -> str:

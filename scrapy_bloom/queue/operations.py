@@ -3,6 +3,7 @@
 None of them has an effect for a worker that is not registered any more: it says `expired`.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -13,6 +14,7 @@ from scrapy_bloom._lua import load_script
 from scrapy_bloom._text import as_text
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.registration import spider_mark
 from scrapy_bloom.transport.commands import Argument, Command
 
 Encode = Callable[[Any], bytes]
@@ -32,6 +34,7 @@ class Said(StrEnum):
     OK = "ok"
     EXPIRED = "expired"  # the worker is not registered any more
     WAIT = "wait"  # another worker closes the queue
+    KEPT = "kept"  # the filter stays, since another queue uses it
     YOURS = "yours"  # this worker is to finish the closing
     AGAIN = "again"  # an exchange of this number was carried out before
     LATE = "late"  # and one of a higher number, too
@@ -39,9 +42,18 @@ class Said(StrEnum):
     VOID = "void"  # it was not, and never will be
     ALIVE = "alive"
     REQUEUED = "requeued"
+    ROLLED_BACK = "rolled_back"  # the server has gone back to an earlier state
+    LOST = "lost"  # nobody is registered any more: the server has lost its data, or the others have ended
+    PRESUMED_DEAD = "presumed_dead"  # others have requeued this worker's leases
     LEFT = "left"
     LAST = "last"
     FOREIGN = "foreign"  # something else is at the queue's key, or somebody else works on it
+
+
+# The numbers of a reply, in their order; they are fields of `Answer`.
+_NUMBERS = ("waiting", "leased", "dead", "loss", "lost")
+# A worker that joins is registered then.
+REGISTERED = frozenset({Said.OK, Said.ROLLED_BACK, Said.LOST, Said.PRESUMED_DEAD})
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,9 @@ class Answer:
     """The answer to an operation; which of its parts there are is told by each.
 
     `waiting`, `leased` and `dead` are numbers of entries. `workers` are the registered ones with their values, which
-    change with each sign of life.
+    change with each sign of life. `loss` identifies the last loss of the queue, and is 0 where there was none. `lost`
+    is the number of requests that have vanished with the queue. `suspects` are the members of entries that a worker has
+    died with.
     """
 
     said: Said
@@ -58,19 +72,23 @@ class Answer:
     waiting: int = 0
     leased: int = 0
     dead: int = 0
+    loss: int = 0
+    lost: int = 0
+    suspects: frozenset[bytes] = frozenset()
 
     @classmethod
     def parse(cls, raw: Sequence[Any], encode: Encode) -> Self:
         """Return the answer that a server's reply means; `encode` undoes the decoding of the client."""
-        tail: list[Any] = [(), None]
-        said, entries, workers, *numbers = (*raw, *tail[len(raw) - 1 :])
+        tail: list[Any] = [(), None, (), ()]
+        said, entries, workers, numbers, suspects = (*raw, *tail[len(raw) - 1 :])
         pairs = zip(entries[::2], entries[1::2], strict=True)
         values = None if workers is None else zip(workers[::2], workers[1::2], strict=True)
         return cls(
             Said(as_text(said)),
             tuple(QueueEntry(float(score), encode(member)) for score, member in pairs),
             None if values is None else {as_text(name): as_text(value) for name, value in values},
-            *map(int, numbers),
+            **dict(zip(_NUMBERS, map(int, numbers), strict=False)),
+            suspects=frozenset(map(encode, suspects)),
         )
 
 
@@ -80,11 +98,13 @@ class Operation:
 
     worker: str
     script: ClassVar[str]
+    head: ClassVar[tuple[str, ...]] = ("registration",)
 
     def command(self, keys: QueueKeys) -> Command:
         """Return the command."""
-        names = (keys.queue, keys.workers, keys.dead_letters, keys.leases(self.worker), *self._further_keys(keys))
-        return Command("EVAL", _load(self.script), len(names), *names, self.worker, *self._arguments())
+        own = (keys.queue, keys.workers, keys.dead_letters, keys.leases(self.worker), keys.audit, keys.deliveries)
+        names = (*own, *self._further_keys(keys))
+        return Command("EVAL", _load(*self.head, self.script), len(names), *names, self.worker, *self._arguments())
 
     def _arguments(self) -> Iterable[Argument]:
         return astuple(self)[1:]
@@ -97,25 +117,28 @@ class Operation:
 class Join(Operation):
     """Register, unless another worker closes the queue: `wait`. What is leased goes back to the queue.
 
-    If the worker is new, so do the dead letters. A worker that was to close the queue is told `yours`. The answer has
-    the workers, and how many entries wait.
+    If the worker is new, so do the dead letters. A worker that was to close the queue is told `yours`, and one that has
+    lost its registration why. Where workers of another spider are registered, it is `foreign`; without a `spider` that
+    is not looked at. The answer has the workers, and how many entries wait.
     """
 
     script = "join"
     lease: str
     number: int
     is_new: bool
+    spider: str = ""
 
     def _arguments(self) -> Iterable[Argument]:
-        return self.lease, self.number, int(self.is_new)
+        return self.lease, self.number, int(self.is_new), spider_mark(self.spider)
 
 
 @dataclass(frozen=True)
 class Exchange(Operation):
-    """Lease, push, set aside, acknowledge, and take up to `want` entries, in this order.
+    """Lease, push, set aside, acknowledge, start, and take up to `want` entries, in this order.
 
-    The first `released` of those pushed are leased no longer. The answer has the entries that were taken. Where none
-    were that were wanted, it has the numbers of all workers' entries and the workers.
+    A suspect is started before the engine gets it, so that the death of its worker counts. The first `released` of the
+    pushes are leased no longer. The answer has the entries that were taken. Where none were that were wanted, it has
+    the numbers of all workers' entries and the workers.
     """
 
     script = "exchange"
@@ -126,6 +149,7 @@ class Exchange(Operation):
     released: int = 0
     asides: tuple[QueueEntry, ...] = ()
     acks: tuple[bytes, ...] = ()
+    starts: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
@@ -134,9 +158,9 @@ class Exchange(Operation):
         return sum(len(entry.member) for entry in entries) + sum(map(len, self.acks))
 
     def _arguments(self) -> Iterable[Argument]:
-        numbers = (len(self.leases), len(self.pushes), self.released, len(self.asides), len(self.acks))
         entries = (part for entry in (*self.leases, *self.pushes, *self.asides) for part in entry)
-        return self.number, self.want, *numbers, *entries, *self.acks
+        numbers = (len(self.leases), len(self.pushes), self.released, *map(len, (self.asides, self.acks, self.starts)))
+        return self.number, self.want, *numbers, *entries, *self.acks, *self.starts
 
 
 @dataclass(frozen=True)
@@ -166,8 +190,9 @@ class Heartbeat(Operation):
 class Requeue(Operation):
     """Requeue what a dead worker had leased, and take it out; `waiting` is the number of entries that were requeued.
 
-    If its value is not the one that was seen, it is `alive`. One that died while it closed the queue is replaced by a
-    worker that is not registered, and only by such a one: `yours`.
+    A request that `max_deliveries` workers died with becomes a dead letter, and is one of the answer's entries; 0
+    means no bound. If the value of the dead worker is not the one that was seen, it is `alive`. A worker that died
+    while it closed the queue is replaced by one that is not registered, and only by such a one: `yours`.
     """
 
     script = "requeue"
@@ -175,6 +200,7 @@ class Requeue(Operation):
     value: str
     lease: str
     number: int
+    max_deliveries: int = 0
 
     def _further_keys(self, keys: QueueKeys) -> Iterable[str]:
         return (keys.leases(self.dead),)
@@ -222,7 +248,7 @@ class ReadDeadLetters(Operation):
 
 @dataclass(frozen=True)
 class Redrive(Operation):
-    """Queue those of some dead letters again that are still there."""
+    """Queue those of some dead letters again that are still there, with their deaths forgotten."""
 
     script = "redrive"
     members: tuple[bytes, ...]
@@ -240,6 +266,7 @@ class Flush(Operation):
     """
 
     script = "flush"
+    head = ()
     kind: str = ""
     known: tuple[str, ...] = ()
 
@@ -247,10 +274,6 @@ class Flush(Operation):
         return self.kind, *self.known
 
 
-_texts: dict[str, str] = {}
-
-
-def _load(script: str) -> str:
-    if script not in _texts:
-        _texts[script] = load_script(__package__, "registration", script)
-    return _texts[script]
+@functools.cache
+def _load(*scripts: str) -> str:
+    return load_script(__package__, *scripts)

@@ -3,6 +3,9 @@
 A worker never holds a request that Redis does not hold too. It leases a request before it acts on it, and acknowledges
 it after what it led to is leased. So the search in `tests/queue` can try every order of several workers' operations,
 lost replies, crashes and false deaths on this code.
+
+A request that a worker has died with is a suspect. It is started in Redis before the engine gets it, and a worker runs
+one suspect at a time. So the next death counts for the one that may have caused it, and for no other.
 """
 
 from collections import deque
@@ -14,7 +17,7 @@ from itertools import chain
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
 from scrapy_bloom.queue.limits import Limit, members_of
-from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Operation, Said
+from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Exchange, Operation, Said
 from scrapy_bloom.queue.plans import AskFilter, Cargo, FilterOperation, Plan, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.review import AT_ONCE, Review
 
@@ -41,7 +44,12 @@ class QueueWorker:
     """
 
     def __init__(
-        self, name: str, lease: str, batch_size: int, can_read: Callable[[QueueEntry], bool] = lambda _: False
+        self,
+        name: str,
+        lease: str,
+        batch_size: int,
+        can_read: Callable[[QueueEntry], bool] = lambda _: False,
+        spider: str = "",
     ) -> None:
         self.name = name
         self.phase = Phase.JOINING
@@ -56,9 +64,11 @@ class QueueWorker:
         self.running: dict[bytes, QueueEntry] = {}
         self.finished: dict[bytes, QueueEntry] = {}
         self.unreadable: dict[bytes, QueueEntry] = {}
+        self.suspects: set[bytes] = set()
         self.receipts: list[Receipt] = []
         self._fingerprints: set[bytes] = set()
         self._lease = lease
+        self._spider = spider
         self._batch_size = batch_size
         self._limit = Limit()
         self._can_read = can_read
@@ -67,9 +77,12 @@ class QueueWorker:
         self._plan: Plan | None = None
         self._in_doubt: Plan | None = None
         self._to_lease_again: tuple[QueueEntry, ...] = ()
+        self._to_start: bytes | None = None
+        self._started: bytes | None = None
         self._noted: Mapping[str, str] | None = None
         self._review = Review()
         self._ending: Ending | None = None
+        self._clears = False
 
     # What happens in the process.
 
@@ -94,22 +107,46 @@ class QueueWorker:
         return due
 
     def take(self) -> QueueEntry | None:
-        """Return the entry that goes first of those that are leased and ready, if there is one; it is running now."""
-        if not self.ready:
+        """Return the entry that goes first of those that are ready, if it may run; it is running then.
+
+        A suspect may not run before it is started, which the next exchange does, nor beside another suspect.
+        """
+        first = self._first_ready()
+        if first is None:
             return None
-        first, *rest = self.ready
-        self.ready = tuple(rest)
+        if first.member in self.suspects:
+            self._to_start = first.member
+            return None
+        self.ready = tuple(entry for entry in self.ready if entry is not first)
         self.running[first.member] = first
         return first
 
+    @property
+    def can_take(self) -> bool:
+        """True if `take` returns an entry."""
+        first = self._first_ready()
+        return first is not None and first.member not in self.suspects
+
+    def _first_ready(self) -> QueueEntry | None:
+        """Return the entry that goes first of those that are ready; suspects wait for one that was started."""
+        if not self.suspects:
+            return self.ready[0] if self.ready else None
+        waits = self._started in self.running or self._started in members_of(self.ready)
+        return next((entry for entry in self.ready if not (waits and entry.member in self.suspects)), None)
+
     def finish(self, member: bytes) -> None:
         """Note that a request is done, and all that it led to was offered."""
-        self.finished[member] = self.running.pop(member)
+        self.finished[member] = self._end_run(member)
         self.outbox.append(Finished(member))
 
     def set_aside(self, member: bytes) -> None:
         """Note that an entry that was taken cannot be read."""
-        self.unreadable[member] = self.running.pop(member)
+        self.unreadable[member] = self._end_run(member)
+
+    def _end_run(self, member: bytes) -> QueueEntry:
+        if self._started == member:
+            self._started = None
+        return self.running.pop(member)
 
     def stop(self) -> None:
         """Take nothing more, and give back what is ready."""
@@ -137,7 +174,7 @@ class QueueWorker:
         """True if there is something to tell the queue."""
         told = self.outbox or self.asked or self.new or self.repeats or self.unreadable or self._to_lease_again
         is_behind = self._in_doubt or self.phase is not Phase.WORKING
-        return bool(told or is_behind or (self.is_stopping and self.ready))
+        return bool(told or is_behind or self._starts(()) or (self.is_stopping and self.ready))
 
     @property
     def is_urgent(self) -> bool:
@@ -166,11 +203,11 @@ class QueueWorker:
         if self.phase is Phase.WORKING:
             return self._next_while_working(0 if self.is_stopping else want)
         following: dict[Phase, Operation | FilterOperation | None] = {
-            Phase.JOINING: ops.Join(self.name, self._lease, self._number, self._is_new),
+            Phase.JOINING: ops.Join(self.name, self._lease, self._number, self._is_new, self._spider),
             Phase.JOINED: UseFilter(),
             Phase.LEAVING: ops.Leave(self.name, self._number, self._ending or Ending.KEEP),
             Phase.CLOSING: ReleaseFilter(),
-            Phase.CLOSED: ops.EndClosing(self.name, self._ending is Ending.STOPPED),
+            Phase.CLOSED: ops.EndClosing(self.name, self._clears),
         }
         return following.get(self.phase)
 
@@ -205,7 +242,8 @@ class QueueWorker:
         needed = self._needed(cargo, returned)
         # Those that are leased no longer come first.
         pushes = tuple(sorted((*cargo.queued, *returned), key=lambda entry: entry.member in needed))
-        if not (want or pushes or cargo.over or cargo.outbox):
+        starts = self._starts(returned)
+        if not (want or pushes or cargo.over or cargo.outbox or starts):
             return None
         # A settle would tell of all that it leaves leased.
         takes = len(needed) - len(self.running) <= _MOST_KEPT
@@ -218,6 +256,7 @@ class QueueWorker:
             sum(entry.member not in needed for entry in pushes),
             cargo.unreadable,
             tuple(member for member in cargo.over if member not in needed),
+            starts,
         )
         self._plan = Plan(exchange, frozenset(needed), cargo, returned)
         return exchange
@@ -244,6 +283,13 @@ class QueueWorker:
         last = self.ready[-1].score if self.ready else None
         is_outranked = last is not None and any(entry.score < last for entry in queued)
         return self._limit.room().first_of(reversed(self.ready)) if self.is_stopping or is_outranked else ()
+
+    def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
+        """Return the suspect that the engine is to get next, if there is one."""
+        if self._to_start is None or self.is_stopping:
+            return ()
+        staying = members_of(entry for entry in self.ready if entry not in returned)
+        return (self._to_start,) if self._to_start in staying else ()
 
     def _needed(self, cargo: Cargo, returned: Sequence[QueueEntry]) -> set[bytes]:
         """Return the members that stay leased: an equal request, which is the same member, may be over."""
@@ -280,7 +326,12 @@ class QueueWorker:
             case ops.Settle():
                 self._settled(answer)
             case ops.ReadDeadLetters():
-                self._review = self._review.read(answer.entries, operation.count, self._can_read)
+                # A request that too many workers died with is left to `scrapy bloom requeue`.
+                self._review = self._review.read(
+                    answer.entries,
+                    operation.count,
+                    lambda entry: entry.member not in answer.suspects and self._can_read(entry),
+                )
             case ops.Redrive():
                 self._review = self._review.redriven(len(operation.members))
             case _:
@@ -306,13 +357,15 @@ class QueueWorker:
             case ops.Leave():
                 self.phase = Phase.CLOSING if said is Said.LAST else Phase.GONE
             case ReleaseFilter():
+                # Where another queue keeps the filter, it knows what waits here: without the queue nobody fetches that.
+                self._clears = self._ending is Ending.STOPPED and said is Said.OK
                 self.phase = Phase.CLOSED
             case ops.EndClosing():
                 # One that closed for a dead worker goes on with what it has.
                 self.phase = Phase.JOINING if self._ending is None else Phase.GONE
 
     def _joined(self, said: Said) -> None:
-        if said is Said.OK:
+        if said in REGISTERED:
             # One that ends does not keep the filter from being deleted by another that ended meanwhile.
             self.phase = Phase.JOINED if self._ending is None else Phase.LEAVING
         elif said is Said.YOURS:
@@ -329,6 +382,7 @@ class QueueWorker:
         self._carry_out(self._plan)
         # `again` shows all that is leased.
         self._get_ready(answer.entries)
+        self.suspects |= answer.suspects & set(members_of(self.ready))
         if exchange.want and not answer.entries and self.is_idle:
             self._look_around(answer)
         else:
@@ -350,6 +404,7 @@ class QueueWorker:
         consumed = [self.outbox.popleft() for _ in cargo.outbox]
         self.receipts += [item for item in consumed if isinstance(item, Receipt)]
         self.ready = tuple(entry for entry in self.ready if entry not in plan.returned)
+        self.suspects.intersection_update(members_of(self.ready))
         for member in cargo.finished:
             self.finished.pop(member, None)
         for entry in cargo.unreadable:
@@ -357,6 +412,9 @@ class QueueWorker:
         self.asked += cargo.asked
         self.new, self.repeats = self.new[len(cargo.new) :], self.repeats[len(cargo.repeats) :]
         self._to_lease_again = self._to_lease_again[plan.leased_again :]
+        for member in plan.exchange.starts:
+            self.suspects.discard(member)
+            self._to_start, self._started = None, member
         self._plan = None
 
     def _get_ready(self, leased: Iterable[QueueEntry]) -> None:

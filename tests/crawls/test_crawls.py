@@ -24,6 +24,9 @@ from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
 
+# Shown where there is something to show.
+TROUBLES = {stats.RECOVERED, stats.DEAD_LETTERS, stats.QUEUE_LOSSES, stats.UNSERIALIZABLE}
+
 PAGES = 60
 KEY = "SCHEDULER_DUPEFILTER_KEY"
 SCHEDULERS = {
@@ -127,7 +130,7 @@ def test_every_page_once(site: Site, run: Run, stored: Stored, scheduler: str) -
     assert_each_once(site)
     assert_went_well(ended)
     assert len(ended.fetched) == PAGES
-    assert set(stats.NAMES) - {stats.RECOVERED, stats.DEAD_LETTERS, stats.UNSERIALIZABLE} <= set(ended.stats)
+    assert set(stats.NAMES) - TROUBLES <= set(ended.stats)
     assert ended.stats["dupefilter/filtered"] == site.repeats
     assert ended.stats["bloomfilter/added"] == PAGES
     assert ended.stats["bloomfilter/cache_hits"] == site.repeats
@@ -322,7 +325,7 @@ def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, sc
     assert [part for part in (repr(stored.key), "capacity", "77") if part not in why] == []
     assert "Traceback" not in ended.log
     assert len(told_of_the_filter(ended)) == 2
-    assert set(stats.NAMES) - {stats.RECOVERED, stats.DEAD_LETTERS, stats.UNSERIALIZABLE} <= set(ended.stats)
+    assert set(stats.NAMES) - TROUBLES <= set(ended.stats)
     assert "of the other" in BloomFilter(stored.client, stored.key, capacity=77)
 
 

@@ -112,6 +112,8 @@ def test_keys() -> None:
         QueueKeys("<queue>").leases("<worker>"),
         QueueKeys("<queue>").workers,
         QueueKeys("<queue>").dead_letters,
+        QueueKeys("<queue>").deliveries,
+        QueueKeys("<queue>").audit,
         StartKeys("<start>").leased,
         StartKeys("<start>").dead_letters,
     ]

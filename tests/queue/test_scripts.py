@@ -20,7 +20,7 @@ from scrapy_bloom.queue.operations import Answer, Ending, Said
 from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.transport.base import transport_for
 from tests.support import queue_memory
-from tests.support.queue_memory import QueueMemory
+from tests.support.queue_memory import Audit, QueueMemory
 from tests.support.queue_replay import Case, cases
 from tests.support.scenario import tell
 from tests.support.servers import Server
@@ -38,17 +38,17 @@ VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 
 
 def exchange(worker: str, number: int, want: int, lists: Any, released: int) -> ops.Exchange:
     """An exchange of which no more entries are released than pushed."""
-    leases, pushes, asides, acks = lists
-    return ops.Exchange(worker, number, want, leases, pushes, min(released, len(pushes)), asides, acks)
+    leases, pushes, asides, acks, starts = lists
+    return ops.Exchange(worker, number, want, leases, pushes, min(released, len(pushes)), asides, acks, starts)
 
 
 operations = st.one_of(
     st.builds(ops.Join, names, st.just("5"), numbers, st.booleans()),
-    st.builds(exchange, names, numbers, st.integers(0, 3), st.tuples(entries, entries, entries, some), numbers),
-    st.builds(exchange, names, numbers, st.integers(0, 3), st.just(((), (), (), ())), numbers),
+    st.builds(exchange, names, numbers, st.integers(0, 3), st.tuples(entries, entries, entries, some, some), numbers),
+    st.builds(exchange, names, numbers, st.integers(0, 3), st.just(((), (), (), (), ())), numbers),
     st.builds(ops.Settle, names, numbers, st.none() | st.lists(members, max_size=2).map(ops.digests)),
     st.builds(ops.Heartbeat, names),
-    st.builds(ops.Requeue, names, names, st.sampled_from(VALUES), st.just("5"), numbers),
+    st.builds(ops.Requeue, names, names, st.sampled_from(VALUES), st.just("5"), numbers, st.integers(0, 3)),
     st.builds(ops.Leave, names, numbers, st.sampled_from(Ending)),
     st.builds(ops.EndClosing, names, st.booleans()),
     st.builds(ops.ReadDeadLetters, names, st.integers(0, 2), st.integers(1, 3)),
@@ -82,7 +82,28 @@ class OnServer:
             "dead letters": self.sorted_set(self.keys.dead_letters),
             "workers": {name.decode(): value.decode() for name, value in workers.items()},
             "leases": {name: self.sorted_set(self.keys.leases(name)) for name in ("one", "other", "third")},
+            "audit": self.audit(),
+            "deliveries": self.deliveries(),
         }
+
+    def audit(self) -> Audit:
+        """Return the audit; the time of a loss is 1, since the twin has no clock."""
+        audit = {name.decode(): value for name, value in self._client.hgetall(self.keys.audit).items()}
+        waiting, lost = (int(audit.get(name, 0)) for name in ("waiting", "lost"))
+        return Audit(waiting, int("loss" in audit), lost, "shared" in audit)
+
+    def deliveries(self) -> dict[bytes, tuple[int, str]]:
+        """Return of each suspect how many workers died with it, and which has started it since."""
+        values = {
+            member: value.decode().split() for member, value in self._client.hgetall(self.keys.deliveries).items()
+        }
+        return {member: (int(count), "".join(starter)) for member, (count, *starter) in values.items()}
+
+    def delete(self) -> None:
+        """Delete everything that is stored."""
+        keys = self.keys
+        leases = map(keys.leases, ("one", "other", "third"))
+        self._client.delete(keys.queue, keys.workers, keys.dead_letters, keys.audit, keys.deliveries, *leases)
 
 
 def contents_of(memory: QueueMemory) -> dict[str, Any]:
@@ -92,6 +113,8 @@ def contents_of(memory: QueueMemory) -> dict[str, Any]:
         "dead letters": memory.dead_letters,
         "workers": memory.workers,
         "leases": {name: memory.leases.get(name, {}) for name in ("one", "other", "third")},
+        "deliveries": memory.deliveries,
+        "audit": dataclasses.replace(memory.audit, loss=int(memory.audit.loss > 0)),
     }
 
 
@@ -102,7 +125,8 @@ def without_beats(workers: Mapping[str, str]) -> dict[str, str]:
 
 
 def comparable(answer: Answer) -> Answer:
-    """An answer whose workers can be compared."""
+    """An answer whose workers, and whose time of a loss, can be compared."""
+    answer = dataclasses.replace(answer, loss=int(answer.loss > 0))
     return answer if answer.workers is None else dataclasses.replace(answer, workers=without_beats(answer.workers))
 
 
@@ -132,9 +156,7 @@ def assert_equal(server: OnServer, memory: QueueMemory) -> None:
 def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequence: list[ops.Operation]) -> None:
     """Any sequence of operations gives the same answers, and leaves the same."""
     server, memory = OnServer(client, key), QueueMemory()
-    client.delete(
-        key, server.keys.workers, server.keys.dead_letters, *map(server.keys.leases, ("one", "other", "third"))
-    )
+    server.delete()
     joins = [ops.Join(name, "5", 0, is_new=False) for name in ("one", "other")]
     for operation in (*joins, *sequence):
         workers, twins = server.contents()["workers"], dict(memory.workers)
@@ -194,6 +216,11 @@ def pop_workers(contents: dict[str, Any], keys: QueueKeys) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in contents.pop(keys.workers, {}).items()}
 
 
+def pop_loss(contents: dict[str, Any], keys: QueueKeys) -> bool:
+    """Take the time of a loss out of what a server has; return whether there was one."""
+    return contents.get(keys.audit, {}).pop(b"loss", None) is not None
+
+
 def test_every_state_with_every_operation(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever small crawls meet has on a server the answer of the twin, leaves the same, and nothing else."""
     seen, number = set(), 0
@@ -204,6 +231,7 @@ def test_every_state_with_every_operation(server: Server, key: str, capsys: pyte
                 keys = QueueKeys(f"{key}:{number % BATCH}")
                 expected, before = as_found(case.after, keys), case.before.workers
                 workers, its = pop_workers(found, keys), pop_workers(expected, keys)
+                assert pop_loss(found, keys) == pop_loss(expected, keys)
                 said = f"{case.operation}\non {vars(case.before)}"
                 assert comparable(answer) == comparable(case.answer), said
                 assert without_beats(workers) == without_beats(its), said

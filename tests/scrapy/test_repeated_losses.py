@@ -67,7 +67,7 @@ def test_eviction_that_goes_on(opened: Opened, client: redis.Redis, key: str, ca
         crawl(scheduler, number)
         client.unlink(*keys_of(client, key))
     crawl(scheduler, LOSSES)
-    replaced, expired = ("was replaced", "is not registered")
+    replaced, expired = ("was replaced", "No worker was registered")
     assert [sum(text in line for line in warnings_in(caplog)) for text in (replaced, expired)] == [1, 1]
     scheduler.close("finished")
     end(scheduler)

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
-from typing import Self
+from typing import Any, Self
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer, Ending, Said
+from scrapy_bloom.queue.registration import spider_mark
 
 SortedSet = dict[bytes, float]
 Fields = dict[bytes, bytes]
@@ -23,15 +24,47 @@ class Registration:
     is_void: bool = False
     beats: int = 0
     is_closing: bool = False
+    spider: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return what a value says."""
-        lease, number, beats, *closing = text.split()
-        return cls(lease, int(number.rstrip("v")), number.endswith("v"), int(beats), bool(closing))
+        lease, number, beats, *marks = text.split()
+        spider = "".join(f" {mark}" for mark in marks if mark.startswith("@"))
+        return cls(lease, int(number.rstrip("v")), number.endswith("v"), int(beats), "closing" in marks, spider)
 
     def __str__(self) -> str:
-        return f"{self.lease} {self.number}{'v' * self.is_void} {self.beats}{' closing' * self.is_closing}"
+        closing = " closing" if self.is_closing else ""
+        return f"{self.lease} {self.number}{'v' * self.is_void} {self.beats}{closing}{self.spider}"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of a queue: how many requests waited, which loss was the last, and how many were lost."""
+
+    waiting: int = 0
+    loss: int = 0
+    lost: int = 0
+    is_shared: bool = False
+
+    def seeing(self, waiting: int) -> Self:
+        """Return it at the begin of a script that finds so many requests in the queue."""
+        if waiting >= self.waiting:
+            return self
+        seen = replace(self, waiting=waiting)
+        if waiting:
+            return replace(seen, is_shared=True)
+        return seen if self.is_shared else seen.losing(self.waiting)
+
+    def fields(self) -> Fields:
+        """Return the fields of the hash that a server has of it."""
+        numbers = {b"waiting": self.waiting, b"loss": self.loss, b"lost": self.lost, b"shared": int(self.is_shared)}
+        has_lost = b"lost" if self.loss else None
+        return {name: b"%d" % number for name, number in numbers.items() if number or name == has_lost}
+
+    def losing(self, number: int) -> Self:
+        """Return it after so many requests were lost."""
+        return replace(self, loss=self.loss + 1, lost=self.lost + number)
 
 
 class QueueMemory:
@@ -42,6 +75,9 @@ class QueueMemory:
         self.dead_letters: SortedSet = {}
         self.leases: dict[str, SortedSet] = {}
         self.workers: dict[str, str] = {}
+        self.audit = Audit()
+        # Of each request how many workers died with it, and the one that has started it since.
+        self.deliveries: dict[bytes, tuple[int, str]] = {}
 
     def sorted_sets(self, keys: QueueKeys) -> dict[str, SortedSet]:
         """Return by its key each sorted set that a server has in this state."""
@@ -50,51 +86,93 @@ class QueueMemory:
 
     def hashes(self, keys: QueueKeys) -> dict[str, Fields]:
         """Return by its key each hash that a server has in this state."""
-        return {keys.workers: {name.encode(): value.encode() for name, value in self.workers.items()}}
+        deliveries = {
+            member: f"{count} {starter}".strip().encode() for member, (count, starter) in self.deliveries.items()
+        }
+        return {
+            keys.workers: {name.encode(): value.encode() for name, value in self.workers.items()},
+            keys.audit: self.audit.fields(),
+            keys.deliveries: deliveries,
+        }
 
-    @singledispatchmethod
     def apply(self, operation: object) -> Answer:
         """Carry out an operation."""
+        if isinstance(operation, ops.Flush):
+            return self._carry_out(operation)
+        self.audit = self.audit.seeing(len(self.queue))
+        answer = self._carry_out(operation)
+        self.audit = replace(self.audit, waiting=len(self.queue))
+        return answer
+
+    @singledispatchmethod
+    def _carry_out(self, operation: object) -> Answer:
         raise TypeError(operation)
 
-    @apply.register
+    def _reply(self, said: Said, *rest: Any) -> Answer:
+        """Return a reply that tells of losses and suspects, too."""
+        answer = Answer(said, *rest)
+        suspects = frozenset(entry.member for entry in answer.entries if entry.member in self.deliveries)
+        return replace(answer, loss=self.audit.loss, lost=self.audit.lost, suspects=suspects)
+
+    @_carry_out.register
     def _join(self, op: ops.Join) -> Answer:
-        if any(Registration.parse(text).is_closing for name, text in self.workers.items() if name != op.worker):
-            return Answer(Said.WAIT)
+        mark = spider_mark(op.spider)
+        others = [Registration.parse(text) for name, text in self.workers.items() if name != op.worker]
+        # A server's hash of few fields has them in the order in which they came.
+        for other in others:
+            if other.spider and mark and other.spider != mark:
+                return self._reply(Said.FOREIGN, (), dict(self.workers))
+            if other.is_closing:
+                return Answer(Said.WAIT)
+        said = Said.OK
         mine = self._find(op.worker)
         if mine is not None and mine.is_closing:
             return Answer(Said.YOURS)
         if mine is None or mine.number < op.number:
+            if mine is not None:
+                said = Said.ROLLED_BACK
+            elif not op.is_new and op.number:
+                said = Said.PRESUMED_DEAD if others else Said.LOST
+            if said is Said.LOST:
+                self.audit = self.audit.losing(0)
             self._requeue(op.worker)
             if op.is_new:
-                self.queue.update(self.dead_letters)
-                self.dead_letters = {}
-            self._record(op.worker, Registration(op.lease, op.number))
-        return Answer(Said.OK, (), dict(self.workers), len(self.queue))
+                for member in self.dead_letters.keys() - self.deliveries.keys():
+                    self.queue[member] = self.dead_letters.pop(member)
+            self._record(op.worker, Registration(op.lease, op.number, spider=mark))
+        return self._reply(said, (), dict(self.workers), len(self.queue))
 
-    @apply.register
+    @_carry_out.register
     def _exchange(self, op: ops.Exchange) -> Answer:
         mine = self._find(op.worker)
         if mine is None or mine.is_closing or op.number > mine.number + 1:
             return Answer(Said.EXPIRED)
         leased = self.leases.setdefault(op.worker, {})
         if op.number == mine.number:
-            return Answer(Said.AGAIN, tuple(in_order(leased)))
+            return self._reply(Said.AGAIN, tuple(in_order(leased)))
         if op.number < mine.number:
             return Answer(Said.LATE)
         _put(leased, op.leases)
         _put(self.queue, op.pushes)
         _put(self.dead_letters, op.asides)
+        for member in op.starts:
+            if member in self.deliveries:
+                self.deliveries[member] = self.deliveries[member][0], op.worker
+        for member in op.acks:
+            if self.deliveries.get(member, (0, ""))[1] == op.worker:
+                del self.deliveries[member]
+        for entry in op.asides:
+            self.deliveries.pop(entry.member, None)
         for member in (*op.acks, *(entry.member for entry in op.pushes[: op.released])):
             leased.pop(member, None)
         taken = self._take(op.want, leased)
         self._record(op.worker, replace(mine, number=op.number, is_void=False))
         if taken or not op.want:
-            return Answer(Said.OK, taken)
+            return self._reply(Said.OK, taken)
         number = sum(len(self.leases.get(worker, ())) for worker in self.workers)
-        return Answer(Said.OK, (), dict(self.workers), len(self.queue), number, len(self.dead_letters))
+        return self._reply(Said.OK, (), dict(self.workers), len(self.queue), number, len(self.dead_letters))
 
-    @apply.register
+    @_carry_out.register
     def _settle(self, op: ops.Settle) -> Answer:
         mine = self._find(op.worker)
         if mine is None or mine.is_closing or not mine.number <= op.number <= mine.number + 1:
@@ -108,14 +186,14 @@ class QueueMemory:
         self._record(op.worker, replace(mine, number=op.number, is_void=True))
         return Answer(Said.VOID)
 
-    @apply.register
+    @_carry_out.register
     def _heartbeat(self, op: ops.Heartbeat) -> Answer:
         mine = self._find(op.worker)
         if mine is not None:
             self._record(op.worker, replace(mine, beats=mine.beats + 1))
-        return Answer(Said.EXPIRED if mine is None else Said.OK, (), dict(self.workers))
+        return self._reply(Said.EXPIRED if mine is None else Said.OK, (), dict(self.workers))
 
-    @apply.register
+    @_carry_out.register
     def _requeue_dead(self, op: ops.Requeue) -> Answer:
         if self.workers.get(op.dead) != op.value:
             return Answer(Said.ALIVE)
@@ -128,11 +206,23 @@ class QueueMemory:
             return Answer(Said.YOURS)
         if mine is None or mine.is_closing:
             return Answer(Said.EXPIRED)
-        number = self._requeue(op.dead)
+        leased = self.leases.pop(op.dead, {})
+        buried = {member for member in leased if op.max_deliveries and self._count_death(op, member)}
+        self.dead_letters.update((member, score) for member, score in leased.items() if member in buried)
+        self.queue.update((member, score) for member, score in leased.items() if member not in buried)
         del self.workers[op.dead]
-        return Answer(Said.REQUEUED, (), {}, number)
+        entries = tuple(entry for entry in in_order(leased) if entry.member in buried)
+        return self._reply(Said.REQUEUED, entries, None, len(leased) - len(buried))
 
-    @apply.register
+    def _count_death(self, op: ops.Requeue, member: bytes) -> bool:
+        """Count the death of a worker with a request; return whether it becomes a dead letter."""
+        count, starter = self.deliveries.get(member, (0, ""))
+        if count and starter != op.dead:
+            return False
+        self.deliveries[member] = count + 1, ""
+        return count + 1 >= op.max_deliveries
+
+    @_carry_out.register
     def _leave(self, op: ops.Leave) -> Answer:
         mine = self._find(op.worker)
         if mine is None or (not mine.is_closing and mine.number != op.number):
@@ -146,23 +236,26 @@ class QueueMemory:
                 said = Said.LEFT
             else:
                 self._record(op.worker, replace(mine, is_closing=True))
-        return Answer(said, (), {}, len(self.queue), 0, len(self.dead_letters))
+        return self._reply(said, (), None, len(self.queue), 0, len(self.dead_letters))
 
-    @apply.register
+    @_carry_out.register
     def _end_closing(self, op: ops.EndClosing) -> Answer:
         mine = self._find(op.worker)
         if mine is None or not mine.is_closing:
             return Answer(Said.EXPIRED)
         if op.clears:
             self.queue = {}
+        if not self.queue:
+            self.audit = Audit()
+            self.deliveries = {m: value for m, value in self.deliveries.items() if m in self.dead_letters}
         del self.workers[op.worker]
         return Answer(Said.OK)
 
-    @apply.register
+    @_carry_out.register
     def _read_dead_letters(self, op: ops.ReadDeadLetters) -> Answer:
-        return Answer(Said.OK, tuple(in_order(self.dead_letters)[op.start : op.start + op.count]))
+        return self._reply(Said.OK, tuple(in_order(self.dead_letters)[op.start : op.start + op.count]))
 
-    @apply.register
+    @_carry_out.register
     def _redrive(self, op: ops.Redrive) -> Answer:
         mine = self._find(op.worker)
         if mine is None or mine.is_closing:
@@ -170,9 +263,10 @@ class QueueMemory:
         for member in op.members:
             if member in self.dead_letters:
                 self.queue[member] = self.dead_letters.pop(member)
+                self.deliveries.pop(member, None)
         return Answer(Said.OK)
 
-    @apply.register
+    @_carry_out.register
     def _flush(self, op: ops.Flush) -> Answer:
         is_foreign = (self.queue and op.kind != "zset") or self.workers.keys() - set(op.known)
         if op.kind and is_foreign:
@@ -180,6 +274,7 @@ class QueueMemory:
         for worker in self.workers:
             self.leases.pop(worker, None)
         self.queue, self.dead_letters, self.workers = {}, {}, {}
+        self.audit, self.deliveries = Audit(), {}
         return Answer(Said.OK)
 
     def _find(self, worker: str) -> Registration | None:

@@ -21,7 +21,8 @@ NAMES = (
     *(name for name in SCENARIOS if name.startswith("no fault")),
     *("lost, a tree", "crash, a tree", "crash twice", "two queues, any fault", "crash or lost, equal requests"),
     *("crash or lost, a request that leads to itself", "lost, one thing an exchange, equal requests"),
-    *("false, one thing an exchange", "flush, one thing an exchange"),
+    *("false, one thing an exchange", "flush, one thing an exchange", "failover"),
+    *("the queue is deleted", "dead letters after two deaths"),
 )
 
 
@@ -58,13 +59,21 @@ def _met() -> list[tuple[bytes, ops.Operation]]:
     states = dict.fromkeys(state for state, _ in found)
     further = ((state, make(_thawed(state))) for state, make in zip(states, cycle(_FURTHER), strict=False))
     beside = ((_fed(state), operation) for state, operation in found if not isinstance(operation, _OFTEN))
-    return list(dict.fromkeys((*found, *further, *beside)))
+    spiders = ((_of_a_spider(state), ops.Join("nobody", LEASE, NUMBER, True, "news")) for state in states)
+    return list(dict.fromkeys((*found, *further, *beside, *spiders)))
 
 
 def _fed(state: bytes) -> bytes:
     """Return a state in which something has been queued that none of the workers knows."""
     memory = _thawed(state)
     memory.queue[b"of a producer"] = 0.5
+    return pickle.dumps(vars(memory))
+
+
+def _of_a_spider(state: bytes) -> bytes:
+    """Return a state whose workers have the name of a spider."""
+    memory = _thawed(state)
+    memory.workers = {name: f"{text} @shop" for name, text in memory.workers.items()}
     return pickle.dumps(vars(memory))
 
 

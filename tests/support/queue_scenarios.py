@@ -6,10 +6,10 @@ from functools import partial
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import Answer, Ending, Said
+from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
 from scrapy_bloom.queue.plans import FilterOperation
 from scrapy_bloom.queue.worker import Phase, QueueWorker
-from tests.support.queue_memory import QueueMemory, Registration, SortedSet
+from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
 from tests.support.queue_search import FAULTS, Scenario
 
 Tree = Mapping[str, tuple[str, Sequence[str]]]
@@ -28,6 +28,8 @@ ITSELF: Tree = {"A": ("A", ["A", "B"]), "B": ("B", ["A"])}
 # B leads to two that are known.
 REPEATS: Tree = {"A": ("A", ["B"]), "B": ("B", ["C", "D"]), "C": ("A", []), "D": ("B", [])}
 TWO: Tree = {"A": ("A", ["B"]), "B": ("B", []), "P": ("P", ["R"]), "R": ("R", [])}
+# B is asked for in both queues.
+SHARED: Tree = {"A": ("A", ["Ba"]), "Ba": ("B", []), "P": ("P", ["Bp"]), "Bp": ("B", [])}
 
 # Both workers begin with A; so does the third, where there is one.
 two = partial(Scenario, roots=[["A"]] * 2)
@@ -46,6 +48,7 @@ SCENARIOS: dict[str, Scenario] = {
     "no fault, both are stopped, kept": two(SMALL, want=2, stop=(0, 1), persist=True),
     "no fault, unreadable to some": two(SMALL, want=2, unreadable=UNREADABLE),
     "no fault, two queues": Scenario(TWO, [["A"], ["P"], ["A"]], late=(2,), queues=(0, 1, 0)),
+    "no fault, two queues, one is stopped": Scenario(SHARED, [["A"], ["P"]], queues=(0, 1), stop=(0,)),
     **{f"{kind}, a tree": spare(TREE, want=2, faults=1, kinds=(kind,)) for kind in FAULTS},
     **{f"{kind}, one thing an exchange": spare(TINY, want=2, most_bytes=1, faults=1, kinds=(kind,)) for kind in FAULTS},
     "replies of the queue lost, one thing an exchange, each page once": two(
@@ -70,6 +73,9 @@ SCENARIOS: dict[str, Scenario] = {
     "any fault, one is stopped": spare(TINY, want=2, faults=1, kinds=FAULTS, stop=(0,)),
     "crash or lost, equal requests": spare(EQUAL, want=2, faults=1, kinds=("lost", "crash"), unfiltered=("X",)),
     "crash or lost, a request that leads to itself": spare(ITSELF, want=2, faults=1, kinds=("lost", "crash")),
+    "the queue is deleted": spare(TREE, want=2, faults=1, kinds=("delete",)),
+    "the queue is deleted, and another fault": spare(TINY, faults=2, kinds=("delete", "lost", "crash")),
+    "dead letters after two deaths": spare(WIDE, want=2, faults=2, kinds=("crash",), max_deliveries=2),
     "failover": spare(TINY, faults=1, kinds=FAILOVER),
     "two queues, any fault": Scenario(TWO, [["A"], ["P"], ["A"]], spare=(2,), queues=(0, 1, 0), faults=1, kinds=FAULTS),
 }
@@ -89,6 +95,14 @@ DEEP: dict[str, Scenario] = {
         EQUAL_LATER, want=2, faults=2, kinds=("lost", "crash"), unfiltered=("X",)
     ),
     "any two faults, a request that leads to itself": spare(ITSELF, want=2, faults=2, kinds=("lost", "crash", "false")),
+    "the queue is deleted twice": spare(SMALL, want=2, faults=2, kinds=("delete",)),
+    "dead letters after two deaths, ahead": spare(TREE, want=3, faults=2, kinds=("crash", "false"), max_deliveries=2),
+    "dead letters after two deaths, one of them false": spare(
+        WIDE, want=2, faults=2, kinds=("crash", "false", "lost"), max_deliveries=2, loses_replies_of_filter=False
+    ),
+    "dead letters after two deaths, kept": spare(
+        SMALL, want=2, faults=2, kinds=("crash",), max_deliveries=2, persist=True
+    ),
     "failover, small": spare(SMALL, want=2, faults=1, kinds=FAILOVER),
     "failover, with another fault": spare(TINY, faults=2, kinds=FAILOVER),
     "three workers, a crash": three(SMALL, want=2, faults=1, kinds=("crash",)),
@@ -313,7 +327,7 @@ class JoinKeeps(QueueMemory):
     def apply(self, operation: object) -> Answer:
         mine = dict(self.leases.get(operation.worker, {})) if isinstance(operation, ops.Join) else {}
         answer = super().apply(operation)
-        if isinstance(operation, ops.Join) and answer.said is Said.OK and mine:
+        if isinstance(operation, ops.Join) and answer.said in REGISTERED and mine:
             for member in mine:
                 self.queue.pop(member, None)
             self.leases[operation.worker] = mine
@@ -360,7 +374,7 @@ class UsesAgain(QueueWorker):
 
     def _joined(self, said: Said) -> None:
         super()._joined(said)
-        if said is Said.OK:
+        if said in REGISTERED:
             self.phase = Phase.JOINED
 
     def reply(self, operation: object, answer: Answer) -> None:
@@ -387,6 +401,46 @@ class Hasty(QueueWorker):
         if isinstance(operation, ops.Redrive):
             self.may_finish = had_decided or not self._noted
         return operation
+
+
+class NoAudit(QueueMemory):
+    """Nobody looks whether the queue is there."""
+
+    def apply(self, operation: object) -> Answer:
+        self.audit = Audit(len(self.queue))
+        return super().apply(operation)
+
+
+class ToldOnce(QueueMemory):
+    """A loss is told by the reply that finds it alone."""
+
+    def apply(self, operation: object) -> Answer:
+        answer = super().apply(operation)
+        self.audit = replace(self.audit, loss=0)
+        return answer
+
+
+class CountsAll(QueueMemory):
+    """Each death of a worker counts for all that it had leased."""
+
+    def _count_death(self, op: ops.Requeue, member: bytes) -> bool:
+        count, _ = self.deliveries.get(member, (0, ""))
+        self.deliveries[member] = count, op.dead
+        return super()._count_death(op, member)
+
+
+class StartsAhead(QueueWorker):
+    """Suspects are started when they are taken ahead."""
+
+    def _starts(self, _: object) -> tuple[bytes, ...]:
+        return tuple(entry.member for entry in self.ready if entry.member in self.suspects)
+
+
+class ClearsAlways(QueueWorker):
+    """A queue that was stopped is deleted, although its filter stays."""
+
+    def _enter_phase(self, operation: ops.Operation | FilterOperation, said: Said) -> None:
+        super()._enter_phase(operation, Said.OK if said is Said.KEPT else said)
 
 
 class LeftOut(QueueWorker):
@@ -471,6 +525,17 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "the filter is cleared under its users": Mistake(
         Scenario(TWO, [["A"], ["P"]], queues=(0, 1)), rules=_rules("nousers")
+    ),
+    "a queue is deleted whose filter stays": Mistake(
+        Scenario(SHARED, [["A"], ["P"]], queues=(0, 1), stop=(0,)), worker=ClearsAlways
+    ),
+    "nobody looks whether the queue is there": Mistake(two(SMALL, want=2, faults=1, kinds=("delete",)), memory=NoAudit),
+    "a loss is told once": Mistake(two(SMALL, faults=2, kinds=("delete", "lost")), memory=ToldOnce),
+    "each death counts for all that was leased": Mistake(
+        spare(SMALL, want=2, faults=2, kinds=("crash",), max_deliveries=2), memory=CountsAll
+    ),
+    "suspects are started ahead": Mistake(
+        spare(WIDE, want=2, faults=2, kinds=("crash",), max_deliveries=2), worker=StartsAhead
     ),
     "others are judged by one's own lease": Mistake(two(TINY), rules=_rules("ownlease")),
     "one that ends uses the filter again": Mistake(spare(TINY, faults=2, kinds=("false",)), worker=UsesAgain),

@@ -19,10 +19,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.limits import Limit
-from scrapy_bloom.queue.operations import Answer, Ending, Said
+from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
 from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
-from tests.support.queue_memory import QueueMemory, Registration
+from tests.support.queue_memory import Audit, QueueMemory, Registration
 
 Thing = TypeVar("Thing", bound=Hashable)
 Frozen = tuple[Any, ...]
@@ -35,6 +35,7 @@ OLDEST = 5
 OTHER = "other 0 0"
 LEASE = "5"
 FAULTS = ("lost", "crash", "false", "flush")
+"""Faults of every scenario with any; `delete` is the queue's deletion alone, `failover` the loss of the last writes."""
 
 
 class ViolationError(Exception):
@@ -68,6 +69,7 @@ class Scenario:
     unreadable: Sequence[Sequence[str]] = ()
     filter_is_flushed: bool = True
     loses_replies_of_filter: bool = True
+    max_deliveries: int = 0
     limit: int = 4_000_000
 
 
@@ -86,8 +88,21 @@ class World:
     faults: int = 0
     is_flushed: bool = False
     has_cleared: bool = False
-    # The last worker was stopped, and is deleting what waits.
-    is_discarding: bool = False
+    # A queue was deleted alone, and no worker has heard of it.
+    is_untold: bool = False
+    # The queues whose last worker was stopped, and is deleting what waits.
+    discarding: frozenset[int] = frozenset()
+
+
+class Stored(NamedTuple):
+    """A queue on the server, as a search keeps it."""
+
+    queue: Frozen
+    dead: Frozen
+    leases: Frozen
+    workers: Frozen
+    audit: Audit
+    deliveries: Frozen
 
 
 class Late(NamedTuple):
@@ -109,6 +124,8 @@ class Life:
     is_stopped: bool = False
     # Nobody could see that it had crashed: all others were at their end.
     is_left: bool = False
+    # The requests that it had begun as it crashed.
+    had_begun: frozenset[bytes] = frozenset()
     suspects: frozenset[tuple[int, bool]] = frozenset()  # others, and whether they have changed since
 
 
@@ -161,7 +178,7 @@ class Found:
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
     "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_review", "_ending",
-    "_limit",
+    "_limit", "_clears", "suspects", "_to_start", "_started",
 ]  # fmt: skip
 
 
@@ -188,7 +205,7 @@ class Search:
             [other for other, queue in enumerate(self._queues) if queue == own and other != number]
             for number, own in enumerate(self._queues)
         ]
-        self._memories: Numbered[Frozen] = Numbered()
+        self._memories: Numbered[Stored] = Numbered()
         self._workers: Numbered[Frozen] = Numbered()
         self._applied: dict[tuple[int, ops.Operation], tuple[int, Answer, frozenset[str]]] = {}
         self._told: dict[tuple[Any, ...], tuple[int, Any]] = {}
@@ -239,15 +256,23 @@ class Search:
 
     def _freeze_memory(self, memory: QueueMemory) -> int:
         leases = tuple(sorted((name, tuple(sorted(held.items()))) for name, held in memory.leases.items() if held))
-        sets = (tuple(sorted(held.items())) for held in (memory.queue, memory.dead_letters))
-        return self._memories.number((*sets, leases, tuple(sorted(memory.workers.items()))))
+        queue, dead, workers, deliveries = (
+            tuple(sorted(part.items()))
+            for part in (memory.queue, memory.dead_letters, memory.workers, memory.deliveries)
+        )
+        # Of losses only that there was one, and how many waited only where the queue has lost them.
+        audit = replace(memory.audit, loss=int(memory.audit.loss > 0), lost=0)
+        if memory.audit.waiting == len(memory.queue):
+            audit = replace(audit, waiting=0)
+        return self._memories.number(Stored(queue, dead, leases, workers, audit, deliveries))
 
     def _thaw_memory(self, frozen: int) -> QueueMemory:
         memory = self._memory()
-        queue, dead, leases, workers = self._memories.things[frozen]
-        memory.queue, memory.dead_letters = dict(queue), dict(dead)
-        memory.leases = {name: dict(held) for name, held in leases}
-        memory.workers = dict(workers)
+        stored = self._memories.things[frozen]
+        memory.queue, memory.dead_letters = dict(stored.queue), dict(stored.dead)
+        memory.leases = {name: dict(held) for name, held in stored.leases}
+        memory.workers, memory.deliveries = dict(stored.workers), dict(stored.deliveries)
+        memory.audit = stored.audit if stored.audit.waiting else replace(stored.audit, waiting=len(memory.queue))
         return memory
 
     # ---- the server -----------------------------------------------------------------------------------------------
@@ -273,12 +298,12 @@ class Search:
 
     def _shifted(self, frozen: int, name: str, by: int) -> int:
         """The memory with the number of a worker put elsewhere."""
-        queue, dead, leases, workers = self._memories.things[frozen]
-        texts = dict(workers)
+        stored = self._memories.things[frozen]
+        texts = dict(stored.workers)
         if name in texts:
             known = Registration.parse(texts[name])
             texts[name] = str(replace(known, number=max(OLDEST, known.number + by)))
-        return self._memories.number((queue, dead, leases, tuple(sorted(texts.items()))))
+        return self._memories.number(stored._replace(workers=tuple(sorted(texts.items()))))
 
     # ---- a worker -------------------------------------------------------------------------------------------------
 
@@ -348,7 +373,9 @@ class Search:
         """The engine takes the next request as soon as the last is done; one that cannot be read is set aside."""
         while not worker.running and worker.ready and not worker.is_stopping:
             entry = worker.take()
-            if entry is not None and not worker._can_read(entry):
+            if entry is None:
+                break
+            if not worker._can_read(entry):
                 worker.set_aside(entry.member)
 
     # ---- moves ----------------------------------------------------------------------------------------------------
@@ -418,7 +445,7 @@ class Search:
             return
         known = dict(life.suspects)
         memory = state.memories[self._queues[number]]
-        workers = dict(self._memories.things[memory][3])
+        workers = dict(self._memories.things[memory].workers)
         for peer in self._peers[number]:
             text = workers.get(f"w{peer}")
             if text is None:
@@ -441,8 +468,9 @@ class Search:
             if costs and not may_err:
                 continue
             value = OTHER if known[peer] and "nocas" not in self._rules else text
-            operation = ops.Requeue(f"w{number}", f"w{peer}", value, LEASE, NUMBER)
+            operation = ops.Requeue(f"w{number}", f"w{peer}", value, LEASE, NUMBER, self.scenario.max_deliveries)
             after, answer, changed = self._apply(memory, operation)
+            self._check_dead_letters(state, peer, answer)
             calm = replace(life, suspects=life.suspects - {(peer, known[peer])})
             done = self._with(state, number, calm)
             done = self._noticed(self._stored(done, self._queues[number], after), self._queues[number], changed)
@@ -466,8 +494,10 @@ class Search:
             after, answer, changed = self._apply(state.memories[queue], operation)
             carried_out = self._noticed(self._stored(state, queue, after), queue, changed)
             if isinstance(operation, ops.Leave) and answer.said is Said.LAST:
-                is_discarding = operation.ending is Ending.STOPPED
-                carried_out = carried_out._replace(world=replace(carried_out.world, is_discarding=is_discarding))
+                discarding = (
+                    world.discarding | {queue} if operation.ending is Ending.STOPPED else world.discarding - {queue}
+                )
+                carried_out = carried_out._replace(world=replace(carried_out.world, discarding=discarding))
             if world.faults and "lost" in self._kinds:
                 yield from self._lost(state, carried_out, number, operation, answer)
             yield Move(
@@ -478,10 +508,12 @@ class Search:
     def _replied(self, state: State, number: int, operation: ops.Operation, answer: Answer) -> State:
         before = state.lives[number]
         life, by = self._tell(number, before, "reply", operation, answer)
+        if answer.loss:
+            state = state._replace(world=replace(state.world, is_untold=False))
         if state.replica is not None and answer.said is Said.OK and isinstance(operation, ops.Exchange):
             memories, ahead = state.replica
             state = state._replace(replica=(memories, ahead | {number}))
-        if isinstance(operation, ops.Join) and answer.said is Said.OK and state.has_failed_over is not None:
+        if isinstance(operation, ops.Join) and answer.said in REGISTERED and state.has_failed_over is not None:
             state = state._replace(has_failed_over=state.has_failed_over - {number})
         state = self._forgotten(state, number, answer)
         state = self._numbered(self._begun(state, self._with(state, number, life), number), number, by)
@@ -581,15 +613,23 @@ class Search:
             done = self._released(state, number)
             if state.world.faults and "lost" in self._kinds:
                 yield Move(lambda: f"w{number} releases the filter: LOST", self._charged(done), True)
+        is_kept = isinstance(operation, ReleaseFilter) and bool(done.world.users) and "nousers" not in self._rules
+        if is_kept:
+            # What waits stays with the filter that knows it.
+            done = done._replace(world=replace(done.world, discarding=done.world.discarding - {queue}))
         yield Move(
             lambda: f"w{number} {type(operation).__name__}",
-            self._replied(done, number, operation, Answer(Said.OK)),  # type: ignore[arg-type]
+            self._replied(done, number, operation, Answer(Said.KEPT if is_kept else Said.OK)),  # type: ignore[arg-type]
         )
 
     def _losses(self, state: State) -> Iterator[Move]:
         world = state.world
         if world.faults and "flush" in self._kinds and not world.is_flushed:
             yield Move(lambda: "FLUSHALL", self._flushed(state), True)
+        at_work = any(life.state == "alive" and self._part(life, "_ending") is None for life in state.lives)
+        is_queued = any(self._memories.things[memory].queue for memory in state.memories)
+        if world.faults and "delete" in self._kinds and at_work and is_queued:
+            yield Move(lambda: "the queue is DELETED", self._deleted(state), True)
         if "failover" in self._kinds:
             if world.faults and state.replica is None and state.has_failed_over is None:
                 behind = self._charged(state)._replace(replica=(state.memories, frozenset()))
@@ -640,7 +680,7 @@ class Search:
         return state
 
     def _is_registered(self, state: State, number: int) -> bool:
-        return f"w{number}" in dict(self._memories.things[state.memories[self._queues[number]]][3])
+        return f"w{number}" in dict(self._memories.things[state.memories[self._queues[number]]].workers)
 
     def _offers(self, world: World, names: Iterable[str]) -> World:
         items = frozenset(self.scenario.tree[name][0] for name in names)
@@ -690,7 +730,7 @@ class Search:
         if has_lapsed:
             world = replace(world, owed=world.owed - world.exempt)
         fresh = self._freeze_worker(self._new_worker(number))
-        crashed = Life("crashed", fresh, is_stopped=life.is_stopped)
+        crashed = Life("crashed", fresh, is_stopped=life.is_stopped, had_begun=self._begun_by(life))
         state = self._with(state, number, crashed)._replace(world=world)
         rest = [
             state.lives[peer]
@@ -724,6 +764,32 @@ class Search:
         for queue in set(self._queues):
             state = self._noticed(state, queue, frozenset(f"w{number}" for number in range(len(self._queues))))
         return state
+
+    def _deleted(self, state: State) -> State:
+        """The queue is deleted, and nothing beside it."""
+        memories = []
+        for frozen in state.memories:
+            memory = self._thaw_memory(frozen)
+            memory.queue = {}
+            memories.append(self._freeze_memory(memory))
+        after = self._charged(state)._replace(memories=tuple(memories))
+        world = after.world
+        exempt = world.exempt | (world.offered - world.fetched - self._sure_to_come(after))
+        return after._replace(world=replace(world, exempt=exempt, owed=world.owed - exempt, is_untold=True))
+
+    def _sure_to_come(self, state: State) -> set[str]:
+        """The items that are fetched although the queue is gone; the filter takes the others for seen."""
+        kept = {self._item[member] for memory in state.memories for member, _ in self._memories.things[memory].dead}
+        for number, life in enumerate(state.lives):
+            if life.state == "alive":
+                names = ["ready", "running", "finished", "unreadable"]
+                names += [] if self._part(life, "_in_doubt") is not None else ["new"]
+                kept |= {self._item[member] for name in names for member, _ in self._pairs(life, name)}
+                kept |= self._in_memory(life) - state.world.marks
+            else:
+                leases = dict(self._memories.things[state.memories[self._queues[number]]].leases)
+                kept |= {self._item[member] for member, _ in leases.get(f"w{number}", ())}
+        return kept
 
     def _failed_over(self, state: State) -> State:
         if state.replica is None:
@@ -771,9 +837,9 @@ class Search:
         return {self._item[member] for memory in state.memories for member in self._members(memory)}
 
     def _members(self, memory: int, *, leased: bool = True) -> set[bytes]:
-        queue, dead, leases, _ = self._memories.things[memory]
-        held = [pair for _, of_worker in leases for pair in of_worker] if leased else []
-        return {member for member, _ in (*queue, *dead, *held)}
+        stored = self._memories.things[memory]
+        held = [pair for _, of_worker in stored.leases for pair in of_worker] if leased else []
+        return {member for member, _ in (*stored.queue, *stored.dead, *held)}
 
     def _closure(self, items: Iterable[str]) -> set[str]:
         """The items and all that they lead to."""
@@ -792,11 +858,13 @@ class Search:
     def _check_filter_found(self, state: State, number: int) -> None:
         """S3: a crawl that begins does not find the filter of one that is over."""
         world = state.world
-        queue, _, leases, workers = self._memories.things[state.memories[self._queues[number]]]
-        if len(state.memories) > 1 or self.scenario.persist or not world.marks - world.exempt or queue or leases:
+        stored = self._memories.things[state.memories[self._queues[number]]]
+        # One whose queue was deleted alone is over, too, and the worker that begins is told.
+        is_over = not (stored.queue or stored.leases) and stored.audit == Audit()
+        if len(state.memories) > 1 or self.scenario.persist or not world.marks - world.exempt or not is_over:
             return
         lost = world.is_flushed and not self.scenario.filter_is_flushed
-        anybody = workers or any(life.state == "alive" and life.has_started for life in state.lives)
+        anybody = stored.workers or any(life.state == "alive" and life.has_started for life in state.lives)
         if not anybody and not lost and state.has_failed_over is None and not self._rules & {"nofence"}:
             raise ViolationError("S3 a new crawl finds the filter of one that is over")
 
@@ -806,11 +874,11 @@ class Search:
         state = state._replace(world=replace(world, users=world.users - {own}))
         if state.world.users and "nousers" not in self._rules:
             return state
-        text = dict(self._memories.things[state.memories[own]][3]).get(f"w{number}", "")
+        text = dict(self._memories.things[state.memories[own]].workers).get(f"w{number}", "")
         is_deposed = not text.endswith("closing") and "noclosing" not in self._rules
         for other, life in enumerate(state.lives):
             queue = self._queues[other]
-            works = self._is_registered(state, other) or self._memories.things[state.memories[queue]][0]
+            works = self._is_registered(state, other) or self._memories.things[state.memories[queue]].queue
             at_work = life.state == "alive" and self._part(life, "phase") in (Phase.WORKING, Phase.LEAVING)
             if queue != own and works and at_work and not world.is_flushed:
                 raise ViolationError("S6 the filter is cleared under another queue's user")
@@ -822,8 +890,9 @@ class Search:
     def _cleared(self, state: State, number: int) -> State:
         """S1 and S2 at the moment of the clear."""
         world, own = state.world, self._queues[number]
-        queue, dead, leases, _ = self._memories.things[state.memories[own]]
-        held = {self._item[member] for member, _ in dead}
+        stored = self._memories.things[state.memories[own]]
+        dead = {self._item[member] for member, _ in stored.dead}
+        held = set(dead)
         for other, life in enumerate(state.lives):
             if life.state == "alive":
                 held |= self._in_memory(life, finished=True)
@@ -833,21 +902,36 @@ class Search:
             held |= {self._item[member] for member in self._members(state.memories[own])}
         covered = self._closure(held)
         lost = world.offered - world.exempt - world.fetched - covered
-        if world.is_discarding:
+        if own in world.discarding:
             # On purpose, and with a warning.
             world = replace(world, exempt=world.exempt | lost, owed=NOTHING)
         elif lost:
             raise ViolationError(f"S1 lost at the clear: {sorted(lost)}")
         if world.owed - covered:
             raise ViolationError("S1 an equal request was not fetched again")
-        if (queue or leases) and "noclosing" not in self._rules and not world.is_discarding:
+        if (stored.queue or stored.leases) and "noclosing" not in self._rules and not world.discarding:
             raise ViolationError("S2 something is left in the queue, or leased, at the clear")
-        if not held - {self._item[member] for member, _ in dead} and not (
-            len(state.memories) > 1 and self.scenario.faults
-        ):
+        if not held - dead and not (len(state.memories) > 1 and self.scenario.faults):
             # Nobody holds anything: what is offered from here on belongs to another crawl.
             world = replace(world, offered=NOTHING, fetched=NOTHING, exempt=NOTHING)
         return state._replace(world=world)
+
+    def _begun_by(self, life: Life) -> frozenset[bytes]:
+        """The requests that a worker has given to the engine, or is about to."""
+        if not self.scenario.max_deliveries:
+            return frozenset()
+        doubt = self._part(life, "_in_doubt")
+        starts = doubt.exchange.starts if doubt is not None else ()
+        begun = {member for name in ("running", "finished", "unreadable") for member, _ in self._part(life, name)}
+        return frozenset({*begun, *starts, self._part(life, "_to_start")})
+
+    def _check_dead_letters(self, state: State, peer: int, answer: Answer) -> None:
+        """S8: no request becomes a dead letter for the death of a worker that had not begun it."""
+        life = state.lives[peer]
+        begun = self._begun_by(life) if life.state == "alive" else life.had_begun
+        innocent = {entry.member for entry in answer.entries} - begun
+        if innocent and answer.said is Said.REQUEUED:
+            raise ViolationError(f"S8 dead letters that the dead worker had not begun: {sorted(innocent)}")
 
     def check_end(self, state: State) -> None:
         """All are gone: nothing is lost, and nothing is left that should not be."""
@@ -866,22 +950,23 @@ class Search:
             # Whoever finished has seen to it that nothing was left.
             kept = kept if world.has_cleared else set()
         lost = world.offered - world.exempt - world.fetched - kept
-        if lost and not world.is_discarding:
+        if lost and not world.discarding:
             raise ViolationError(f"S1 lost: {sorted(lost)}")
-        if world.owed - kept and not world.is_discarding:
+        if world.owed - kept and not world.discarding:
             raise ViolationError("S1 an equal request was not fetched again")
         self._check_left(state)
+        self._check_told(state)
         if state.has_failed_over is not None:
             return
         parts = [self._memories.things[memory] for memory in state.memories]
-        is_left = any(queue or leases for queue, _, leases, _ in parts)
+        is_left = any(part.queue or part.leases for part in parts)
         if not has_crashed and not has_stopped and is_anyone and is_left:
             raise ViolationError("S2 all have finished, and something is left in Redis")
-        has_workers = any(workers for *_, workers in parts)
+        has_workers = any(part.workers for part in parts)
         if not has_crashed and is_anyone:
             if has_workers:
                 raise ViolationError("S3 a registration is left")
-            is_waiting = any(queue for queue, *_ in parts)
+            is_waiting = any(part.queue for part in parts)
             if not self.scenario.persist and not is_waiting and ((world.marks and not world.is_flushed) or world.users):
                 raise ViolationError("S3 the filter is left")
         if is_anyone and not has_stopped and not world.is_flushed:
@@ -889,15 +974,20 @@ class Search:
                 if life.state == "crashed" and not life.is_left and self._is_registered(state, number):
                     raise ViolationError("S3 whoever finished left a dead one behind, who had died before")
         is_unspent = any(lives[number].state == "new" for number in self.scenario.spare)
-        stored = any(queue or dead or leases or workers for queue, dead, leases, workers in parts)
+        stored = any(part.queue or part.dead or part.leases or part.workers for part in parts)
         over = has_crashed and is_anyone and not is_unspent and not has_stopped and not self.scenario.persist
         if over and not stored and world.marks - world.exempt and not world.is_flushed:
             raise ViolationError("S3 the filter is left although nobody is registered")
 
+    def _check_told(self, state: State) -> None:
+        states = {life.state for life in state.lives}
+        if state.world.is_untold and "gone" in states and "crashed" not in states:
+            raise ViolationError("S7 a queue was lost, and no worker was told")
+
     def _check_left(self, state: State) -> None:
         for memory in state.memories:
-            *_, leases, workers = self._memories.things[memory]
-            if {name for name, _ in leases} - dict(workers).keys():
+            stored = self._memories.things[memory]
+            if {name for name, _ in stored.leases} - dict(stored.workers).keys():
                 raise ViolationError("S1 entries are leased by a worker that nobody knows: they are never requeued")
 
     # ---- the search -----------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "retry_timeout": lambda number: number >= 0,
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
     "lease": lambda number: 0 < number <= 86_400,
+    "max_deliveries": lambda number: number == 0 or (number >= 2 and float(number).is_integer()),
 }
-INTEGERS = {"capacity", "expansion", "cache_size", "batch_size"}
+INTEGERS = {"capacity", "expansion", "cache_size", "batch_size", "max_deliveries"}
 # Where limits lie, and beside them.
 EDGES = [
     edge

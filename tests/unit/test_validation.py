@@ -14,6 +14,7 @@ from tests.support.bloom_settings import (
     ERROR_RATE,
     EXPANSION,
     LEASE,
+    MAX_DELIVERIES,
     RETRY_TIMEOUT,
     TTL,
     field_of,
@@ -51,6 +52,8 @@ READ = [
     pytest.param(BATCH_SIZE, 1, 1, id="batch-least"),
     pytest.param(BATCH_SIZE, 1000, 1000, id="batch-largest"),
     pytest.param(LEASE, 5, 5.0, id="lease-int"),
+    pytest.param(MAX_DELIVERIES, "0", 0, id="max-deliveries-no-bound"),
+    pytest.param(MAX_DELIVERIES, 2.0, 2, id="max-deliveries-float"),
     pytest.param(LEASE, "0.5", 0.5, id="lease-text-fraction"),
 ]
 
@@ -83,6 +86,8 @@ REFUSED = [
     pytest.param(BATCH_SIZE, 1001, "from 1 to 1,000", id="batch-large"),
     pytest.param(BATCH_SIZE, "5e3", "from 1 to 1,000", id="batch-larger"),
     pytest.param(LEASE, 0, "above 0", id="lease-zero"),
+    pytest.param(MAX_DELIVERIES, 1, "at least 2", id="max-deliveries-one"),
+    pytest.param(MAX_DELIVERIES, "many", "at least 2", id="max-deliveries-text"),
     pytest.param(LEASE, -1, "above 0", id="lease-negative"),
     pytest.param(LEASE, "1e12", "at most 86,400", id="lease-of-ages"),
 ]
@@ -99,7 +104,8 @@ def test_read(setting: str, value: object, expected: float | None) -> None:
 def test_all_together() -> None:
     """Settings do not get in each other's way."""
     given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", RETRY_TIMEOUT: "8"}
-    assert dataclasses.astuple(read({**given, BATCH_SIZE: "9", LEASE: "10"})) == (5000, 0.01, 0, 60.0, 7, 8.0, 9, 10.0)
+    given |= {BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
+    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 8.0, 9, 10.0, 11)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -1,16 +1,16 @@
 -- Carries out exchange ARGV[2] of worker ARGV[1], which takes up to ARGV[3] entries. The numbers of the entries that
 -- follow are ARGV[4] to lease, ARGV[5] to push, of which the first ARGV[6] are leased no longer, and ARGV[7] to set
--- aside; ARGV[8] members to acknowledge follow them.
+-- aside; ARGV[8] members to acknowledge and ARGV[9] to start follow them.
 --
 -- The order of the writes matters on a full server. An exchange with new entries is refused as a whole, by its first
 -- ZADD. One without passes.
 local my = find(ARGV[1])
 local number = tonumber(ARGV[2])
 if not my or my.closing ~= '' or number > my.number + 1 then return {'expired'} end
-if number == my.number then return {'again', entries_of(KEYS[4], 0, -1)} end
+if number == my.number then return reply('again', entries_of(KEYS[4], 0, -1), false) end
 if number < my.number then return {'late'} end
 
-local position = 9
+local position = 10
 local function following(count, step)
   local part = {}
   for i = 1, count * step do part[i] = ARGV[position + i - 1] end
@@ -20,8 +20,21 @@ end
 put(KEYS[4], following(tonumber(ARGV[4]), 2))
 local pushed = following(tonumber(ARGV[5]), 2)
 put(KEYS[1], pushed)
-put(KEYS[3], following(tonumber(ARGV[7]), 2))
+local unreadable = following(tonumber(ARGV[7]), 2)
+put(KEYS[3], unreadable)
 local finished = following(tonumber(ARGV[8]), 1)
+for _, member in ipairs(following(tonumber(ARGV[9]), 1)) do
+  local count = deliveries_of(member)
+  if count > 0 then write(KEYS[6], member, count .. ' ' .. ARGV[1]) end
+end
+if redis.call('EXISTS', KEYS[6]) == 1 then
+  -- Of a request that others started since, a copy is with them: its count stays.
+  for _, member in ipairs(finished) do
+    local count, starter = deliveries_of(member)
+    if starter == ARGV[1] then redis.call('HDEL', KEYS[6], member) end
+  end
+  for i = 2, #unreadable, 2 do redis.call('HDEL', KEYS[6], unreadable[i]) end
+end
 for i = 1, tonumber(ARGV[6]) do finished[#finished + 1] = pushed[2 * i] end
 take_out(KEYS[4], finished)
 
@@ -44,10 +57,11 @@ if want > 0 then
 end
 my.number, my.void = number, ''
 record(ARGV[1], my)
-if want == 0 or #taken > 0 then return {'ok', taken} end
+note_waiting()
+if want == 0 or #taken > 0 then return reply('ok', taken, false) end
 
 local workers = redis.call('HGETALL', KEYS[2])
 local leases = string.sub(KEYS[4], 1, #KEYS[4] - #ARGV[1])
 local leased = 0
 for i = 1, #workers, 2 do leased = leased + redis.call('ZCARD', leases .. workers[i]) end
-return {'ok', taken, workers, redis.call('ZCARD', KEYS[1]), leased, redis.call('ZCARD', KEYS[3])}
+return reply('ok', taken, workers, redis.call('ZCARD', KEYS[1]), leased, redis.call('ZCARD', KEYS[3]))

@@ -13,5 +13,5 @@ if ARGV[2] ~= '' then
 end
 local leases = string.sub(KEYS[4], 1, #KEYS[4] - #ARGV[1])
 for _, worker in ipairs(workers) do redis.call('DEL', leases .. worker) end
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6])
 return {'ok'}

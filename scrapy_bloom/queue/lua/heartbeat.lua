@@ -4,4 +4,4 @@ if my then
   my.beats = next_beat(my.beats)
   record(ARGV[1], my)
 end
-return {my and 'ok' or 'expired', {}, redis.call('HGETALL', KEYS[2])}
+return reply(my and 'ok' or 'expired', {}, redis.call('HGETALL', KEYS[2]))

@@ -1,11 +1,14 @@
--- Queues again those of the dead letters ARGV[2] and following that are there, for worker ARGV[1].
+-- Queues again those of the dead letters ARGV[2] and following that are there, for worker ARGV[1]. Their deaths count
+-- no longer.
 local my = find(ARGV[1])
 if not my or my.closing ~= '' then return {'expired'} end
 for i = 2, #ARGV do
   local score = redis.call('ZSCORE', KEYS[3], ARGV[i])
   if score then
     redis.call('ZREM', KEYS[3], ARGV[i])
+    redis.call('HDEL', KEYS[6], ARGV[i])
     redis.call('ZADD', KEYS[1], score, ARGV[i])
   end
 end
+note_waiting()
 return {'ok'}

@@ -1,16 +1,38 @@
--- Requeues what worker ARGV[2] has leased in KEYS[5], for worker ARGV[1], unless its registration is no longer ARGV[3].
+-- Requeues what worker ARGV[2] has leased in KEYS[7], for worker ARGV[1], unless its registration is no longer ARGV[3].
+-- A request that ARGV[6] workers died with becomes a dead letter, if that is not 0. Returns these dead letters, and the
+-- number of requests that were requeued.
+--
 -- Of one that died while it closed the queue, a worker that is not registered takes over the closing, with the lease
 -- ARGV[4] and the number ARGV[5].
 if redis.call('HGET', KEYS[2], ARGV[2]) ~= ARGV[3] then return {'alive'} end
 local my = find(ARGV[1])
-if string.find(ARGV[3], 'closing', 1, true) then
+if parse(ARGV[3]).closing ~= '' then
   if my then return {'alive'} end
   redis.call('HDEL', KEYS[2], ARGV[2])
   local beats = next_beat(0)
-  record(ARGV[1], {lease = ARGV[4], number = tonumber(ARGV[5]), void = '', beats = beats, closing = ' closing'})
+  local number = tonumber(ARGV[5])
+  record(ARGV[1], {lease = ARGV[4], number = number, void = '', beats = beats, closing = ' closing', spider = ''})
   return {'yours'}
 end
 if not my or my.closing ~= '' then return {'expired'} end
-local number = requeue(KEYS[5])
+local most = tonumber(ARGV[6])
+local leased = entries_of(KEYS[7], 0, -1)
+local requeued, buried = {}, {}
+redis.call('DEL', KEYS[7])
+for i = 1, #leased, 2 do
+  local target, member = requeued, leased[i + 1]
+  if most > 0 then
+    local count, starter = deliveries_of(member)
+    if count == 0 or starter == ARGV[2] then
+      count = count + 1
+      write(KEYS[6], member, count)
+      if count >= most then target = buried end
+    end
+  end
+  target[#target + 1], target[#target + 2] = leased[i], member
+end
+put(KEYS[1], requeued)
+put(KEYS[3], buried)
 redis.call('HDEL', KEYS[2], ARGV[2])
-return {'requeued', {}, {}, number}
+note_waiting()
+return reply('requeued', buried, false, #requeued / 2)

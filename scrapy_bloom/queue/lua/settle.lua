@@ -23,4 +23,5 @@ for i = 1, #leased, 2 do
 end
 take_out(KEYS[4], members)
 put(KEYS[1], entries)
+note_waiting()
 return {'done'}
