@@ -22,7 +22,8 @@ from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.delivery.dispatcher import Dispatcher
 from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Operation, Settle
+from scrapy_bloom.queue.operations import Answer, Exchange, Operation, Settle
+from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.worker import Phase
 from scrapy_bloom.transport.retry import RedisAwayError
@@ -227,6 +228,26 @@ def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Open
                 opened(SCHEDULER_PERSIST=True)
         finally:
             client.execute_command("ACL", "SETUSER", "default", "allkeys")
+    assert file.exists()
+    assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
+    assert not file.exists()
+
+
+def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the worker has joined, and the first request of the file is refused."""
+    first, page = opened(SCHEDULER_PERSIST=True), Request("http://shop.test/")
+    file = undelivered(first, page)
+    execute = RequestQueue.execute
+
+    def refuse(queue: RequestQueue, operation: Operation) -> Answer:
+        if isinstance(operation, Exchange):
+            raise redis.exceptions.NoPermissionError("NOPERM")
+        return execute(queue, operation)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RequestQueue, "execute", refuse)
+        with pytest.raises(RefusedError, match="NoPermissionError"):
+            opened(SCHEDULER_PERSIST=True)
     assert file.exists()
     assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
     assert not file.exists()
