@@ -23,7 +23,10 @@ FILTER_METRICS: dict[str, tuple[str, Callable[[FilterInfo], float]]] = {
 }
 QUEUE_METRICS: dict[str, tuple[str, Callable[[QueueState], float]]] = {
     "scrapy_bloom_queue_waiting": ("Requests that wait", lambda queue: queue.waiting),
-    "scrapy_bloom_queue_dead_letters": ("Requests that no worker could read", lambda queue: queue.dead_letters),
+    "scrapy_bloom_queue_dead_letters": (
+        "Requests that no worker could read, or that too many died with",
+        lambda queue: queue.dead_letters,
+    ),
     "scrapy_bloom_queue_workers": ("Workers that are registered", lambda queue: len(queue.workers)),
     "scrapy_bloom_queue_silent_workers": (
         "Workers that were not heard of for their lease",

@@ -158,6 +158,8 @@ def _layer(index: int, layer: LayerInfo, age: float) -> list[str]:
 
 def _queue(queue: QueueState) -> str:
     told = f"\nqueue {queue.key}: {queue.waiting:,} requests wait, {queue.dead_letters:,} are dead letters"
+    if queue.has_losses:
+        told += f", {queue.lost:,} or more were LOST with it"
     if not queue.workers:
         return f"{told}, no worker of BloomScheduler"
     head = ["worker", "last heard of", "holds", ""]

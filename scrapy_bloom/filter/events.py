@@ -108,7 +108,7 @@ class LoggedEvents:
         """Warn that the hash was gone and is put back."""
         self._losses.warn(
             "The hash of the filter at %r was deleted or evicted, and its bits were not: it is put back, and nothing "
-            "is lost",
+            "of the filter is lost",
             key,
         )
 

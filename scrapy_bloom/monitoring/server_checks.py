@@ -33,7 +33,7 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
     if evicting:
         logger.warning(
             "The server's maxmemory-policy is %s: it may evict parts of the filter at %r, and the crawl then fetches "
-            "pages again. Set noeviction%s",
+            "pages again; or the queue, with requests whose pages are then missed. Set noeviction%s",
             evicting[0],
             key,
             ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",

@@ -1,5 +1,6 @@
 """The audit of a queue, for those who read it, or take requests without the scripts that keep it."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scrapy_bloom._text import as_text
@@ -24,11 +25,16 @@ class Audit(NamedTuple):
         return 0 if waiting or self.is_shared else self.waiting
 
 
+def items_of(values: Any) -> Sequence[tuple[Any, Any]]:
+    """Return the fields of a hash, which a client gives as a dict over RESP3, and as a list otherwise."""
+    return list(values.items()) if isinstance(values, dict) else list(zip(values[::2], values[1::2], strict=True))
+
+
 def read_audit(client: Any, queue: str) -> Audit:
     """Return the audit of a queue; one without has counted nothing."""
-    command = Command("HMGET", QueueKeys(queue).audit, "waiting", "lost", "loss", "shared")
-    waiting, lost, loss, shared = transport_for(client).execute([command])[0]
-    return Audit(int(as_text(waiting or "0")), int(as_text(lost or "0")), loss is not None, shared is not None)
+    raw = transport_for(client).execute([Command("HGETALL", QueueKeys(queue).audit)])[0]
+    fields = {as_text(name): int(as_text(value)) for name, value in items_of(raw)}
+    return Audit(fields.get("waiting", 0), fields.get("lost", 0), "loss" in fields, "shared" in fields)
 
 
 def mark_shared(client: Any, queue: str) -> None:

@@ -1,12 +1,11 @@
 """A queue and its workers as they are, for those who look: nothing is changed, and nobody is registered."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.audit import read_audit
+from scrapy_bloom.queue.audit import items_of, read_audit
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.transport.base import Transport, transport_for
@@ -18,9 +17,10 @@ _COUNTS = {"zset": "ZCARD", "list": "LLEN", "none": None}
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A registered worker: its lease and its silence in seconds, and how many requests it holds.
+    """A registered worker: its lease and its silence in seconds, how many requests it holds, and its spider's name.
 
-    The silence is None where an earlier release does not tell when it was last heard of.
+    The silence is None where an earlier release does not tell when it was last heard of. A worker that does not
+    crawl has the spider "".
     """
 
     name: str
@@ -28,6 +28,7 @@ class WorkerState:
     silent: float | None
     holds: int
     is_closing: bool
+    spider: str = ""
 
     @property
     def is_silent(self) -> bool:
@@ -102,7 +103,7 @@ def _count(transport: Transport, key: str, kind: str) -> int:
 
 def _registrations(values: Any) -> dict[str, Registration]:
     found = {}
-    for name, value in _items(values):
+    for name, value in items_of(values):
         try:
             found[as_text(name)] = Registration.parse(as_text(value))
         except (ValueError, UnicodeDecodeError):
@@ -110,12 +111,7 @@ def _registrations(values: Any) -> dict[str, Registration]:
     return found
 
 
-def _items(values: Any) -> Sequence[tuple[Any, Any]]:
-    """Return the fields of a hash, which a client gives as a dict over RESP3, and as a list otherwise."""
-    return list(values.items()) if isinstance(values, dict) else list(zip(values[::2], values[1::2], strict=True))
-
-
 def _worker(name: str, registration: Registration, holds: int, now: float) -> WorkerState:
     heard = registration.last_heard
     silent = None if heard is None else max(0.0, now - heard)
-    return WorkerState(name, registration.lease, silent, holds, registration.is_closing)
+    return WorkerState(name, registration.lease, silent, holds, registration.is_closing, registration.spider)

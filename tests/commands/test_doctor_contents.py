@@ -11,7 +11,10 @@ from scrapy_bloom.admin.doctor.finding import Level
 from scrapy_bloom.commands._checks import OF_SERVER, Case
 from scrapy_bloom.commands._target import Target
 from scrapy_bloom.queue import start_urls
+from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.operations import Exchange, Heartbeat, Join
+from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.transport.base import Transport
 from tests.support import command
 from tests.support.examining import OURS, examine, wrong
@@ -194,3 +197,33 @@ def test_the_probe_leaves_keys_alone(own: Server, mine: Any, key: str, capsys: p
     before = [mine.dump(name) for name in names]
     assert examine(own.url, capsys, *place(key))[1]["permissions"][0] == "ok"
     assert [mine.dump(name) for name in names] == before
+
+
+def test_a_queue_that_has_lost_requests(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`doctor` and `info` tell of requests that vanished with their queue, also where no worker has looked since."""
+    requests = RequestQueue(mine, f"{key}:requests")
+    requests.execute(Join("one", "1000", 0, is_new=True, spider="shop"))
+    requests.execute(Exchange("one", 1, 0, pushes=tuple(QueueEntry(0, b"%d" % number) for number in range(7))))
+    assert wrong(examine(own.url, capsys, *place(key))[1]) == {}
+    mine.delete(f"{key}:requests")
+    for _ in range(2):
+        code, found = examine(own.url, capsys, *place(key))
+        assert (code, wrong(found)) == (1, {"queue": "loss"})
+        assert "has lost requests, 7 of them known" in found["queue"][1]
+        command.call("info", *place(key), REDIS_URL=own.url)
+        assert "7 or more were LOST" in capsys.readouterr().out
+        # From here on the queue's own scripts have noticed.
+        requests.execute(Heartbeat("one"))
+
+
+def test_workers_of_two_spiders(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two spiders that take each other's requests are a loss; a worker that does not crawl is none."""
+    requests = RequestQueue(mine, f"{key}:requests")
+    requests.execute(Join("one", "1000", 0, is_new=True, spider="shop"))
+    requests.execute(Join("pushing", "1000", 0, is_new=True))
+    assert wrong(examine(own.url, capsys, *place(key))[1]) == {}
+    # As a worker of an earlier checkout was registered, which compared no names.
+    mine.hset(QueueKeys(f"{key}:requests").workers, "two", f"1000 0 {mine.time()[0]}000 @news")
+    code, found = examine(own.url, capsys, *place(key))
+    assert (code, wrong(found)) == (1, {"queue": "loss"})
+    assert found["queue"][1].endswith("news, shop")

@@ -11,7 +11,7 @@ from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.operations import Answer, Ending, Heartbeat, Join, Said
+from scrapy_bloom.queue.operations import Answer, Ending, Heartbeat, Join, Requeue, Said
 from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker import Phase, QueueWorker
@@ -202,3 +202,53 @@ def test_full_server(server: Server, key: str) -> None:
         finally:
             client.config_set("maxmemory", limit)
         assert client.zcard(key) == 3
+
+
+def take_over(queue: RequestQueue, dead: str, heir: str) -> Answer:
+    """Have a worker requeue what another one has, which is silent."""
+    value = queue.execute(Heartbeat(heir)).workers or {}
+    return queue.execute(Requeue(heir, dead, value[dead], "60", 0, max_deliveries=2))
+
+
+def run_first(driven: Driven) -> bytes:
+    """Have a worker take the request that goes first, and run it."""
+    while (entry := driven.worker.take()) is None:
+        driven.step(1)
+    return entry.member
+
+
+def test_count_of_a_worker_that_was_taken_for_dead(client: redis.Redis, key: str) -> None:
+    """Its late acknowledgement leaves the count, since another worker has the request; that one's death counts."""
+    first, second, third = (Driven(client, key, name) for name in ("first", "second", "third"))
+    for driven in (first, second, third):
+        while driven.worker.phase is not Phase.WORKING:
+            driven.step()
+    client.zadd(key, {"deadly": 0})
+    assert run_first(first) == b"deadly"
+    assert take_over(first.queue, "first", "second").entries == ()
+    assert run_first(second) == b"deadly"
+    first.worker.finish(b"deadly")
+    # It learns that it was taken for dead, leases again what it had, and acknowledges it.
+    for _ in range(6):
+        first.step()
+    assert first.worker.is_idle
+    buried = take_over(first.queue, "second", "third")
+    assert [entry.member for entry in buried.entries] == [b"deadly"]
+    assert client.zcard(key) == 0
+    assert client.zrange(first.queue.keys.dead_letters, 0, -1) == [b"deadly"]
+
+
+def test_count_ends_with_the_acknowledgement(client: redis.Redis, key: str) -> None:
+    """A request that the worker finishes that started it is no suspect any more, and leaves no key."""
+    first, second = (Driven(client, key, name) for name in ("first", "second"))
+    for driven in (first, second):
+        while driven.worker.phase is not Phase.WORKING:
+            driven.step()
+    client.zadd(key, {"slow": 0})
+    run_first(first)
+    take_over(first.queue, "first", "second")
+    run_first(second)
+    assert client.hgetall(first.queue.keys.deliveries) == {b"slow": b"1 second"}
+    second.worker.finish(b"slow")
+    second.step()
+    assert client.exists(first.queue.keys.deliveries, key, first.queue.keys.audit) == 0

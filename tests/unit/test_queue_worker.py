@@ -352,3 +352,46 @@ def test_waits_while_another_closes() -> None:
         if len(phases) == 2:
             del memory.workers["other"]
     assert phases == [Phase.JOINING, Phase.JOINING, Phase.JOINED]
+
+
+def test_suspects_run_one_at_a_time() -> None:
+    """A suspect is started in Redis before it runs, and the next one behind it; other requests run beside them."""
+    played = Played()
+    played.memory.queue = {b"a": 0.0, b"b": 1.0, b"c": 2.0}
+    played.memory.deliveries = {b"a": (1, ""), b"b": (1, "")}
+    for _ in range(3):
+        played.step(1)
+    worker = played.worker
+    assert names(worker.ready) == "abc"
+    assert worker.take() is None
+    assert not worker.can_take
+    played.work()
+    assert played.exchanges[-1].starts == (b"a",)
+    first = worker.take()
+    assert first is not None
+    assert first.member == b"a"
+    beside = worker.take()
+    assert beside is not None
+    assert beside.member == b"c"
+    assert worker.take() is None
+    assert not worker.has_news
+    worker.finish(b"a")
+    assert worker.take() is None
+    played.work()
+    second = worker.take()
+    assert second is not None
+    assert second.member == b"b"
+    assert played.memory.deliveries == {b"b": (1, "one")}
+
+
+def test_suspect_goes_back_unstarted() -> None:
+    """A worker that stops starts nothing, and gives back what it had taken."""
+    played = Played()
+    played.memory.queue, played.memory.deliveries = {b"a": 0.0}, {b"a": (1, "")}
+    played.step(1)
+    assert played.worker.take() is None
+    played.worker.stop()
+    played.work()
+    assert played.memory.queue == {b"a": 0.0}
+    assert played.memory.deliveries == {b"a": (1, "")}
+    assert not played.worker.has_news

@@ -102,8 +102,27 @@ def queue(state: QueueState, *, may_be_list: bool) -> list[Finding]:
         findings.append(
             loss(
                 check,
-                f"{state.dead_letters:,} requests that no worker could read are kept: their pages are missing",
-                "start a worker that can read them, with the SCHEDULER_SERIALIZER and the code that queued them",
+                f"{state.dead_letters:,} requests are kept that no worker could read, or that "
+                "BLOOMFILTER_MAX_DELIVERIES workers died with: their pages are missing",
+                "start a worker with the SCHEDULER_SERIALIZER and the code that queued them, or mend the callback, and "
+                "run scrapy bloom requeue",
+            )
+        )
+    if state.has_losses:
+        findings.append(
+            loss(
+                check,
+                f"{state.key} has lost requests, {state.lost:,} of them known, which the filter takes for seen: the "
+                "key was deleted or evicted, or the server lost its data",
+                "begin the crawl anew, with SCHEDULER_FLUSH_ON_START = True for its first worker",
+            )
+        )
+    if len(spiders := sorted({worker.spider for worker in state.workers} - {""})) > 1:
+        findings.append(
+            loss(
+                check,
+                f"workers of {len(spiders)} spiders take requests of each other from {state.key}: {', '.join(spiders)}",
+                "set a SCHEDULER_QUEUE_KEY with %(spider)s in it",
             )
         )
     if silent:

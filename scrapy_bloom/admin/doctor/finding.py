@@ -39,7 +39,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "capacity": ("", "more requests wait than the filter is for"),
     "ttl": ("", "the requests that wait need over 50 pages a second of each worker"),
     "queue": (
-        "a list or a stranger in its place, dead letters",
+        "a list or a stranger in its place, dead letters, lost requests, workers of two spiders",
         "silent workers, spiders that have the same queue",
     ),
     "leases": ("", "requests that nobody holds"),

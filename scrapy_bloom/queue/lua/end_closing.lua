@@ -3,7 +3,7 @@
 local my = find(ARGV[1])
 if not my or my.closing == '' then return {'expired'} end
 if ARGV[2] == '1' then redis.call('DEL', KEYS[1]) end
-if redis.call('EXISTS', KEYS[1]) == 0 then
+if redis.call('ZCARD', KEYS[1]) == 0 then
   redis.call('DEL', KEYS[5])
   for _, member in ipairs(redis.call('HKEYS', KEYS[6])) do
     if not redis.call('ZSCORE', KEYS[3], member) then redis.call('HDEL', KEYS[6], member) end

@@ -27,7 +27,7 @@ for _, member in ipairs(following(tonumber(ARGV[9]), 1)) do
   local count = deliveries_of(member)
   if count > 0 then write(KEYS[6], member, count .. ' ' .. ARGV[1]) end
 end
-if redis.call('EXISTS', KEYS[6]) == 1 then
+if redis.call('HLEN', KEYS[6]) > 0 then
   -- Of a request that others started since, a copy is with them: its count stays.
   for _, member in ipairs(finished) do
     local count, starter = deliveries_of(member)

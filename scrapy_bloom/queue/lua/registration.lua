@@ -83,17 +83,16 @@ end
 -- Returns those of some entries that a worker died with.
 local function suspects_in(entries)
   local suspects = {}
-  if #entries == 0 or redis.call('EXISTS', KEYS[6]) == 0 then return suspects end
+  if #entries == 0 or redis.call('HLEN', KEYS[6]) == 0 then return suspects end
   for i = 2, #entries, 2 do
-    if redis.call('HEXISTS', KEYS[6], entries[i]) == 1 then suspects[#suspects + 1] = entries[i] end
+    if redis.call('HGET', KEYS[6], entries[i]) then suspects[#suspects + 1] = entries[i] end
   end
   return suspects
 end
 
-local noted = redis.call('HMGET', KEYS[5], 'waiting', 'loss', 'lost', 'shared')
-local audit = {
-  waiting = tonumber(noted[1] or 0), loss = tonumber(noted[2] or 0), lost = tonumber(noted[3] or 0), shared = noted[4],
-}
+local audit = {waiting = 0, loss = 0, lost = 0}
+local noted = redis.call('HGETALL', KEYS[5])
+for i = 1, #noted, 2 do audit[noted[i]] = tonumber(noted[i + 1]) end
 
 -- Records that the queue has lost so many requests.
 local function record_loss(number)
