@@ -28,7 +28,8 @@ def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
     if hasattr(engine, CLOSE_SPIDER_IS_ASYNC):
         deferred_from_coro(engine.close_spider_async(reason=reason))
     elif engine is not None:
-        engine.close_spider(spider, reason)
+        # Scrapy 2.13 closes an idle spider at once, and looks at it again where this was called from.
+        _call_later(0, lambda: _slot(crawler) and engine.close_spider(spider, reason))
 
 
 def missing_callback(error: Exception) -> str | None:

@@ -135,13 +135,18 @@ def test_not_idle_while_something_is_on_the_disk(
 
 
 def test_kept_for_a_later_start(
-    settings: dict[str, object], server: Server, tmp_path: Path, opened: BloomScheduler
+    settings: dict[str, object],
+    server: Server,
+    tmp_path: Path,
+    opened: BloomScheduler,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A worker that ends meanwhile leaves one file with everything, which the next start takes up."""
+    """A worker that ends meanwhile leaves one file with everything, and says so; the next start takes it up."""
     server.kill()
     enqueue(opened, *range(MANY))
     opened.close("shutdown")
     (file,) = files(tmp_path)
+    assert f"{MANY} requests that could not be delivered are in {file}" in caplog.text
     assert len(file.read_text().splitlines()) == 1 + MANY
     server.start()
     following = open_one(settings)

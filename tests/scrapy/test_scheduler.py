@@ -234,13 +234,15 @@ def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Open
 
 
 def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where the worker has joined, and the first request of the file is refused."""
+    """The same where the worker has joined, and the first request of the file is refused: a kill then loses nothing."""
     first, page = opened(SCHEDULER_PERSIST=True), Request("http://shop.test/")
     file = undelivered(first, page)
     execute = RequestQueue.execute
+    was_there: list[bool] = []
 
     def refuse(queue: RequestQueue, operation: Operation) -> Answer:
         if isinstance(operation, Exchange):
+            was_there.append(file.exists())
             raise redis.exceptions.NoPermissionError("NOPERM")
         return execute(queue, operation)
 
@@ -248,6 +250,8 @@ def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: 
         patched.setattr(RequestQueue, "execute", refuse)
         with pytest.raises(RefusedError, match="NoPermissionError"):
             opened(SCHEDULER_PERSIST=True)
+    assert was_there
+    assert all(was_there)
     assert file.exists()
     assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
     assert not file.exists()
