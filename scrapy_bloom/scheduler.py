@@ -30,7 +30,7 @@ from scrapy_bloom.connection import connect, refusing_unfit, with_socket_timeout
 from scrapy_bloom.delivery.announcer import DEQUEUED, ENQUEUED, Announcer
 from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.dispatcher import Dispatcher, soon
-from scrapy_bloom.delivery.executor import Executor
+from scrapy_bloom.delivery.executor import Executor, refuse_other_spiders
 from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE, Idleness
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
@@ -38,7 +38,7 @@ from scrapy_bloom.monitoring.stats import DEAD_LETTERS, QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.keys import QueueKeys, queue_name
-from scrapy_bloom.queue.operations import Ending, Flush
+from scrapy_bloom.queue.operations import Ending, Flush, Heartbeat
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.worker import Phase, QueueWorker
@@ -158,6 +158,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         self.worker_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._requests = RequestQueue(self.server, queue_name(self.queue_key, spider.name))
+        # Before SCHEDULER_FLUSH_ON_START deletes anything. A heartbeat registers nobody.
+        heard = retry_until(lambda: self._requests.execute(Heartbeat(self.worker_name)), self._config.retry_timeout)
+        refuse_other_spiders(self._requests.keys.queue, heard, spider.name)
         retry_until(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
         self._set_up_delivery(spider)
         # Also where joining fails: the worker may be registered by then, and `close` takes it out.

@@ -159,7 +159,9 @@ def _layer(index: int, layer: LayerInfo, age: float) -> list[str]:
 def _queue(queue: QueueState) -> str:
     told = f"\nqueue {queue.key}: {queue.waiting:,} requests wait, {queue.dead_letters:,} are dead letters"
     if queue.has_losses:
-        told += f", {queue.lost:,} or more were LOST with it"
+        told += f", {f'{queue.lost:,} or more' if queue.lost else 'others'} were LOST with it"
+    if queue.is_shared:
+        told += ", scrapy-redis's scheduler takes some, so that a loss would not be noticed"
     if not queue.workers:
         return f"{told}, no worker of BloomScheduler"
     head = ["worker", "last heard of", "holds", ""]

@@ -206,8 +206,9 @@ class Dispatcher:
             if time.monotonic() > deadline:
                 self._wakeup.set(0)
                 return False
-            operation = self._step(max(0, _PREFETCH - len(self._worker.ready)))
-            if operation is None or (isinstance(operation, Exchange) and not self._worker.has_news):
+            operation = self._step(_PREFETCH)
+            is_told = isinstance(operation, Exchange) and not self._worker.has_news
+            if operation is None or (is_told and not self._worker.needs_start):
                 return self._worker.can_take
         return True
 

@@ -85,8 +85,8 @@ class Executor:
         if isinstance(operation, EndClosing):
             self._warn_of_the_queue(is_deleted=operation.clears)
         answer = self._requests.execute(operation)
-        if isinstance(operation, Join) and answer.said is Said.FOREIGN:
-            raise ConfigError(_other_spider(self.queue, answer))
+        if isinstance(operation, Join) and answer.said is Said.FOREIGN and not self.worker.is_leaving:
+            refuse_other_spiders(self.queue, answer, "")
         self.worker.reply(operation, answer)
         if isinstance(operation, Exchange):
             self._lost_in_a_row = 0
@@ -136,11 +136,17 @@ class Executor:
             warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)
 
 
-def _other_spider(queue: str, answer: Answer) -> str:
-    """Return why a worker may not join a queue at which another spider's workers are registered."""
+def refuse_other_spiders(queue: str, answer: Answer, own: str) -> None:
+    """Refuse a queue with which, as an answer says, workers of other spiders than one's own are registered.
+
+    Raises:
+        ConfigError: there are such workers.
+    """
     spiders = {name: Registration.parse(value).spider for name, value in (answer.workers or {}).items()}
-    worker, spider = next((name, spider) for name, spider in spiders.items() if spider)
-    return (
+    worker, spider = next(((name, spider) for name, spider in spiders.items() if spider not in ("", own)), ("", ""))
+    if not worker:
+        return
+    raise ConfigError(
         f"SCHEDULER_QUEUE_KEY: worker {worker} of the spider {spider!r} is registered with the queue {queue!r}, and "
         "two spiders cannot share a queue, since each would take requests of the other; set one with %(spider)s in it. "
         "If that worker is dead, start its spider again, or delete the queue with `scrapy bloom clear --with-queue`"

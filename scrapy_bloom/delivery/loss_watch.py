@@ -16,8 +16,8 @@ _REJOINED = {
         "the filter is in another slot of a cluster"
     ),
     Said.PRESUMED_DEAD: (
-        "Other workers took this one for dead, and requeued what it held of the queue %r. It joins again with what it "
-        "has, some of which may be fetched twice"
+        "Other workers took this one for dead and requeued what it held of the queue %r, or began the crawl anew. It "
+        "joins again with what it has, some of which may be fetched twice"
     ),
     Said.OK: (
         "This worker was not registered with the queue %r any more: others took it for dead, or Redis has lost its "

@@ -8,21 +8,19 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.transport.base import transport_for
 from scrapy_bloom.transport.commands import Command
 
+# At one moment, or workers would change one of both between.
+_READ = "return {redis.call('ZCARD', KEYS[1]), redis.call('HGETALL', KEYS[2])}"
+
 
 class Audit(NamedTuple):
-    """The number of requests that waited after the last script, and of those that have vanished with their queue.
+    """The number of requests that have vanished with their queue, and whether there were losses without a number, too.
 
     Of a queue that `is_shared` with scrapy-redis's scheduler nobody can tell whether it was deleted or emptied.
     """
 
-    waiting: int = 0
     lost: int = 0
     has_losses: bool = False
     is_shared: bool = False
-
-    def missing(self, waiting: int) -> int:
-        """Return how many requests are gone of a queue in which so many wait now, beside those known to be lost."""
-        return 0 if waiting or self.is_shared else self.waiting
 
 
 def items_of(values: Any) -> Sequence[tuple[Any, Any]]:
@@ -31,10 +29,16 @@ def items_of(values: Any) -> Sequence[tuple[Any, Any]]:
 
 
 def read_audit(client: Any, queue: str) -> Audit:
-    """Return the audit of a queue; one without has counted nothing."""
-    raw = transport_for(client).execute([Command("HGETALL", QueueKeys(queue).audit)])[0]
+    """Return the audit of a queue that is a sorted set, or is not there; one without has counted nothing.
+
+    Requests that have vanished since the last script are among the lost ones.
+    """
+    command = Command("EVAL", _READ, 2, queue, QueueKeys(queue).audit)
+    waiting, raw = transport_for(client).execute([command])[0]
     fields = {as_text(name): int(as_text(value)) for name, value in items_of(raw)}
-    return Audit(fields.get("waiting", 0), fields.get("lost", 0), "loss" in fields, "shared" in fields)
+    is_shared = "shared" in fields
+    missing = 0 if int(waiting) or is_shared else fields.get("waiting", 0)
+    return Audit(fields.get("lost", 0) + missing, "loss" in fields or missing > 0, is_shared)
 
 
 def mark_shared(client: Any, queue: str) -> None:

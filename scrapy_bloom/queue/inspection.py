@@ -5,7 +5,7 @@ from typing import Any
 
 from scrapy_bloom._text import as_text
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.audit import items_of, read_audit
+from scrapy_bloom.queue.audit import Audit, items_of, read_audit
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.transport.base import Transport, transport_for
@@ -40,7 +40,8 @@ class WorkerState:
 class QueueState:
     """The queue at `key`, and what Redis calls it: requests that wait, its workers, and its dead letters.
 
-    `lost` requests have vanished with the queue, as far as the number is known; it `has_losses` without that, too.
+    `lost` requests have vanished with the queue, as far as the number is known; it `has_losses` without that, too. A
+    queue that `is_shared` with scrapy-redis's scheduler cannot tell of further ones.
     """
 
     key: str
@@ -50,6 +51,7 @@ class QueueState:
     workers: tuple[WorkerState, ...]
     lost: int = 0
     has_losses: bool = False
+    is_shared: bool = False
 
     @property
     def leased(self) -> int:
@@ -81,9 +83,8 @@ def inspect(client: Any, key: str) -> QueueState:
         _worker(name, registration, int(holds), now)
         for (name, registration), holds in zip(registered.items(), held, strict=True)
     )
-    audit = read_audit(client, key)
-    missing = audit.missing(waiting)
-    return QueueState(key, kind, waiting, int(dead), workers, audit.lost + missing, audit.has_losses or missing > 0)
+    audit = Audit() if kind == "list" else read_audit(client, key)
+    return QueueState(key, kind, waiting, int(dead), workers, *audit)
 
 
 def first_request(client: Any, key: str) -> bytes | None:

@@ -77,7 +77,6 @@ class QueueWorker:
         self._plan: Plan | None = None
         self._in_doubt: Plan | None = None
         self._to_lease_again: tuple[QueueEntry, ...] = ()
-        self._to_start: bytes | None = None
         self._started: bytes | None = None
         self._noted: Mapping[str, str] | None = None
         self._review = Review()
@@ -109,13 +108,10 @@ class QueueWorker:
     def take(self) -> QueueEntry | None:
         """Return the entry that goes first of those that are ready, if it may run; it is running then.
 
-        A suspect may not run before it is started, which the next exchange does, nor beside another suspect.
+        A suspect may not run before it is started, which the next exchange that wants entries does, nor beside another.
         """
         first = self._first_ready()
-        if first is None:
-            return None
-        if first.member in self.suspects:
-            self._to_start = first.member
+        if first is None or first.member in self.suspects:
             return None
         self.ready = tuple(entry for entry in self.ready if entry is not first)
         self.running[first.member] = first
@@ -127,11 +123,18 @@ class QueueWorker:
         first = self._first_ready()
         return first is not None and first.member not in self.suspects
 
+    @property
+    def needs_start(self) -> bool:
+        """True if the entry that goes first of those that are ready is a suspect that may be started."""
+        first = self._first_ready()
+        return first is not None and first.member in self.suspects and not self.is_stopping
+
     def _first_ready(self) -> QueueEntry | None:
         """Return the entry that goes first of those that are ready; suspects wait for one that was started."""
         if not self.suspects:
             return self.ready[0] if self.ready else None
-        waits = self._started in self.running or self._started in members_of(self.ready)
+        startable = {*members_of(self.ready)} - self.suspects
+        waits = self._started in self.running or self._started in startable
         return next((entry for entry in self.ready if not (waits and entry.member in self.suspects)), None)
 
     def finish(self, member: bytes) -> None:
@@ -174,7 +177,7 @@ class QueueWorker:
         """True if there is something to tell the queue."""
         told = self.outbox or self.asked or self.new or self.repeats or self.unreadable or self._to_lease_again
         is_behind = self._in_doubt or self.phase is not Phase.WORKING
-        return bool(told or is_behind or self._starts(()) or (self.is_stopping and self.ready))
+        return bool(told or is_behind or (self.is_stopping and self.ready))
 
     @property
     def is_urgent(self) -> bool:
@@ -242,7 +245,7 @@ class QueueWorker:
         needed = self._needed(cargo, returned)
         # Those that are leased no longer come first.
         pushes = tuple(sorted((*cargo.queued, *returned), key=lambda entry: entry.member in needed))
-        starts = self._starts(returned)
+        starts = self._starts(returned) if want else ()
         if not (want or pushes or cargo.over or cargo.outbox or starts):
             return None
         # A settle would tell of all that it leaves leased.
@@ -286,10 +289,8 @@ class QueueWorker:
 
     def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
         """Return the suspect that the engine is to get next, if there is one."""
-        if self._to_start is None or self.is_stopping:
-            return ()
-        staying = members_of(entry for entry in self.ready if entry not in returned)
-        return (self._to_start,) if self._to_start in staying else ()
+        first = self._first_ready() if self.needs_start else None
+        return () if first is None or first in returned else (first.member,)
 
     def _needed(self, cargo: Cargo, returned: Sequence[QueueEntry]) -> set[bytes]:
         """Return the members that stay leased: an equal request, which is the same member, may be over."""
@@ -414,7 +415,7 @@ class QueueWorker:
         self._to_lease_again = self._to_lease_again[plan.leased_again :]
         for member in plan.exchange.starts:
             self.suspects.discard(member)
-            self._to_start, self._started = None, member
+            self._started = member
         self._plan = None
 
     def _get_ready(self, leased: Iterable[QueueEntry]) -> None:

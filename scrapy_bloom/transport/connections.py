@@ -31,7 +31,7 @@ class KnownConnections:
     def note(self, connection: Any) -> None:
         """Count a connection of redis-py, unless it is known."""
         # A connection that caches replies wraps another.
-        sock = getattr(connection, "_conn", connection)._sock
+        sock = getattr(getattr(connection, "_conn", connection), "_sock", None)
         # Nearly always it is that of the last command.
         if sock is self._last:
             return

@@ -109,8 +109,9 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
         assert keys_of(client, key) == set()
 
 
-def test_another_spider_is_refused(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A spider that begins on the queue of another one is refused, with both names; the crawl goes on."""
+@pytest.mark.parametrize("flush", [False, True], ids=["as it is", "begun anew"])
+def test_another_spider_is_refused(flush: bool, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A spider that begins on the queue of another one is refused, with its name, and deletes nothing of the crawl."""
     with scene(chain(5), tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 
@@ -124,12 +125,15 @@ def test_another_spider_is_refused(valkey: Server, key: str, tmp_path: Path) -> 
         text = Path(played.spider).read_text().replace('name = "links"', 'name = "other closing"')
         (tmp_path / "other.py").write_text(text)
         own, played.spider = played.spider, str(tmp_path / "other.py")
-        refused = played.start("refused", KIND).wait()
+        refused = played.start("refused", KIND, SCHEDULER_FLUSH_ON_START=flush).wait()
         played.spider = own
         last = refused.log.rstrip().splitlines()[-1]
         assert refused.exit_code == 1
         assert last.startswith("scrapy_bloom: SCHEDULER_QUEUE_KEY: worker ")
         assert f"of the spider 'links' is registered with the queue '{key}:queue'" in last
         release.set()
-        assert_ended_well(first.wait())
+        ended = first.wait()
+        assert_ended_well(ended)
+        assert complaints_in(ended.log) == []
         assert played.missed == set()
+        assert played.twice == 0

@@ -8,7 +8,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, WrongTypeError
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError, WrongTypeError
 from tests.support import command
 from tests.support.clusters import running_cluster
 from tests.support.dupefilters import KEY, crawler_of, page, spider_of, warnings_in
@@ -57,6 +57,13 @@ def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptu
     assert {key_slot(each.encode()) for each in found} == {key_slot(f"{key}:requests".encode())}
     assert build(node, key).request_seen(page(1))
     assert warnings_of_failovers(caplog) == []
+
+
+def test_larger_capacity_than_before(node: Server, key: str) -> None:
+    """A filter in the slot of its queue stays the crawl's, also where one of the wanted size would not."""
+    build(node, key).request_seen(page(1))
+    with pytest.raises(MismatchError, match=f"capacity = {LARGE}"):
+        build(node, key, BLOOMFILTER_CAPACITY=LARGE)
 
 
 def test_queue_of_another_name(node: Server, key: str) -> None:

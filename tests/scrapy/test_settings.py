@@ -14,6 +14,7 @@ from tests.support.bloom_settings import (
     ERROR_RATE,
     EXPANSION,
     LEASE,
+    MAX_DELIVERIES,
     RETRY_TIMEOUT,
     TTL,
     field_of,
@@ -29,6 +30,7 @@ DEFAULTS = {
     RETRY_TIMEOUT: 30.0,
     BATCH_SIZE: 100,
     LEASE: 60.0,
+    MAX_DELIVERIES: 5,
 }
 
 
@@ -55,6 +57,7 @@ def test_names() -> None:
         pytest.param("BLOOMFILTER_RETRY_TIME", RETRY_TIMEOUT, id="retry"),
         pytest.param("BLOOMFILTER_BATCH", BATCH_SIZE, id="batch"),
         pytest.param("BLOOMFILTER_LEASE_SECONDS", LEASE, id="lease"),
+        pytest.param("BLOOMFILTER_DELIVERIES", MAX_DELIVERIES, id="max-deliveries"),
     ],
 )
 def test_unknown_name(unknown: str, nearest: str) -> None:

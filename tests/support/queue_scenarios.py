@@ -96,7 +96,7 @@ DEEP: dict[str, Scenario] = {
     ),
     "any two faults, a request that leads to itself": spare(ITSELF, want=2, faults=2, kinds=("lost", "crash", "false")),
     "the queue is deleted twice": spare(SMALL, want=2, faults=2, kinds=("delete",)),
-    "dead letters after two deaths, ahead": spare(TREE, want=3, faults=2, kinds=("crash", "false"), max_deliveries=2),
+    "dead letters after two deaths, ahead": spare(SMALL, want=3, faults=2, kinds=("crash", "false"), max_deliveries=2),
     "dead letters after two deaths, one of them false": spare(
         WIDE, want=2, faults=2, kinds=("crash", "false", "lost"), max_deliveries=2, loses_replies_of_filter=False
     ),
@@ -535,7 +535,7 @@ MISTAKES: dict[str, Mistake] = {
         spare(SMALL, want=2, faults=2, kinds=("crash",), max_deliveries=2), memory=CountsAll
     ),
     "suspects are started ahead": Mistake(
-        spare(WIDE, want=2, faults=2, kinds=("crash",), max_deliveries=2), worker=StartsAhead
+        spare(WIDE, want=3, faults=2, kinds=("crash",), max_deliveries=2), worker=StartsAhead
     ),
     "others are judged by one's own lease": Mistake(two(TINY), rules=_rules("ownlease")),
     "one that ends uses the filter again": Mistake(spare(TINY, faults=2, kinds=("false",)), worker=UsesAgain),

@@ -178,7 +178,7 @@ class Found:
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
     "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_review", "_ending",
-    "_limit", "_clears", "suspects", "_to_start", "_started",
+    "_limit", "_clears", "suspects", "_started",
 ]  # fmt: skip
 
 
@@ -312,9 +312,13 @@ class Search:
         which = number, life.knows
         if which not in self._following:
             worker = self._thaw_worker(number, life.knows)
-            room = self.scenario.want - len(worker.ready) - len(worker.running)
-            self._following[which] = worker.next_operation(max(0, room))
+            self._following[which] = worker.next_operation(self._wanted(worker))
         return self._following[which]
+
+    def _wanted(self, worker: QueueWorker) -> int:
+        """Return how many entries an engine that runs one request asks for."""
+        room = self.scenario.want - len(worker.ready) - len(worker.running)
+        return max(0, room, worker.needs_start and not worker.running)
 
     def _tell(self, number: int, life: Life, what: str, *said: Any) -> tuple[Life, int]:
         """A worker that was told something, and how far its number has gone on."""
@@ -322,8 +326,7 @@ class Search:
         if key not in self._told:
             worker = self._thaw_worker(number, life.knows)
             if what in ("reply", "lose", "answer"):
-                room = self.scenario.want - len(worker.ready) - len(worker.running)
-                worker.next_operation(max(0, room))  # builds what it is told of
+                worker.next_operation(self._wanted(worker))  # builds what it is told of
             getattr(self, f"_tell_{what}")(number, worker, *said)
             self._run(worker)
             by = NUMBER - worker._number
@@ -923,7 +926,7 @@ class Search:
         doubt = self._part(life, "_in_doubt")
         starts = doubt.exchange.starts if doubt is not None else ()
         begun = {member for name in ("running", "finished", "unreadable") for member, _ in self._part(life, name)}
-        return frozenset({*begun, *starts, self._part(life, "_to_start")})
+        return frozenset({*begun, *starts, self._part(life, "_started")})
 
     def _check_dead_letters(self, state: State, peer: int, answer: Answer) -> None:
         """S8: no request becomes a dead letter for the death of a worker that had not begun it."""

@@ -12,8 +12,8 @@ from tests.support.servers import Server
 
 @pytest.fixture
 def proxy(valkey: Server) -> Iterator[Proxy]:
-    """A proxy of a server, aimed at what filters and scrapy-redis add by."""
-    with proxying(valkey.port, "BITFIELD", "SADD") as proxy:
+    """A proxy of a server, aimed at the commands by which filters and scrapy-redis add and look up."""
+    with proxying(valkey.port, "BITFIELD", "BITFIELD_RO", "SADD") as proxy:
         yield proxy
 
 

@@ -363,10 +363,7 @@ def test_suspects_run_one_at_a_time() -> None:
         played.step(1)
     worker = played.worker
     assert names(worker.ready) == "abc"
-    assert worker.take() is None
-    assert not worker.can_take
-    played.work()
-    assert played.exchanges[-1].starts == (b"a",)
+    assert [each.starts for each in played.exchanges] == [(), (b"a",), ()]
     first = worker.take()
     assert first is not None
     assert first.member == b"a"
@@ -374,10 +371,10 @@ def test_suspects_run_one_at_a_time() -> None:
     assert beside is not None
     assert beside.member == b"c"
     assert worker.take() is None
-    assert not worker.has_news
+    assert not worker.needs_start
     worker.finish(b"a")
     assert worker.take() is None
-    played.work()
+    played.step(1)
     second = worker.take()
     assert second is not None
     assert second.member == b"b"
@@ -389,9 +386,29 @@ def test_suspect_goes_back_unstarted() -> None:
     played = Played()
     played.memory.queue, played.memory.deliveries = {b"a": 0.0}, {b"a": (1, "")}
     played.step(1)
-    assert played.worker.take() is None
+    assert played.worker.needs_start
     played.worker.stop()
     played.work()
     assert played.memory.queue == {b"a": 0.0}
     assert played.memory.deliveries == {b"a": (1, "")}
     assert not played.worker.has_news
+
+
+def test_started_suspect_that_is_outranked() -> None:
+    """A suspect that was started, and goes back before it runs, is started again when it is taken again."""
+    played = Played()
+    played.memory.queue, played.memory.deliveries = {b"a": 1.0}, {b"a": (1, "")}
+    for _ in range(2):
+        played.step(1)
+    assert played.exchanges[-1].starts == (b"a",)
+    played.offer("first", score=0)
+    played.work()
+    assert played.memory.queue == {b"a": 1.0, b"first": 0.0}
+    runs: list[bytes] = []
+    while len(runs) < 2:
+        played.step(1)
+        entry = played.worker.take()
+        if entry is not None:
+            runs.append(entry.member)
+            played.worker.finish(entry.member)
+    assert runs == [b"first", b"a"]

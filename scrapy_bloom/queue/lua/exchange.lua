@@ -27,7 +27,7 @@ for _, member in ipairs(following(tonumber(ARGV[9]), 1)) do
   local count = deliveries_of(member)
   if count > 0 then write(KEYS[6], member, count .. ' ' .. ARGV[1]) end
 end
-if redis.call('HLEN', KEYS[6]) > 0 then
+if #finished + #unreadable > 0 and redis.call('HLEN', KEYS[6]) > 0 then
   -- Of a request that others started since, a copy is with them: its count stays.
   for _, member in ipairs(finished) do
     local count, starter = deliveries_of(member)
@@ -57,11 +57,11 @@ if want > 0 then
 end
 my.number, my.void = number, ''
 record(ARGV[1], my)
-note_waiting()
+local rest = note_waiting()
 if want == 0 or #taken > 0 then return reply('ok', taken, false) end
 
 local workers = redis.call('HGETALL', KEYS[2])
 local leases = string.sub(KEYS[4], 1, #KEYS[4] - #ARGV[1])
 local leased = 0
 for i = 1, #workers, 2 do leased = leased + redis.call('ZCARD', leases .. workers[i]) end
-return reply('ok', taken, workers, redis.call('ZCARD', KEYS[1]), leased, redis.call('ZCARD', KEYS[3]))
+return reply('ok', taken, workers, rest, leased, redis.call('ZCARD', KEYS[3]))

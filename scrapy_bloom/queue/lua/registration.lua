@@ -100,12 +100,14 @@ local function record_loss(number)
   write(KEYS[5], 'loss', string.format('%.0f', audit.loss), 'lost', audit.lost)
 end
 
--- Notes how many requests wait, at the end of a script that has changed it.
+-- Notes how many requests wait, at the end of a script that has changed it, and returns the number.
 local function note_waiting()
   local waiting = redis.call('ZCARD', KEYS[1])
-  if waiting == audit.waiting then return end
-  audit.waiting = waiting
-  if waiting > 0 then write(KEYS[5], 'waiting', waiting) else redis.call('HDEL', KEYS[5], 'waiting') end
+  if waiting ~= audit.waiting then
+    audit.waiting = waiting
+    if waiting > 0 then write(KEYS[5], 'waiting', waiting) else redis.call('HDEL', KEYS[5], 'waiting') end
+  end
+  return waiting
 end
 
 -- Returns a reply with entries, the workers or false, and the numbers of requests that wait, are leased and are dead
@@ -117,12 +119,8 @@ end
 
 -- A queue that is gone although requests waited was deleted or evicted. One that is only shorter is shared with
 -- scrapy-redis's scheduler, which takes requests one by one, and may empty it between two scripts.
-local waiting = redis.call('ZCARD', KEYS[1])
-if waiting < audit.waiting then
-  if waiting > 0 then
-    if not audit.shared then write(KEYS[5], 'shared', 1) end
-  elseif not audit.shared then
-    record_loss(audit.waiting)
-  end
+local before = audit.waiting
+local waiting = note_waiting()
+if waiting < before and not audit.shared then
+  if waiting > 0 then write(KEYS[5], 'shared', 1) else record_loss(before) end
 end
-note_waiting()
