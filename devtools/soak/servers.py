@@ -195,6 +195,8 @@ def _failed_scripts(servers: Servers) -> int:
 def _connections_go(servers: Servers) -> Sign:
     """Return the sign of a fault that ends the connections which the master has."""
     server = servers.master
+    # The workers may not have connected again since the fault before.
+    _comes_true(lambda: _connections(server))
     before = _connections(server)
     return lambda: bool(before) and _comes_true(lambda: not before & _connections(server))
 
