@@ -133,23 +133,19 @@ class QueueWorker:
         """Return the entry that goes first of those that are ready; suspects wait for one that was started."""
         if not self.suspects:
             return self.ready[0] if self.ready else None
-        startable = {*members_of(self.ready)} - self.suspects
-        waits = self._started in self.running or self._started in startable
+        # One that is done counts until it is acknowledged: a death would count for both.
+        under_way = (self.running, self.finished, self.unreadable, {*members_of(self.ready)} - self.suspects)
+        waits = any(self._started in part for part in under_way)
         return next((entry for entry in self.ready if not (waits and entry.member in self.suspects)), None)
 
     def finish(self, member: bytes) -> None:
         """Note that a request is done, and all that it led to was offered."""
-        self.finished[member] = self._end_run(member)
+        self.finished[member] = self.running.pop(member)
         self.outbox.append(Finished(member))
 
     def set_aside(self, member: bytes) -> None:
         """Note that an entry that was taken cannot be read."""
-        self.unreadable[member] = self._end_run(member)
-
-    def _end_run(self, member: bytes) -> QueueEntry:
-        if self._started == member:
-            self._started = None
-        return self.running.pop(member)
+        self.unreadable[member] = self.running.pop(member)
 
     def stop(self) -> None:
         """Take nothing more, and give back what is ready."""
@@ -319,7 +315,11 @@ class QueueWorker:
     def reply(self, operation: Operation | FilterOperation, answer: Answer) -> None:
         """Note the answer to an operation."""
         if answer.said in (Said.EXPIRED, Said.LATE) and self.phase is not Phase.CLOSED:
-            self._expire()
+            if isinstance(operation, ops.Leave) and operation.ending is Ending.KEEP and self.is_idle:
+                # It has left before, and the reply was lost. If not, nothing of it is left to requeue or to clear.
+                self.phase = Phase.GONE
+            else:
+                self._expire()
             return
         match operation:
             case Exchange():
@@ -410,6 +410,8 @@ class QueueWorker:
             self.finished.pop(member, None)
         for entry in cargo.unreadable:
             self.unreadable.pop(entry.member, None)
+        if self._started in cargo.over:
+            self._started = None
         self.asked += cargo.asked
         self.new, self.repeats = self.new[len(cargo.new) :], self.repeats[len(cargo.repeats) :]
         self._to_lease_again = self._to_lease_again[plan.leased_again :]

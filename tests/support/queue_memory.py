@@ -161,6 +161,7 @@ class QueueMemory:
         for member in op.acks:
             if self.deliveries.get(member, (0, ""))[1] == op.worker:
                 del self.deliveries[member]
+                self.dead_letters.pop(member, None)
         for entry in op.asides:
             self.deliveries.pop(entry.member, None)
         for member in (*op.acks, *(entry.member for entry in op.pushes[: op.released])):

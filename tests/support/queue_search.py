@@ -318,7 +318,7 @@ class Search:
     def _wanted(self, worker: QueueWorker) -> int:
         """Return how many entries an engine that runs one request asks for."""
         room = self.scenario.want - len(worker.ready) - len(worker.running)
-        return max(0, room, worker.needs_start and not worker.running)
+        return max(0, room, int(worker.needs_start and not worker.running))
 
     def _tell(self, number: int, life: Life, what: str, *said: Any) -> tuple[Life, int]:
         """A worker that was told something, and how far its number has gone on."""

@@ -374,7 +374,8 @@ def test_suspects_run_one_at_a_time() -> None:
     assert not worker.needs_start
     worker.finish(b"a")
     assert worker.take() is None
-    played.step(1)
+    for _ in range(2):
+        played.step(1)
     second = worker.take()
     assert second is not None
     assert second.member == b"b"
@@ -412,3 +413,47 @@ def test_started_suspect_that_is_outranked() -> None:
             runs.append(entry.member)
             played.worker.finish(entry.member)
     assert runs == [b"first", b"a"]
+
+
+def test_suspect_waits_for_the_acknowledgement_of_another() -> None:
+    """The next suspect is started when the one before it is acknowledged, not when it is done: one death, one count."""
+    played = Played(batch_size=1)
+    played.memory.queue = {b"a": 0.0, b"b": 1.0}
+    played.memory.deliveries = {b"a": (1, ""), b"b": (1, "")}
+    while not played.worker.can_take:
+        played.step(2)
+    played.worker.take()
+    for child in ("c", "d", "e"):
+        played.offer(child, score=5)
+    played.worker.finish(b"a")
+    while (b"b", (1, "one")) not in played.memory.deliveries.items():
+        played.step(2)
+        started = [member for member, (_, starter) in played.memory.deliveries.items() if starter]
+        assert len(started) <= 1
+
+
+def test_dead_letter_that_was_fetched_after_all() -> None:
+    """A request that is queued again by a link, and is acknowledged, is no dead letter any more."""
+    played = Played()
+    played.memory.queue, played.memory.dead_letters = {b"a": 0.0}, {b"a": 0.0}
+    played.memory.deliveries = {b"a": (5, "")}
+    while not played.worker.can_take:
+        played.step(1)
+    played.worker.take()
+    played.worker.finish(b"a")
+    played.work()
+    assert played.memory.dead_letters == {}
+    assert played.memory.deliveries == {}
+
+
+def test_leave_whose_reply_was_lost() -> None:
+    """A worker that has left, and asks again, is gone: nothing was lost with its registration."""
+    played = Played()
+    played.worker.leave(Ending.KEEP)
+    leave = played.worker.next_operation()
+    assert isinstance(leave, Leave)
+    played.memory.apply(leave)
+    played.worker.lose(leave)
+    played.step()
+    assert played.worker.phase is Phase.GONE
+    assert played.memory.audit.loss == 0

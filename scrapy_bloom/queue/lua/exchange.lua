@@ -31,7 +31,10 @@ if #finished + #unreadable > 0 and redis.call('HLEN', KEYS[6]) > 0 then
   -- Of a request that others started since, a copy is with them: its count stays.
   for _, member in ipairs(finished) do
     local count, starter = deliveries_of(member)
-    if starter == ARGV[1] then redis.call('HDEL', KEYS[6], member) end
+    if starter == ARGV[1] then
+      redis.call('HDEL', KEYS[6], member)
+      redis.call('ZREM', KEYS[3], member)
+    end
   end
   for i = 2, #unreadable, 2 do redis.call('HDEL', KEYS[6], unreadable[i]) end
 end
