@@ -86,7 +86,7 @@ class Executor:
             self._warn_of_the_queue(is_deleted=operation.clears)
         answer = self._requests.execute(operation)
         if isinstance(operation, Join) and answer.said is Said.FOREIGN and not self.worker.is_leaving:
-            refuse_other_spiders(self.queue, answer, "")
+            refuse_other_spiders(self.queue, answer, operation.spider)
         self.worker.reply(operation, answer)
         if isinstance(operation, Exchange):
             self._lost_in_a_row = 0
