@@ -36,6 +36,9 @@ from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
 
+# The reason with which a crawl ends whose Redis cannot be used as it has to be.
+UNUSABLE = "bloomfilter_error"
+
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
     """scrapy-redis's dupefilter with a Bloom filter in the place of its SET, under either scheduler.
@@ -390,7 +393,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._has_ended = True
             logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", describe(error))
             tell_at_exit(describe(error))
-            _engine.close_spider(self._crawler, self._crawler.spider, "bloomfilter_error")
+            _engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE)
 
 
 _OURS = BloomRFPDupeFilter.request_fingerprint

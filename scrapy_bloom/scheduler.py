@@ -32,7 +32,7 @@ from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.dispatcher import Dispatcher, soon
 from scrapy_bloom.delivery.executor import Executor, refuse_other_spiders
 from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE, Idleness
-from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.entries import OutboxEntry
@@ -360,7 +360,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _spider_idle(self) -> None:
         """Keep an idle worker while others hold requests that may lead to more, or may be dead."""
         if self._dispatcher.has_ended:
-            return
+            # Scrapy 2.13 closes an idle spider before it gets to what `end_crawl` asked of it.
+            raise CloseSpider(UNUSABLE)
         if self._worker.may_finish:
             if self._watch.lost:
                 raise CloseSpider(QUEUE_LOST)

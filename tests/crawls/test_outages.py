@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from devtools.crawl_process import Crawl
+from devtools.crawl_process import LIMIT, Crawl
 from devtools.waiting import until
 from tests.support import crawling
 from tests.support.pages import chain, tree
@@ -177,6 +177,31 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
         assert max(played.fetched.values()) <= 2
         assert keys_of(client, key) == set()
     assert_ended_well(second)
+
+
+def test_redis_refuses_an_idle_worker(key: str, tmp_path: Path) -> None:
+    """A worker that waits for others when Redis refuses tells of an error at its end, and not of a finished crawl."""
+    held, release = threading.Event(), threading.Event()
+    with (
+        running("valkey") as server,
+        server.client() as client,
+        scene(chain(2), tmp_path, server.url, key) as played,
+    ):
+
+        def hold(_: str) -> None:
+            held.set()
+            release.wait(LIMIT)
+
+        played.site.on["/"] = hold
+        busy = played.start("busy", OURS)
+        assert held.wait(LIMIT)
+        idle = played.start("idle", OURS)
+        until(lambda: "idle and waits for others" in played.log("idle"))
+        lock_out(client)
+        reasons = [idle.wait().stats["finish_reason"]]
+        release.set()
+        reasons.append(busy.wait().stats["finish_reason"])
+    assert reasons == ["bloomfilter_error"] * 2
 
 
 def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
