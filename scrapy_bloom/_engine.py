@@ -1,17 +1,15 @@
 """The places where supported versions of Scrapy differ, or where it has no public way."""
 
-import asyncio
 import logging
 import re
-import sys
-import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
-from twisted.internet import task
+
+from scrapy_bloom._runtime import RUNTIME, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +20,14 @@ CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 
 
-def close_spider(crawler: Crawler, spider: Spider, reason: str) -> None:
+def close_spider(crawler: Crawler, spider: Spider, reason: str, runtime: Runtime = RUNTIME) -> None:
     """Ask the engine to end the crawl, from code that cannot wait for it."""
     engine = _engine(crawler)
     if hasattr(engine, CLOSE_SPIDER_IS_ASYNC):
         deferred_from_coro(engine.close_spider_async(reason=reason))
     elif engine is not None:
         # Scrapy 2.13 closes an idle spider at once, and looks at it again where this was called from.
-        _call_later(0, lambda: _slot(crawler) and engine.close_spider(spider, reason))
+        runtime.call_later(0, lambda: _slot(crawler) and engine.close_spider(spider, reason))
 
 
 def missing_callback(error: Exception) -> str | None:
@@ -41,14 +39,15 @@ def missing_callback(error: Exception) -> str | None:
 class EngineWakeup:
     """Has the engine ask for the next request soon, and not only at its heartbeat every 5 seconds."""
 
-    def __init__(self, crawler: Crawler) -> None:
+    def __init__(self, crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
         self._crawler = crawler
+        self._runtime = runtime
         self._is_set = False
 
     def set(self, seconds: float) -> None:
         """Ring once after some seconds; one that is set already is left as it is."""
         if not self._is_set:
-            self._is_set = _call_later(seconds, self._ring)
+            self._is_set = self._runtime.call_later(seconds, self._ring)
 
     def _ring(self) -> None:
         self._is_set = False
@@ -57,14 +56,16 @@ class EngineWakeup:
             slot.nextcall.schedule()
 
 
-def apply_backpressure(crawler: Crawler, has_room: Callable[[], bool], seconds: float) -> None:
+def apply_backpressure(
+    crawler: Crawler, has_room: Callable[[], bool], seconds: float, runtime: Runtime = RUNTIME
+) -> None:
     """Have the engine take no more from the spider's start() while there is no room, which is asked every so often.
 
     The engine takes what start() gives as fast as it can, and has no way for a scheduler to say that it is too fast.
     """
     engine = _engine(crawler)
     if engine is not None and engine._start is not None:
-        engine._start = _held_back(engine._start, has_room, seconds)
+        engine._start = _held_back(engine._start, has_room, lambda: runtime.pause(seconds))
 
 
 class Ticker:
@@ -73,7 +74,8 @@ class Ticker:
     Where it returns True it has more to do, and is called again when others have had as long as it took.
     """
 
-    def __init__(self, seconds: float, call: Callable[[], bool | None]) -> None:
+    def __init__(self, seconds: float, call: Callable[[], bool | None], runtime: Runtime = RUNTIME) -> None:
+        self._runtime = runtime
         self._seconds = seconds
         self._call = call
         self._is_running = False
@@ -88,17 +90,17 @@ class Ticker:
         self._is_running = False
 
     def _wait(self, seconds: float) -> None:
-        _call_later(seconds, self._tick)
+        self._runtime.call_later(seconds, self._tick)
 
     def _tick(self) -> None:
         if not self._is_running:
             return
-        has_more, begin = None, time.monotonic()
+        has_more, begin = None, self._runtime.monotonic()
         try:
             has_more = self._call()
         except Exception:  # whatever it was, the next may go well
             logger.exception("Something that is done every %g s failed", self._seconds)
-        self._wait(min(time.monotonic() - begin, self._seconds) if has_more else self._seconds)
+        self._wait(min(self._runtime.monotonic() - begin, self._seconds) if has_more else self._seconds)
 
 
 def is_closing(crawler: Crawler) -> bool:
@@ -125,34 +127,13 @@ def closing_scheduler(crawler: Crawler) -> Any:
     return None if slot is None or slot.closing is None else slot.scheduler
 
 
-def _call_later(seconds: float, call: Callable[[], object]) -> bool:
-    """Call something once; return whether there is a reactor to do it."""
-    try:
-        asyncio.get_running_loop().call_later(seconds, call)
-    except RuntimeError:  # another reactor than Scrapy's default, which may not run yet, or none
-        reactor: Any = sys.modules.get("twisted.internet.reactor")
-        if reactor is None:
-            return False
-        reactor.callLater(seconds, call)
-    return True
-
-
-async def _held_back(start: AsyncIterator[Any], has_room: Callable[[], bool], seconds: float) -> AsyncIterator[Any]:
+async def _held_back(
+    start: AsyncIterator[Any], has_room: Callable[[], bool], pause: Callable[[], Awaitable[None]]
+) -> AsyncIterator[Any]:
     async for item_or_request in start:
         yield item_or_request
         while not has_room():
-            await _pause(seconds)
-
-
-async def _pause(seconds: float) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # another reactor than Scrapy's default
-        from twisted.internet import reactor  # noqa: PLC0415  # importing it installs it
-
-        await task.deferLater(reactor, seconds)
-    else:
-        await asyncio.sleep(seconds)
+            await pause()
 
 
 def _engine(crawler: Crawler) -> Any:

@@ -4,7 +4,6 @@ The scheduler is met as what it can do, and not as a class: a user may have one 
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from typing import Any, Protocol, TypeVar
@@ -15,6 +14,7 @@ from scrapy_redis import defaults
 from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import _engine
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.start_urls import StartUrl, StartUrls
@@ -63,7 +63,8 @@ class Intake:
     `is_unsure` is True if Redis was away, so that nobody knows whether there are more.
     """
 
-    def __init__(self, spider: Any, crawler: Crawler) -> None:
+    def __init__(self, spider: Any, crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
+        self._runtime = runtime
         self.is_unsure = False
         self._spider = spider
         self._crawler = crawler
@@ -72,7 +73,7 @@ class Intake:
         self._urls: dict[str, StartUrls] = {}
         self._current: tuple[StartUrls, StartUrl] | None = None
         self._unusable = 0
-        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick)
+        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick, runtime)
         self._pop, self._count_stock = spider.fetch_data, spider.count_size
         spider.fetch_data, spider.count_size = self.fetch, self.count
         spider.make_request_from_data = self._guarded(spider.make_request_from_data)
@@ -132,7 +133,7 @@ class Intake:
                 logger.warning("%d start URLs that dead workers held are back in %r", recovered, each.key)
         urls.lease(want)
         if urls.ready:
-            self._spider.spider_idle_start_time = int(time.time())
+            self._spider.spider_idle_start_time = int(self._runtime.unix_time())
 
     def _hand_out(self, urls: StartUrls) -> Iterator[Any]:
         """Yield what is ready. When the next one is asked for, the engine has all requests of the one before it.

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -21,6 +21,7 @@ from scrapy_bloom import _engine
 from scrapy_bloom._components import read_flag
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._last_line import tell_at_exit, told_at_exit
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 # The reason with which a crawl ends whose Redis cannot be used as it has to be.
 UNUSABLE = "bloomfilter_error"
+
+T = TypeVar("T")
 
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
@@ -63,6 +66,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         >>> BLOOMFILTER_CAPACITY = 10_000_000
         >>> BLOOMFILTER_ERROR_RATE = 1e-6
     """
+
+    _runtime: ClassVar[Runtime] = RUNTIME
+    _filter_type: ClassVar[type[BloomFilter]] = CrawlFilter
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
@@ -170,12 +176,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.persist = key.persists
         self._jobdir = key.jobdir
         parameters = self.parameters()
-        place = retry_until(lambda: key.on(self.server, parameters.memory_bytes), self.config.retry_timeout)
+        place = self._retry(lambda: key.on(self.server, parameters.memory_bytes))
         place.warn_of_failovers(self.server)
         self.key = place.name
         warn_about_memory_policy(self.server, place.name, parameters.memory_bytes, expires=bool(parameters.ttl))
         self._filter = self._open_at(place, flush=read_flag(settings, "SCHEDULER_FLUSH_ON_START"))
-        self._report = CrawlReporter(self._filter, crawler.stats if crawler else None)
+        self._report = CrawlReporter(self._filter, crawler.stats if crawler else None, self._runtime.monotonic)
         self._report.start()
         if crawler is not None:
             for fetches in (signals.request_reached_downloader, signals.response_received):
@@ -305,6 +311,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._report.refresh()
         return self.filter.remove_user(user)
 
+    def _retry(self, work: Callable[[], T]) -> T:
+        return retry_until(work, self.config.retry_timeout, runtime=self._runtime)
+
     def _disconnect(self) -> None:
         """Close the connections, which were made by the settings of this crawl."""
         disconnect(self.server)
@@ -324,7 +333,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def _open_at(self, key: FilterKey, *, flush: bool) -> BloomFilter:
         """Open the filter; a new one whose key cannot be kept for the next crawl is deleted."""
         must_exist = key.is_resumed and not flush
-        if must_exist and not retry_until(lambda: self.server.exists(key.name), self.config.retry_timeout):
+        if must_exist and not self._retry(lambda: self.server.exists(key.name)):
             key.warn_of_loss()
         bloom = self._open(flush=flush)
         try:
@@ -336,7 +345,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def _open(self, flush: bool) -> BloomFilter:
         scheme = self.fingerprint_scheme()
-        return CrawlFilter(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
+        return self._filter_type(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
 
     def _choose_fingerprints(self) -> Callable[[Request], bytes]:
         """Choose the function that makes of a request the bytes that the filter stores.
@@ -393,7 +402,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._has_ended = True
             logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", describe(error))
             tell_at_exit(describe(error))
-            _engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE)
+            _engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE, self._runtime)
 
 
 _OURS = BloomRFPDupeFilter.request_fingerprint

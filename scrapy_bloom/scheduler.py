@@ -7,12 +7,9 @@ Redis during a crawl: while it is away requests are kept, and the engine asks ag
 import contextlib
 import logging
 import math
-import os
-import secrets
-import socket
 import sys
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
@@ -26,10 +23,11 @@ from scrapy_bloom import _engine
 from scrapy_bloom._components import load_setting, read_flag, read_seconds, require_serializer
 from scrapy_bloom._intake import warn_of_popped_start_urls
 from scrapy_bloom._last_line import told_at_exit
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.connection import connect, refusing_unfit, with_socket_timeouts
 from scrapy_bloom.delivery.announcer import DEQUEUED, ENQUEUED, Announcer
 from scrapy_bloom.delivery.codec import RequestCodec
-from scrapy_bloom.delivery.dispatcher import Dispatcher, soon
+from scrapy_bloom.delivery.dispatcher import Dispatcher
 from scrapy_bloom.delivery.executor import Executor, refuse_other_spiders
 from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE, Idleness
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
@@ -41,6 +39,7 @@ from scrapy_bloom.queue.keys import QueueKeys, queue_name
 from scrapy_bloom.queue.operations import Ending, Flush, Heartbeat
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.connections import disconnect
@@ -82,6 +81,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         >>> REDIS_URL = "redis://localhost:6379"
     """
 
+    _runtime: ClassVar[Runtime] = RUNTIME
+    _tuning: ClassVar[Tuning] = TUNING
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._config = BloomSettings()
@@ -109,9 +111,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         config = BloomSettings.from_settings(settings)
         parent = super().from_settings
         # What cannot work is told of before it is used.
-        retry_until(lambda: connect(settings), config.retry_timeout).close()
+        retry_until(lambda: connect(settings), config.retry_timeout, runtime=cls._runtime).close()
         with refusing_unfit(settings):
-            self: Self = retry_until(lambda: parent(with_socket_timeouts(settings)), config.retry_timeout)
+            self: Self = retry_until(
+                lambda: parent(with_socket_timeouts(settings)), config.retry_timeout, runtime=cls._runtime
+            )
         disable_client_retries(self.server)
         self._has_made_server = True
         self._config = config
@@ -156,12 +160,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             BloomError: the queue or the filter cannot be used; see `BloomFilter`.
         """
-        self.worker_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._requests = RequestQueue(self.server, queue_name(self.queue_key, spider.name))
+        self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
+        self._requests = self._queue_at(queue_name(self.queue_key, spider.name))
         # Before SCHEDULER_FLUSH_ON_START deletes anything. A heartbeat registers nobody.
-        heard = retry_until(lambda: self._requests.execute(Heartbeat(self.worker_name)), self._config.retry_timeout)
+        heard = self._retry(lambda: self._requests.execute(Heartbeat(self.worker_name)))
         refuse_other_spiders(self._requests.keys.queue, heard, spider.name)
-        retry_until(lambda: super(BloomScheduler, self).open(spider), self._config.retry_timeout)
+        self._retry(lambda: super(BloomScheduler, self).open(spider))
         self._set_up_delivery(spider)
         # Also where joining fails: the worker may be registered by then, and `close` takes it out.
         self._has_joined = True
@@ -176,26 +180,40 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if self._has_made_server:
             # A spider's start URLs go back over it later than `close`.
             spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
-        _engine.apply_backpressure(spider.crawler, lambda: len(self._worker.outbox) < self._batch_size, LONGEST_PAUSE)
+        _engine.apply_backpressure(spider.crawler, self._has_room, LONGEST_PAUSE, self._runtime)
         self._ticker.start()
+
+    def _queue_at(self, key: str) -> RequestQueue:
+        return RequestQueue(self.server, key)
 
     def _set_up_delivery(self, spider: Spider) -> None:
         self._announcer = Announcer(spider, self.stats, self.df)
         self._codec = RequestCodec(self.queue, self._requests, self._announcer)
         lease = self._config.lease
-        self._worker = QueueWorker(self.worker_name, f"{lease:g}", self._batch_size, self._codec.can_read, spider.name)
-        self._heartbeats = Heartbeats(self._requests, self.worker_name, lease, self._config.max_deliveries)
-        self._idleness = Idleness(lease)
-        self._wakeup = _engine.EngineWakeup(spider.crawler)
-        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick)
-        executor = Executor(self._worker, self._requests, self.df)
+        self._worker = QueueWorker(
+            self.worker_name,
+            f"{lease:g}",
+            self._batch_size,
+            self._codec.can_read,
+            spider=spider.name,
+            tuning=self._tuning,
+        )
+        self._heartbeats = Heartbeats(
+            self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime
+        )
+        self._idleness = Idleness(lease, self._runtime.monotonic)
+        self._wakeup = _engine.EngineWakeup(spider.crawler, self._runtime)
+        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick, self._runtime)
+        executor = Executor(self._worker, self._requests, self.df, self._runtime)
         self._watch = executor.watch
         self._dispatcher = Dispatcher(
             executor,
-            Spool(self._requests.keys.queue, job_dir(spider.settings)),
+            Spool(self._requests.keys.queue, job_dir(spider.settings), self._runtime),
             self._announcer,
             self._wakeup,
             self.df.end_crawl,
+            tuning=self._tuning,
+            runtime=self._runtime,
         )
 
     def enqueue_request(self, request: Request) -> bool:
@@ -231,7 +249,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         with contextlib.suppress(RedisAwayError):
             self._note_finished()
-            deadline = soon()
+            deadline = self._dispatcher.soon()
             while (entry := self._dispatcher.take(deadline)) is not None:
                 request = self._codec.decode(entry)
                 if request is not None:
@@ -250,7 +268,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         try:
             self._note_finished()
-            self._dispatcher.deliver(soon())
+            self._dispatcher.deliver(self._dispatcher.soon())
             has_work = not self._dispatcher.is_idle or self._dispatcher.call(self._requests.count) > 0
         except RedisAwayError:
             return not self._dispatcher.has_ended
@@ -274,7 +292,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         clears = Ending.FINISHED if reason in ("finished", QUEUE_LOST) else Ending.STOPPED
         ending = clears if may_clear else Ending.KEEP
         try:
-            retry_until(
+            self._retry(
                 lambda: self._dispatcher.leave(ending, self._note_finished, self.df.conclude), _LAST_TRY_SECONDS
             )
         except (BloomError, *FAULTS) as error:
@@ -328,6 +346,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         self._dispatcher.deliver(math.inf)
 
+    def _retry(self, work: Callable[[], T], timeout: float | None = None) -> T:
+        """Return the result of `work`, which blocks for as long as a start may wait, or for `timeout` seconds."""
+        seconds = self._config.retry_timeout if timeout is None else timeout
+        return retry_until(work, seconds, runtime=self._runtime)
+
+    def _has_room(self) -> bool:
+        return len(self._worker.outbox) < self._batch_size
+
     def _is_waiting(self, fingerprint: bytes) -> bool:
         """Return whether an equal request waits to be checked; it counts as a repeat that the process knew."""
         is_waiting = self._worker.has_offered(fingerprint)
@@ -353,7 +379,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._show_troubles()
         self._announcer.tell(self.df.update_stats)
         try:
-            return self._dispatcher.deliver(soon())
+            return self._dispatcher.deliver(self._dispatcher.soon())
         except RedisAwayError:
             return False
 

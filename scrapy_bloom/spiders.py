@@ -1,6 +1,6 @@
 """scrapy-redis's spiders, with start URLs that a worker leases: one that dies before they are requests loses none."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
@@ -9,6 +9,7 @@ from scrapy_redis import spiders
 
 from scrapy_bloom._intake import Intake
 from scrapy_bloom._last_line import told_at_exit
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.connection import connect
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.connections import disconnect
@@ -20,6 +21,7 @@ class LeasedStartUrls:
 
     server: Any
     _intake: Intake
+    _runtime: ClassVar[Runtime] = RUNTIME
 
     def setup_redis(self, crawler: Crawler | None = None) -> None:
         """Set up what scrapy-redis does, and lease start URLs from then on.
@@ -32,9 +34,9 @@ class LeasedStartUrls:
                 made.
         """
         if self.server is None:
-            _wait_for_redis((crawler or self.crawler).settings)  # type: ignore[attr-defined]  # Scrapy's
+            _wait_for_redis((crawler or self.crawler).settings, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
             super().setup_redis(crawler)  # type: ignore[misc]  # scrapy-redis's
-            self._intake = Intake(self, crawler or self.crawler)  # type: ignore[attr-defined]  # Scrapy's
+            self._intake = Intake(self, crawler or self.crawler, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
 
     def spider_idle(self) -> None:
         """Take start URLs, or wait for some, or let the spider end after MAX_IDLE_TIME_BEFORE_CLOSE seconds.
@@ -49,10 +51,10 @@ class LeasedStartUrls:
 
 
 @told_at_exit()
-def _wait_for_redis(settings: BaseSettings) -> None:
+def _wait_for_redis(settings: BaseSettings, runtime: Runtime) -> None:
     """Wait until a client can be made: a cluster's connects then, and one with a single connection."""
     timeout = BloomSettings.from_settings(settings).retry_timeout
-    disconnect(retry_until(lambda: connect(settings), timeout))
+    disconnect(retry_until(lambda: connect(settings), timeout, runtime=runtime))
 
 
 class RedisSpider(LeasedStartUrls, spiders.RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types

@@ -2,11 +2,11 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from scrapy_bloom._engine import EngineWakeup
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.delivery.announcer import ENQUEUED, Announcer
 from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE
@@ -17,6 +17,7 @@ from scrapy_bloom.queue.operations import Ending, Exchange, Operation
 from scrapy_bloom.queue.overflow import Overflow
 from scrapy_bloom.queue.plans import AskFilter, FilterOperation
 from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import Phase
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
@@ -24,10 +25,6 @@ from scrapy_bloom.transport.stopping import require_not_stopped
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which the reactor is kept from other work.
-_MOST_SECONDS = 0.03
-# Requests that are taken at once, where so many wait.
-_PREFETCH = 8
 
 T = TypeVar("T")
 
@@ -46,9 +43,14 @@ class Dispatcher:
         announcer: Announcer,
         wakeup: EngineWakeup,
         end_crawl: Callable[[Exception], object],
+        *,
+        tuning: Tuning = TUNING,
+        runtime: Runtime = RUNTIME,
     ) -> None:
-        self.breaker = CircuitBreaker()
-        self.overflow = Overflow(spool)
+        self.breaker = CircuitBreaker(runtime)
+        self.overflow = Overflow(spool, tuning)
+        self._tuning = tuning
+        self._runtime = runtime
         self.has_ended = False
         self._worker = executor.worker
         self._executor = executor
@@ -73,7 +75,7 @@ class Dispatcher:
         """Join the workers of the queue; one that closes it is waited for. Redis may be away for `timeout` seconds."""
         has_told = False
         while self._worker.phase is not Phase.WORKING:
-            retry_until(self._executor.carry_out_next, timeout)
+            self._carry_out_within(timeout)
             if self._worker.phase is Phase.JOINING:
                 if not has_told:
                     has_told = True
@@ -82,22 +84,29 @@ class Dispatcher:
                         "or when that worker has been silent for its BLOOMFILTER_LEASE and counts as dead",
                         self._executor.queue,
                     )
-                time.sleep(SHORTEST_PAUSE)
+                self._runtime.sleep(SHORTEST_PAUSE)
                 require_not_stopped(timeout, f"Another worker closes the queue {self._executor.queue!r}")
 
     def restore_spooled(self, timeout: float) -> None:
         """Queue the undelivered requests of an earlier crawl."""
-        for path, entries in self._spool.load():
+        for path, entries in self._spool.load(self._tuning.spool_batch):
             for entry in entries:
                 self._worker.offer(entry)
             while self._worker.has_news:
                 # Others may have taken it for dead meanwhile.
                 self.join(timeout)
                 require_not_stopped(timeout, f"{path} is being queued")
-                retry_until(self._executor.carry_out_next, timeout)
+                self._carry_out_within(timeout)
             logger.info("%d requests that could not be delivered before are queued, from %s", len(entries), path)
 
+    def _carry_out_within(self, timeout: float) -> None:
+        retry_until(self._executor.carry_out_next, timeout, runtime=self._runtime)
+
     # During the crawl.
+
+    def soon(self) -> float:
+        """Return the time by which the reactor is to have its thread back, on the monotonic clock."""
+        return self._runtime.monotonic() + self._tuning.reactor_seconds
 
     def put(self, entry: OutboxEntry, batch_size: int) -> None:
         """Keep a request for the next batch, and deliver that when it is full, unless Redis is away."""
@@ -105,7 +114,7 @@ class Dispatcher:
             self._worker.offer(entry)
         if len(self._worker.outbox) >= batch_size:
             with contextlib.suppress(RedisAwayError):
-                self.deliver(soon())
+                self.deliver(self.soon())
 
     def deliver(self, deadline: float) -> bool:
         """Deliver what waits here, as far as there is time.
@@ -117,7 +126,7 @@ class Dispatcher:
             RedisAwayError: Redis is away, or refused what it was asked and the crawl ends.
         """
         while self._has_news() and self._step(0) is not None:
-            if time.monotonic() > deadline:
+            if self._runtime.monotonic() > deadline:
                 self._wakeup.set(0)
                 return True
         return False
@@ -203,10 +212,10 @@ class Dispatcher:
     def _fill(self, deadline: float) -> bool:
         """Take some requests from the queue, after all that waits here is delivered; return whether there are any."""
         while not self._worker.can_take:
-            if time.monotonic() > deadline:
+            if self._runtime.monotonic() > deadline:
                 self._wakeup.set(0)
                 return False
-            operation = self._step(_PREFETCH)
+            operation = self._step(self._tuning.prefetch)
             is_told = isinstance(operation, Exchange) and not self._worker.has_news
             if operation is None or (is_told and not self._worker.needs_start):
                 return self._worker.can_take
@@ -240,8 +249,3 @@ class Dispatcher:
         for entry in repeats:
             self._announcer.drop_repeat(entry)
         self._announcer.confirm(self._worker.take_receipts())
-
-
-def soon() -> float:
-    """Return the time by which the reactor is to have its thread back, on the clock of `time.monotonic`."""
-    return time.monotonic() + _MOST_SECONDS

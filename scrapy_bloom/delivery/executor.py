@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scrapy_bloom._log import LimitedWarnings
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._text import as_size
 from scrapy_bloom.delivery.loss_watch import LossWatch
 from scrapy_bloom.errors import ConfigError
@@ -41,12 +42,14 @@ class FilterHolder(Protocol):
 class Executor:
     """Carries out the plan of a `worker`, by one round trip each time, and tells it what became of that."""
 
-    def __init__(self, worker: QueueWorker, requests: RequestQueue, holder: FilterHolder) -> None:
+    def __init__(
+        self, worker: QueueWorker, requests: RequestQueue, holder: FilterHolder, runtime: Runtime = RUNTIME
+    ) -> None:
         self.worker = worker
         self.queue = requests.keys.queue
         self._requests = requests
         self._holder = holder
-        self.warnings = LimitedWarnings(logger)
+        self.warnings = LimitedWarnings(logger, runtime.monotonic)
         self._lost_in_a_row = 0
         self.watch = LossWatch(self.queue, self.warnings)
         # Requests that waited when this worker began to close the queue.

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -12,7 +13,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 0.6
 class Idleness:
     """Tells how long an idle worker waits before it asks again, and logs once why it does not end."""
 
-    def __init__(self, lease: float) -> None:
+    def __init__(self, lease: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._lease = lease
         self._since: float | None = None
         self._pause = SHORTEST_PAUSE
@@ -24,7 +26,7 @@ class Idleness:
 
     def next_pause(self) -> float:
         """Return the seconds to wait now: each time twice as long, up to a limit."""
-        now = time.monotonic()
+        now = self._monotonic()
         if self._since is None:
             self._since = now
         if now - self._since > 2 * LONGEST_PAUSE and not self._has_told:

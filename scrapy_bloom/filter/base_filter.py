@@ -1,6 +1,7 @@
 """The Bloom filter over any store: it runs the steps, and remembers in the process what it has seen."""
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -30,8 +31,8 @@ class BaseBloomFilter:
     """A Bloom filter over a store, for one thread; `BloomFilter` and `MemoryBloomFilter` are the ones to use.
 
     Opening it stores its parameters, and the first addition makes room for its bits. `events` are told of what happens
-    to it; `monotonic` gives seconds that never go back. A filter that is not filled yet is refused, except by those who
-    fill it.
+    to it; `monotonic` gives seconds that never go back, and `randbelow` draws the identity of a new filter. A filter
+    that is not filled yet is refused, except by those who fill it.
     """
 
     _fills = False
@@ -48,6 +49,7 @@ class BaseBloomFilter:
         key_of: "BaseBloomFilter | None" = None,
         events: Events | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        randbelow: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self.key = _key_as_text(key)
         self.parameters = parameters
@@ -62,8 +64,15 @@ class BaseBloomFilter:
             raise ConfigError(f"key_of = {key_of!r}: must be another filter, whose key this one takes")
         hash_key = None if key_of is None else key_of._hash_key()
         self._stack = LayerStack(self.key, parameters, monotonic)
-        events = events or LoggedEvents(self._names)
-        self._steps = Admission(self._stack, events, self.forget_cached, hash_key, fills=self._fills, names=self._names)
+        self._steps = Admission(
+            self._stack,
+            events or LoggedEvents(self._names, monotonic),
+            self.forget_cached,
+            hash_key,
+            fills=self._fills,
+            names=self._names,
+            randbelow=randbelow,
+        )
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes whatever is at the key first")
         if flush:

@@ -1,9 +1,13 @@
 """The Bloom filters that a program uses: in Redis, and in this process. They know nothing of Scrapy."""
 
+from typing import ClassVar
+
 from scrapy_bloom import _options
 from scrapy_bloom._names import SETTINGS
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.storage.base import Store
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
@@ -49,6 +53,8 @@ class BloomFilter(BaseBloomFilter):
         >>> bloom.clear()
     """
 
+    _runtime: ClassVar[Runtime] = RUNTIME
+
     def __init__(
         self,
         server: Client,
@@ -66,11 +72,24 @@ class BloomFilter(BaseBloomFilter):
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         self._retrying = RetryingStore(
-            RedisStore(disable_client_retries(require_usable(server, self._names))),
+            self._store_over(disable_client_retries(require_usable(server, self._names))),
             _options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout),
             self._names,
+            self._runtime,
         )
-        super().__init__(self._retrying, key, parameters, cache_size=cache_size, flush=flush, key_of=key_of)
+        super().__init__(
+            self._retrying,
+            key,
+            parameters,
+            cache_size=cache_size,
+            flush=flush,
+            key_of=key_of,
+            monotonic=self._runtime.monotonic,
+            randbelow=self._runtime.randbelow,
+        )
+
+    def _store_over(self, client: Client) -> Store:
+        return RedisStore(client)
 
     @property
     def retry_timeout(self) -> float:

@@ -1,6 +1,8 @@
 """Events of a filter, and the texts of its log, apart from the steps in which they happen."""
 
 import logging
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from scrapy_bloom._log import LimitedWarnings
@@ -48,9 +50,9 @@ class LoggedEvents:
     Losses, which an eviction may repeat without end, are logged once a minute.
     """
 
-    def __init__(self, names: Names = SETTINGS) -> None:
+    def __init__(self, names: Names = SETTINGS, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._names = names
-        self._losses = LimitedWarnings(logger)
+        self._losses = LimitedWarnings(logger, monotonic)
 
     def on_growth(self, full: Layer, following: Layer, granted: int) -> None:
         """Log that a layer is full, and which one follows."""

@@ -1,5 +1,6 @@
 """Steps that read the stored state of a filter: adopting it, restoring it, and refusing what is foreign."""
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 from scrapy_bloom._names import SETTINGS, Names
@@ -34,6 +35,7 @@ class Opening:
         *,
         fills: bool = False,
         names: Names = SETTINGS,
+        randbelow: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self.stack = stack
         self.events = events
@@ -41,6 +43,7 @@ class Opening:
         self._hash_key = hash_key
         self._fills = fills
         self._names = names
+        self._randbelow = randbelow
 
     @property
     def key(self) -> str:
@@ -79,7 +82,7 @@ class Opening:
     def store_parameters(self, now: float) -> Steps[float]:
         """Make the hash of a filter, unless another worker has done so, and return the server's time after that."""
         yield from self._refuse_occupied()
-        text = self.parameters.to_json(self._hash_key)
+        text = self.parameters.to_json(self._hash_key, self._randbelow)
         expires = self.parameters.expires_at(now)
         return (yield from self.open(SetFieldIfAbsent(self.key, keys.FILTER_FIELD, text, expires)))
 

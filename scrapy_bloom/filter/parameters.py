@@ -3,6 +3,7 @@
 import json
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import InitVar, asdict, dataclass, field
 from typing import Any, Self
 
@@ -98,10 +99,10 @@ class FilterParameters:
         """
         return math.ceil((began + self.ttl * EXPIRY) * 1000) if self.ttl else None
 
-    def to_json(self, hash_key: int | None = None) -> str:
+    def to_json(self, hash_key: int | None = None, randbelow: Callable[[int], int] = secrets.randbelow) -> str:
         """Return the JSON of a new filter, with an epoch of its own and, without `hash_key`, a hash key of its own."""
-        epoch = secrets.randbelow((1 << layout.EPOCH_BITS) - 1) + 1
-        key = secrets.randbits(hashing.KEY_BITS) if hash_key is None else hash_key
+        epoch = randbelow((1 << layout.EPOCH_BITS) - 1) + 1
+        key = randbelow(1 << hashing.KEY_BITS) if hash_key is None else hash_key
         return json.dumps({"format": FORMAT, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -28,7 +29,13 @@ logger = logging.getLogger(__name__)
 class CrawlReporter:
     """Tells a stats collector, if there is one, and the log about one filter."""
 
-    def __init__(self, bloom: BaseBloomFilter, collector: StatsCollector | None) -> None:
+    def __init__(
+        self,
+        bloom: BaseBloomFilter,
+        collector: StatsCollector | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
         self._filter = bloom
         self._collector = collector
         self._dropped = 0
@@ -86,7 +93,7 @@ class CrawlReporter:
 
     def update(self) -> None:
         """Show what the process does, a few times a second: a stats collector takes longer than a repeat does."""
-        now = time.monotonic()
+        now = self._monotonic()
         if now >= self._next:
             self._next = now + _SHOWN_EVERY_SECONDS
             self._show()

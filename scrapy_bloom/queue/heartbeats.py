@@ -1,10 +1,9 @@
 """The thread that says that a worker is alive, and requeues what dead ones had: a busy reactor is not a dead worker."""
 
 import logging
-import threading
-import time
 from collections import deque
 
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.liveness import Liveness
 from scrapy_bloom.queue.operations import Heartbeat, Requeue, Said
@@ -24,7 +23,9 @@ class Heartbeats:
     with are dead letters then, and in `buried` for the reactor's thread to take; 0 is no bound.
     """
 
-    def __init__(self, queue: RequestQueue, name: str, lease: float, max_deliveries: int = 0) -> None:
+    def __init__(
+        self, queue: RequestQueue, name: str, lease: float, max_deliveries: int = 0, runtime: Runtime = RUNTIME
+    ) -> None:
         self.requeued = 0
         self.buried: deque[QueueEntry] = deque()
         self._max_deliveries = max_deliveries
@@ -32,8 +33,9 @@ class Heartbeats:
         self._name = name
         self._lease = lease
         self._liveness = Liveness(lease)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="scrapy-bloom heartbeat", daemon=True)
+        self._monotonic = runtime.monotonic
+        self._stopped = runtime.event()
+        self._thread = runtime.thread("scrapy-bloom heartbeat", self._run)
 
     def start(self) -> None:
         """Start the thread."""
@@ -49,7 +51,7 @@ class Heartbeats:
         """Send a heartbeat, and requeue what dead workers had leased."""
         answer = self._queue.execute(Heartbeat(self._name))
         workers = {name: value for name, value in (answer.workers or {}).items() if name != self._name}
-        for name, seconds in self._liveness.look(workers, time.monotonic()).items():
+        for name, seconds in self._liveness.look(workers, self._monotonic()).items():
             # A worker that is not registered itself may only take over the closing of the queue.
             if answer.said is Said.OK or Registration.parse(workers[name]).is_closing:
                 self._requeue(name, workers[name], seconds)

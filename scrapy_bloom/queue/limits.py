@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol, Self, TypeVar
 
-# Bytes of requests that one exchange carries at most.
-_MOST_BYTES = 512 * 1024
+from scrapy_bloom.queue.tuning import TUNING
 
 
 class HasMember(Protocol):
@@ -50,8 +49,8 @@ class Room:
 class Limit:
     """The bytes that an exchange of one worker carries at most: from 1 up to `highest`."""
 
-    most_bytes: int = _MOST_BYTES
-    highest: int = _MOST_BYTES
+    most_bytes: int = TUNING.exchange_bytes
+    highest: int = TUNING.exchange_bytes
 
     def room(self) -> Room:
         """Return the room that one exchange has."""

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.spill import SpillFile
 from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.tuning import TUNING, Tuning
 
 logger = logging.getLogger(__name__)
-
-# Entries that wait in memory at most, and that come back from the disk at once.
-_MOST_IN_MEMORY = 5000
-_PORTION = 500
 
 
 class Overflow:
     """The entries that follow those in memory, in one file; its length is how many there are."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, tuning: Tuning = TUNING) -> None:
+        self._tuning = tuning
         self._spool = spool
         self._file: SpillFile | None = None
         self._has_failed = False
@@ -35,7 +33,7 @@ class Overflow:
 
     def put(self, entry: OutboxEntry, in_memory: int) -> bool:
         """Take an entry, if others wait here already, or too many in memory; return whether it was taken."""
-        if self._file is None and (in_memory < _MOST_IN_MEMORY or self._has_failed):
+        if self._file is None and (in_memory < self._tuning.requests_in_memory or self._has_failed):
             return False
         try:
             if self._file is None:
@@ -59,7 +57,7 @@ class Overflow:
             self._file.doubt()
         self._expirations = expirations
         self._file.mark_delivered()
-        entries = self._file.read(_PORTION)
+        entries = self._file.read(self._tuning.disk_batch)
         if not entries:
             self._file.mark_delivered()
             self._file.close()

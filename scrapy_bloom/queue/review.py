@@ -6,9 +6,6 @@ from typing import Self
 
 from scrapy_bloom.queue.entries import QueueEntry
 
-# Dead letters that are looked at at once.
-AT_ONCE = 50
-
 
 @dataclass(frozen=True)
 class Review:

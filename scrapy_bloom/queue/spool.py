@@ -5,18 +5,16 @@ import json
 import logging
 import os
 import re
-import secrets
 import stat
-import tempfile
 from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import TypeVar
 
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.spill import FORMAT, NEW_FILE, SpillFile, header, write
+from scrapy_bloom.queue.tuning import TUNING
 
-# Entries that are in memory at once.
-_PORTION = 1000
 _LONGEST_HEADER_BYTES = 65_536
 _WHAT_TO_DO = "if you trust what is in it, make it yours alone (chown and chmod 600), or else delete it"
 
@@ -32,12 +30,13 @@ class Spool:
     be pickled, and reading a pickle runs what it says. So a file is private to its user, and one that is not is left.
     """
 
-    def __init__(self, key: str, directory: str | Path | None = None) -> None:
+    def __init__(self, key: str, directory: str | Path | None = None, runtime: Runtime = RUNTIME) -> None:
+        self._token_hex = runtime.token_hex
         self._key = key
         self._stem = "undelivered-" + re.sub(r"[^\w.-]", "_", key, flags=re.ASCII)[:100]
         places = [directory or "."]
         with contextlib.suppress(FileNotFoundError):  # no place can be written to at all
-            places.append(tempfile.gettempdir())
+            places.append(runtime.temporary_directory())
         self._places = list(dict.fromkeys(Path(place).absolute() for place in places))
 
     def save(self, entries: Collection[OutboxEntry]) -> Path:
@@ -52,7 +51,7 @@ class Spool:
         """Make a file for entries as they come, and hold it until it is closed; raises an OSError as `save` does."""
         return self._somewhere(self._create, "requests cannot be put aside")
 
-    def load(self, portion: int = _PORTION) -> Generator[tuple[Path, list[OutboxEntry]], None, None]:
+    def load(self, portion: int = TUNING.spool_batch) -> Generator[tuple[Path, list[OutboxEntry]], None, None]:
         """Yield what was left, a portion of a file at a time, with the path of the file.
 
         A portion counts as delivered when the next one is asked for, and a file is deleted when all of it is. Where
@@ -62,7 +61,7 @@ class Spool:
             for entries in self.load_file(path, portion):
                 yield path, entries
 
-    def load_file(self, path: Path, portion: int = _PORTION) -> Generator[list[OutboxEntry], None, None]:
+    def load_file(self, path: Path, portion: int = TUNING.spool_batch) -> Generator[list[OutboxEntry], None, None]:
         """Yield what was left in a file, as `load` does."""
         file = self._claim(path)
         if file is not None:
@@ -77,7 +76,7 @@ class Spool:
         causes = []
         for place in self._places:
             try:
-                return make(place / f"{self._stem}-{secrets.token_hex(8)}.jsonl")
+                return make(place / f"{self._stem}-{self._token_hex(8)}.jsonl")
             except OSError as error:
                 causes.append(f"{place} ({error.strerror or error})")
         raise OSError(f"{or_else}, since no file can be written in {' or in '.join(causes)}; make room there")

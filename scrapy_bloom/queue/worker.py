@@ -19,10 +19,8 @@ from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueE
 from scrapy_bloom.queue.limits import Limit, members_of
 from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Exchange, Operation, Said
 from scrapy_bloom.queue.plans import AskFilter, Cargo, FilterOperation, Plan, ReleaseFilter, UseFilter
-from scrapy_bloom.queue.review import AT_ONCE, Review
-
-# Members beside those that run that an exchange leaves leased at most, if it takes some.
-_MOST_KEPT = 150
+from scrapy_bloom.queue.review import Review
+from scrapy_bloom.queue.tuning import TUNING, Tuning
 
 
 class Phase(Enum):
@@ -49,7 +47,9 @@ class QueueWorker:
         lease: str,
         batch_size: int,
         can_read: Callable[[QueueEntry], bool] = lambda _: False,
+        *,
         spider: str = "",
+        tuning: Tuning = TUNING,
     ) -> None:
         self.name = name
         self.phase = Phase.JOINING
@@ -70,7 +70,8 @@ class QueueWorker:
         self._lease = lease
         self._spider = spider
         self._batch_size = batch_size
-        self._limit = Limit()
+        self._tuning = tuning
+        self._limit = Limit(tuning.exchange_bytes, tuning.exchange_bytes)
         self._can_read = can_read
         self._number = 0
         self._is_new = True
@@ -221,7 +222,9 @@ class QueueWorker:
         if self._review.readable:
             return self._redrive()
         if self._review.place is not None and want and self.is_idle:
-            return ops.ReadDeadLetters(self.name, self._review.place, self._limit.share_of(AT_ONCE))
+            return ops.ReadDeadLetters(
+                self.name, self._review.place, self._limit.share_of(self._tuning.dead_letter_batch)
+            )
         return self._exchange(want)
 
     def _lease_again(self) -> Exchange:
@@ -245,7 +248,7 @@ class QueueWorker:
         if not (want or pushes or cargo.over or cargo.outbox or starts):
             return None
         # A settle would tell of all that it leaves leased.
-        takes = len(needed) - len(self.running) <= _MOST_KEPT
+        takes = len(needed) - len(self.running) <= self._tuning.kept_leases
         exchange = Exchange(
             self.name,
             self._number + 1,

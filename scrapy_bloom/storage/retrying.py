@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.storage.base import Operation, Results, Store
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.retry import retry_until
@@ -11,9 +12,10 @@ from scrapy_bloom.transport.retry import retry_until
 class RetryingStore:
     """Retries on another store for up to `timeout` seconds, which may be set anew. Errors use the user's `names`."""
 
-    def __init__(self, store: Store, timeout: float, names: Names = SETTINGS) -> None:
+    def __init__(self, store: Store, timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> None:
         self.timeout = timeout
         self._names = names
+        self._runtime = runtime
         self._store = store
         # A proxy keeps its connection to us while its server is another one.
         self._faults = 0
@@ -35,4 +37,4 @@ class RetryingStore:
             results.contact += self._faults
             return results
 
-        return retry_until(attempt, self.timeout, self._names)
+        return retry_until(attempt, self.timeout, self._names, self._runtime)

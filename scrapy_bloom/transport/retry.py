@@ -5,8 +5,6 @@ retries are turned off, and what is retried here is marked as such: only the fil
 """
 
 import logging
-import random
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
 from scrapy_bloom.transport.stopping import require_not_stopped
@@ -46,7 +45,7 @@ def disable_client_retries(client: Any) -> Any:
     return client
 
 
-def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTINGS) -> T:
+def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> T:
     """Call `attempt` until it succeeds, with exponential backoff, for at most `timeout` seconds. Blocks.
 
     Errors use the user's `names`.
@@ -59,7 +58,7 @@ def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTING
         StoppedError: Redis was away, and the process was asked twice to stop.
         RefusedError: Redis answered with an error that retrying cannot mend.
     """
-    begin, backoff = time.monotonic(), _INITIAL_BACKOFF
+    begin, backoff = runtime.monotonic(), _INITIAL_BACKOFF
     while True:
         try:
             result = attempt()
@@ -67,18 +66,18 @@ def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTING
             advice = advice_for(error, names)
             if advice is not None:
                 raise RefusedError(f"Redis refused a command ({describe(error)}): {advice}") from None
-            waited = time.monotonic() - begin
+            waited = runtime.monotonic() - begin
             if waited >= timeout:
                 option = names.option("retry_timeout")
                 raise UnavailableError(timeout, describe(error), option, names.address) from None
             if backoff == _INITIAL_BACKOFF:
                 logger.warning("Redis is away (%s): waiting for up to %g s", describe(error), timeout)
-            time.sleep(min(_jittered(backoff), timeout - waited))
+            runtime.sleep(min(_jittered(backoff, runtime), timeout - waited))
             require_not_stopped(timeout, f"Redis is away ({describe(error)})")
             backoff = min(2 * backoff, _MAX_BACKOFF)
         else:
             if backoff != _INITIAL_BACKOFF:
-                logger.warning("Redis is back after %.1f s", time.monotonic() - begin)
+                logger.warning("Redis is back after %.1f s", runtime.monotonic() - begin)
             return result
 
 
@@ -88,14 +87,15 @@ class CircuitBreaker:
     About twice a second one call is let through as a probe (half-open). When it succeeds, the breaker closes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime = RUNTIME) -> None:
+        self._runtime = runtime
         self._open_since: float | None = None
         self._next_probe = 0.0
 
     @property
     def is_open(self) -> bool:
         """True if a call would fail at once."""
-        return time.monotonic() < self._next_probe
+        return self._runtime.monotonic() < self._next_probe
 
     def call(self, work: Callable[[], T]) -> T:
         """Return the result of `work`.
@@ -106,14 +106,14 @@ class CircuitBreaker:
         """
         if self.is_open:
             raise RedisAwayError
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         try:
-            result = retry_until(work, 0)
+            result = retry_until(work, 0, runtime=self._runtime)
         except UnavailableError as error:
             if self._open_since is None:
                 self._open_since = now
                 logger.warning("Redis is away (%s): the crawl pauses until it is back", error.cause)
-            self._next_probe = time.monotonic() + _jittered(_PROBE_INTERVAL)
+            self._next_probe = self._runtime.monotonic() + _jittered(_PROBE_INTERVAL, self._runtime)
             raise RedisAwayError from None
         if self._open_since is not None:
             logger.warning("Redis is back after %.1f s: the crawl goes on", now - self._open_since)
@@ -121,6 +121,6 @@ class CircuitBreaker:
         return result
 
 
-def _jittered(seconds: float) -> float:
+def _jittered(seconds: float, runtime: Runtime) -> float:
     """Return these seconds and up to half as many: workers that noticed an outage together do not retry together."""
-    return seconds * random.uniform(1, 1.5)  # noqa: S311  # no secret
+    return seconds * runtime.uniform(1, 1.5)

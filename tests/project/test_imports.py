@@ -9,8 +9,8 @@ import scrapy_bloom
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
-    {"errors", "_cache", "_engine", "_log", "_lua", "_names", "_text"},
-    {"_components", "_jobdir", "_options", "_last_line", "fingerprints", "serializers", "transport"},
+    {"errors", "_cache", "_log", "_lua", "_names", "_runtime", "_text"},
+    {"_components", "_engine", "_jobdir", "_options", "_last_line", "fingerprints", "serializers", "transport"},
     {"connection", "queue", "storage"},
     {"_filter_key", "filter"},
     {"monitoring", "settings"},
@@ -23,6 +23,7 @@ OUTSIDE = {
     "admin.servers": {"redis"},
     "_components": {"scrapy"},
     "_engine": {"scrapy", "twisted"},
+    "_runtime": {"twisted"},
     "_filter_key": {"scrapy", "scrapy_redis"},
     "_intake": {"scrapy", "scrapy_redis"},
     "addon": {"scrapy", "scrapy_redis"},

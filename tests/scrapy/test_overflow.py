@@ -1,7 +1,9 @@
 """Requests that a callback yields while Redis is away: beyond some thousands they wait on the disk."""
 
+import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.queue.plans import AskFilter
 from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.tuning import TUNING
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.servers import Server, running
@@ -45,8 +48,8 @@ def settings(server: Server, key: str, tmp_path: Path) -> dict[str, object]:
 @pytest.fixture
 def opened(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> Iterator[BloomScheduler]:
     """A scheduler that keeps few requests in memory."""
-    monkeypatch.setattr("scrapy_bloom.queue.overflow._MOST_IN_MEMORY", IN_MEMORY)
-    monkeypatch.setattr("scrapy_bloom.queue.overflow._PORTION", 7)
+    tuning = replace(TUNING, requests_in_memory=IN_MEMORY, disk_batch=7, reactor_seconds=math.inf)
+    monkeypatch.setattr(BloomScheduler, "_tuning", tuning)
     scheduler = open_one(settings)
     yield scheduler
     scheduler.close("finished")
@@ -116,7 +119,7 @@ def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -
 
 
 def test_not_idle_while_something_is_on_the_disk(
-    settings: dict[str, object], server: Server, opened: BloomScheduler, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, object], server: Server, opened: BloomScheduler
 ) -> None:
     """A worker is not idle between two portions, also where all that came back before was a repeat of another's."""
     other = open_one(settings)
@@ -128,7 +131,7 @@ def test_not_idle_while_something_is_on_the_disk(
     server.start()
     until(lambda: not opened._dispatcher.breaker.is_open)
     # One step a call, as on a slow link.
-    monkeypatch.setattr("scrapy_bloom.delivery.dispatcher._MOST_SECONDS", 0)
+    opened._dispatcher._tuning = replace(opened._tuning, reactor_seconds=0)
     until(lambda: not opened.has_pending_requests())
     assert opened._dispatcher.overflow.is_empty
     other.close("finished")

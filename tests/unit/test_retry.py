@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from scrapy_bloom.transport import retry
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
 
 
-class Clock:
-    """A clock in the place of the module `time`: it goes on only while somebody sleeps, or when it is told to."""
+class Clock(Runtime):
+    """A clock that goes on only while somebody sleeps, or when it is told to."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -29,11 +30,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock by which the module waits."""
-    clock = Clock()
-    monkeypatch.setattr(retry, "time", clock)
-    return clock
+def clock() -> Clock:
+    """The clock of a test."""
+    return Clock()
 
 
 def away() -> None:
@@ -56,7 +55,7 @@ def failing(times: int) -> Callable[[], str]:
 def delays(clock: Clock, attempts: int) -> list[float]:
     """Return the seconds that a worker sleeps before each attempt after the first."""
     clock.slept = []
-    assert retry_until(failing(attempts), 1e9) == "done"
+    assert retry_until(failing(attempts), 1e9, runtime=clock) == "done"
     return clock.slept
 
 
@@ -64,7 +63,7 @@ def delays(clock: Clock, attempts: int) -> list[float]:
 def test_a_delay_is_at_most_half_as_long_again(seconds: float, seed: int) -> None:
     """A jittered delay is never shorter than the one that it is made from, nor longer than it and a half."""
     random.seed(seed)
-    assert seconds <= retry._jittered(seconds) <= 1.5 * seconds
+    assert seconds <= retry._jittered(seconds, RUNTIME) <= 1.5 * seconds
 
 
 def test_delays_double_up_to_two_seconds(clock: Clock) -> None:
@@ -91,7 +90,7 @@ def test_delays_spread_over_the_range(clock: Clock) -> None:
 def test_a_worker_gives_up_after_the_timeout_and_no_later(clock: Clock) -> None:
     """The last delay is cut to what is left of the timeout."""
     with pytest.raises(UnavailableError, match="RETRY_TIMEOUT = 5") as error:
-        retry_until(away, 5.0)
+        retry_until(away, 5.0, runtime=clock)
     assert error.value.cause == "ConnectionError: Connection refused"
     assert sum(clock.slept) == pytest.approx(5.0)
 
@@ -99,14 +98,14 @@ def test_a_worker_gives_up_after_the_timeout_and_no_later(clock: Clock) -> None:
 def test_no_wait_at_all(clock: Clock) -> None:
     """With a timeout of 0 the first failure is the last."""
     with pytest.raises(UnavailableError):
-        retry_until(away, 0)
+        retry_until(away, 0, runtime=clock)
     assert clock.slept == []
 
 
 def test_a_refusal_is_not_waited_for(clock: Clock) -> None:
     """An error that waiting does not change is raised at once, with advice."""
     with pytest.raises(RefusedError, match="REDIS_URL"):
-        retry_until(refused, 60)
+        retry_until(refused, 60, runtime=clock)
     assert clock.slept == []
 
 
@@ -118,8 +117,8 @@ def refused() -> None:
 class Worker:
     """A breaker and what is called through it, in order; the server is away while `is_away`."""
 
-    def __init__(self) -> None:
-        self.breaker = CircuitBreaker()
+    def __init__(self, clock: Clock) -> None:
+        self.breaker = CircuitBreaker(clock)
         self.calls: list[str] = []
         self.is_away = False
 
@@ -145,7 +144,7 @@ class Worker:
 @pytest.fixture
 def opened(clock: Clock) -> Worker:
     """A worker whose breaker has just opened."""
-    worker = Worker()
+    worker = Worker(clock)
     worker.is_away = True
     assert worker.call() is None
     assert worker.calls_of() == ["work"]
@@ -154,9 +153,9 @@ def opened(clock: Clock) -> Worker:
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_closed_breaker_is_not_in_the_way() -> None:
+def test_a_closed_breaker_is_not_in_the_way(clock: Clock) -> None:
     """Calls go through."""
-    worker = Worker()
+    worker = Worker(clock)
     assert [worker.call(), worker.call()] == ["result", "result"]
     assert worker.calls_of() == ["work", "work"]
 
@@ -202,7 +201,7 @@ def test_probes_of_two_workers_are_apart(clock: Clock) -> None:
     """They are let through 0.4 to 0.6 s after the failure, each at its own time."""
     times = set()
     for _ in range(50):
-        worker = Worker()
+        worker = Worker(clock)
         worker.is_away = True
         worker.call()
         times.add(worker.breaker._next_probe - clock.now)
@@ -211,9 +210,9 @@ def test_probes_of_two_workers_are_apart(clock: Clock) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_refusal_does_not_open_it() -> None:
+def test_a_refusal_does_not_open_it(clock: Clock) -> None:
     """The server is there: it is the caller that must change something."""
-    worker = Worker()
+    worker = Worker(clock)
     with pytest.raises(RefusedError):
         worker.breaker.call(refused)
     assert worker.call() == "result"

@@ -1,0 +1,67 @@
+"""The process as a worker sees it: its clocks, timers, threads and chance.
+
+Classes take a `Runtime` as an argument, so that a simulation can give them a virtual one.
+"""
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import task
+
+
+class Runtime:
+    """The clocks, timers, threads, chance and temporary directory of this process."""
+
+    unix_time = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+    uniform = staticmethod(random.uniform)
+    randbelow = staticmethod(secrets.randbelow)
+    token_hex = staticmethod(secrets.token_hex)
+    temporary_directory = staticmethod(tempfile.gettempdir)
+    event = staticmethod(threading.Event)
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        time.sleep(seconds)
+
+    def process_name(self) -> str:
+        """Return the host and the number of this process."""
+        return f"{socket.gethostname()}-{os.getpid()}"
+
+    def thread(self, name: str, run: Callable[[], object]) -> threading.Thread:
+        """Return a thread that does not keep the process from ending."""
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> bool:
+        """Have the reactor call something once; return whether there is a reactor."""
+        try:
+            asyncio.get_running_loop().call_later(seconds, call)
+        except RuntimeError:  # another reactor than Scrapy's default, which may not run yet, or none
+            reactor: Any = sys.modules.get("twisted.internet.reactor")
+            if reactor is None:
+                return False
+            reactor.callLater(seconds, call)
+        return True
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep without blocking the reactor."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # another reactor than Scrapy's default
+            from twisted.internet import reactor  # noqa: PLC0415  # importing it installs it
+
+            await task.deferLater(reactor, seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+
+RUNTIME = Runtime()
