@@ -215,6 +215,7 @@ def test_several_keys(beside: Beside) -> None:
 def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the warnings that a worker is given of the class of its spider."""
     beside.open(spider_class)
+    beside.close()
     return [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
 
 
