@@ -184,7 +184,7 @@ class BaseBloomFilter:
             >>> MemoryBloomFilter().add_many(["a", "b", "a"])
             [True, True, False]
         """
-        self._rotate_if_needed()
+        self._rotate_if_needed(adds=True)
         batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
@@ -227,7 +227,7 @@ class BaseBloomFilter:
             >>> bloom.contains_many(["a", "b"])
             [True, False]
         """
-        self._rotate_if_needed()
+        self._rotate_if_needed(adds=False)
         batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
@@ -338,9 +338,9 @@ class BaseBloomFilter:
         self._forgets += 1
         self._cache.clear()
 
-    def _rotate_if_needed(self) -> None:
+    def _rotate_if_needed(self, *, adds: bool) -> None:
         if self._stack.needs_rotation:
-            self._run(self._steps.rotate())
+            self._run(self._steps.rotate(adds=adds))
 
     def _absent(self, unknown: list[bytes]) -> set[bytes]:
         """Return the different items that are not in the filter, and remember the others."""

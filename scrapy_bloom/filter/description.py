@@ -19,7 +19,7 @@ def describe(lifecycle: Lifecycle) -> Steps[FilterInfo]:
 
     Of a filter to which nothing was added yet, it is what the first addition will make.
     """
-    yield from lifecycle.rotate()
+    yield from lifecycle.rotate(adds=False)
     return (yield from describe_layers(lifecycle.parameters, lifecycle.stack.layers, lifecycle.stack.is_made))
 
 

@@ -25,6 +25,7 @@ from scrapy_bloom.storage.fields import (
     Snapshot,
     Unlink,
 )
+from scrapy_bloom.storage.removal import DeleteUnusedHash
 from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, SealShard
 
 # The epoch of what a late write left where no shard is.
@@ -76,10 +77,15 @@ class Lifecycle(Opening):
             else:
                 self.events.on_growth(full, following, granted)
 
-    def rotate(self) -> Steps[None]:
-        """Delete the layers whose time is over, and begin another generation where it is time for that."""
-        now = yield from self.open()
-        if self.stack.layers and self.parameters.has_expired_generation(self.stack.newest, now):
+    def rotate(self, *, adds: bool) -> Steps[None]:
+        """Delete the layers whose time is over, and begin another generation where it is time for that.
+
+        A worker that `adds` nothing restores no hash.
+        """
+        now = yield from self.open() if adds else self.look()
+        if now is None or not self.stack.layers:
+            return
+        if self.parameters.has_expired_generation(self.stack.newest, now):
             yield from self.grow(self.stack.newest)
 
     def recover(self, lost: set[str]) -> Steps[None]:
@@ -108,8 +114,11 @@ class Lifecycle(Opening):
         fields: dict[str, str] | None = (yield [RemoveUser(self.key, keys.user_field(user))])[0]
         if fields is None:
             return False
-        # Whoever adds meanwhile finds shards without their hash: they are lost, and made anew.
+        # A worker that adds between both steps restores the hash, finds the shards lost, and makes a new filter.
         yield from self._delete_shards(fields)
+        text = fields.get(keys.FILTER_FIELD)
+        if text is not None:
+            yield [DeleteUnusedHash(self.key, text)]
         return True
 
     def _delete_shards(self, fields: Mapping[str, str], *first: Operation) -> Steps[None]:

@@ -45,7 +45,7 @@ def contains(admission: Admission, items: Sequence[bytes]) -> Steps[set[bytes]]:
     start = 0
     while start < len(items):
         if stack.needs_rotation or not stack.layers:
-            yield from admission.rotate()
+            yield from admission.rotate(adds=False)
         if not stack.layers:
             break
         chunk = items[start : start + _max_chunk(stack)]
@@ -64,7 +64,7 @@ def add(admission: Admission, items: Sequence[bytes], ambiguous: Set[bytes] = fr
     batch = PendingBatch(items, ambiguous, stack.identity)
     while batch.groups:
         if stack.needs_rotation:
-            yield from admission.rotate()
+            yield from admission.rotate(adds=True)
         elif stack.is_stale:
             # Marks in a filter that took this one's place meanwhile would take room there.
             yield from admission.open()
@@ -202,7 +202,7 @@ def _contains_chunk(admission: Admission, items: Sequence[bytes]) -> Steps[set[b
             break
         else:
             # Another worker has gone on to a layer that is not known here, or is about to.
-            yield from admission.open()
+            yield from admission.look()
             if not stack.layers or stack.newest == newest:
                 break
     return present

@@ -61,11 +61,19 @@ class Opening:
         Operations that come `first` are carried out in the same round trip.
         """
         snapshot = yield from self._load(first)
-        text = snapshot.fields.get(keys.FILTER_FIELD)
-        if text is None:
-            self._adopt(None, [], snapshot)
-        else:
-            yield from self._adopt_stored(text, snapshot)
+        yield from self._adopt_snapshot(snapshot)
+        return snapshot.now
+
+    def look(self) -> Steps[float | None]:
+        """Adopt what is stored as `open` does, but restore nothing: only an addition restores a hash.
+
+        Return None, and change nothing, if the hash alone is gone. The last user's worker may be deleting the filter.
+        """
+        snapshot: Snapshot = (yield [Load(self.key)])[0]
+        reject_foreign_key(self.key, snapshot, self._names)
+        if self._lacks_hash(snapshot) and (yield from self._has_all_shards()):
+            return None
+        yield from self._adopt_snapshot(snapshot)
         return snapshot.now
 
     def verify(self) -> Steps[None]:
@@ -98,10 +106,21 @@ class Opening:
             snapshot: Snapshot = (yield [*first, Load(self.key)])[-1]
             first = ()
             reject_foreign_key(self.key, snapshot, self._names)
-            is_lost = keys.FILTER_FIELD not in snapshot.fields and self.stack.layers
-            # One whose time is over has expired, and would do so again.
-            if not is_lost or self.stack.is_over(snapshot.now) or not (yield from self._restore()):
+            if not self._lacks_hash(snapshot) or not (yield from self._has_all_shards()):
                 return snapshot
+            yield from self._restore()
+
+    def _lacks_hash(self, snapshot: Snapshot) -> bool:
+        """Return whether the hash of this worker's filter is gone; a filter whose time is over has expired instead."""
+        is_gone = keys.FILTER_FIELD not in snapshot.fields and bool(self.stack.layers)
+        return is_gone and not self.stack.is_over(snapshot.now)
+
+    def _adopt_snapshot(self, snapshot: Snapshot) -> Steps[None]:
+        text = snapshot.fields.get(keys.FILTER_FIELD)
+        if text is None:
+            self._adopt(None, [], snapshot)
+        else:
+            yield from self._adopt_stored(text, snapshot)
 
     def _adopt_stored(self, text: str, snapshot: Snapshot) -> Steps[None]:
         """Go on with the layers of a stored filter that are alive, and delete the others."""
@@ -140,23 +159,26 @@ class Opening:
             self.events.on_replaced(self.key)
         stack.adopt(identity, alive, snapshot)
 
-    def _restore(self) -> Steps[bool]:
-        """Put back the hash of a filter of which the hash alone is gone; return whether to look at it again.
+    def _has_all_shards(self) -> Steps[bool]:
+        """Return whether all shards that this worker knows of are there, and none of a layer that it does not know.
 
-        Its shards prove that the filter was not cleared. What others were given credit for nobody knows any more: the
-        newest layer gives no more.
+        They prove that the filter was not cleared, though its deletion may have begun.
         """
         stack = self.stack
         wanted = [key for layer in stack.layers for key in layer.shard_keys]
         following = keys.shard_key(self.key, stack.newest.index + 1, 0)
         *known, unknown = yield [InspectShard(key) for key in (*wanted, following)]
-        if self._is_ours(unknown.identity) or not all(self._is_ours(inspection.identity) for inspection in known):
-            return False
+        return all(self._is_ours(each.identity) for each in known) and not self._is_ours(unknown.identity)
+
+    def _restore(self) -> Steps[None]:
+        """Restore the hash of a filter of which the hash alone is gone.
+
+        What others were given credit for nobody knows any more: the newest layer gives no more.
+        """
         fields = yield from self._restored_fields()
-        expires = self.parameters.expires_at(stack.newest.created)
+        expires = self.parameters.expires_at(self.stack.newest.created)
         if (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()), expires)])[0]:
             self.events.on_restored(self.key)
-        return True
 
     def _restored_fields(self) -> Steps[dict[str, str]]:
         """Return the hash of this worker's filter, as far as a worker can know it; all counters are closed."""

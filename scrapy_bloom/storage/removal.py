@@ -9,7 +9,9 @@ from scrapy_bloom.storage.expiry import delete
 from scrapy_bloom.storage.fields import fields_of
 from scrapy_bloom.transport.commands import Command
 
-_DELETE_HASH, _DELETE_SET = (load_script(__package__, name) for name in ("delete_hash", "delete_set"))
+_DELETE_HASH, _DELETE_UNUSED_HASH, _DELETE_SET = (
+    load_script(__package__, name) for name in ("delete_hash", "delete_unused_hash", "delete_set")
+)
 
 
 class DeleteHash(NamedTuple):
@@ -40,6 +42,24 @@ class DeleteHash(NamedTuple):
             return None
         delete(memory, self.key)
         return fields
+
+
+class DeleteUnusedHash(NamedTuple):
+    """Delete a filter's hash if its description is this `text` and it has no user. Returns whether it was deleted."""
+
+    key: str
+    text: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_UNUSED_HASH, 1, self.key, self.text)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        is_used = any(name.startswith(keys.user_field("")) for name in fields)
+        return fields.get(keys.FILTER_FIELD) == self.text and not is_used and delete(memory, self.key)
 
 
 class DeleteSet(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.synchronize import Barrier
@@ -17,6 +18,7 @@ from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.shards import DeleteShard
 
 STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}
 
@@ -196,6 +198,37 @@ def test_late_writes_leave_nothing_behind(client: redis.Redis, key: str) -> None
     assert late.add("a")
     assert store.happens is None
     assert sorted(client.scan_iter(f"{key}*")) == [key.encode(), f"{key}:0:0".encode()]
+
+
+class JustBeforeDeleting(RedisStore):
+    """A store over which something happens once, in the moment before shards are deleted."""
+
+    happens: Callable[[], object] | None = None
+
+    def execute(self, ops: Sequence[Operation]) -> Results:
+        if self.happens and any(isinstance(op, DeleteShard) for op in ops):
+            happens, self.happens = self.happens, None
+            happens()
+        return super().execute(ops)
+
+
+@pytest.mark.parametrize("look", ["info", "contains", "close", "add"])
+def test_nothing_is_left_of_a_deleted_filter(client: redis.Redis, key: str, look: str) -> None:
+    """Another worker uses the filter between the deletion of its hash and that of its shards: both stay deleted."""
+    store = JustBeforeDeleting(client)
+    last = BaseBloomFilter(store, key, FilterParameters(**STORED))
+    other = BloomFilter(client, key, cache_size=0, **STORED)
+    last.add_user("queue")
+    last.add("a")
+    other.add("b")
+    # A worker that was silent for some seconds looks at the filter before it adds.
+    other._stack._last_contact = -math.inf
+    looks = {"info": other.info, "contains": lambda: "a" in other, "close": other.close, "add": lambda: other.add("c")}
+    store.happens = looks[look]
+    assert last.remove_user("queue")
+    assert store.happens is None
+    assert list(client.scan_iter(f"{key}*")) == []
+    BloomFilter(client, key, capacity=77)
 
 
 def race(port: int, key: str, barrier: Barrier, share: range, told: Any) -> None:

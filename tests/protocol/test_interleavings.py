@@ -7,6 +7,7 @@ import pytest
 
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
+from scrapy_bloom.filter.description import describe
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import Steps
@@ -69,7 +70,26 @@ growing_once = growing(1)
 
 def ageing(admission: Admission) -> Steps[int]:
     """A worker looks whether layers are over."""
-    yield from admission.rotate()
+    yield from admission.rotate(adds=True)
+    return 0
+
+
+def leaving(admission: Admission) -> Steps[int]:
+    """The last user's worker deletes the filter."""
+    yield from admission.remove_user("queue")
+    return 0
+
+
+def describing(admission: Admission) -> Steps[int]:
+    """A worker reports how full the filter is."""
+    yield from describe(admission)
+    return 0
+
+
+def asking(admission: Admission) -> Steps[int]:
+    """A worker looks the item up in a filter of which a generation may be over."""
+    yield from admission.rotate(adds=False)
+    yield from membership.contains(admission, [ITEM])
     return 0
 
 
@@ -141,3 +161,10 @@ def test_one_winner_when_an_item_is_forgotten() -> None:
 def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
     """At least one worker is told "new" when the filter vanishes under them: the item is never called seen by all."""
     assert min(winners(Search(SMALL, works, whole=clearing in works))) == 1
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["pipelines", "single operations"])
+@pytest.mark.parametrize("other", [describing, asking])
+def test_a_look_leaves_a_filter_deleted(other: Work, whole: bool) -> None:
+    """Whenever other workers look at a filter while its last user's worker deletes it, no key is left of it."""
+    assert Search(SMALL, [leaving, other, other], whole=whole).left_behind(0.0) == {()}

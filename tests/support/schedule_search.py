@@ -61,6 +61,12 @@ class Told(NamedTuple):
     retried: bool
 
 
+class Fields(NamedTuple):
+    """The fields of a hash, as something that can be hashed."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
 class Numbered(Generic[Thing]):
     """Things by their numbers: equal ones have the same."""
 
@@ -365,9 +371,13 @@ def _comparable(op: Operation) -> Frozen:
 
 
 def _hashable(said: Any) -> Any:
+    if isinstance(said, dict):
+        return Fields(tuple(sorted(said.items())))
     return (*said[:-1], tuple(sorted(said.fields.items()))) if isinstance(said, Snapshot) else said
 
 
 def _plain(said: Any) -> Any:
+    if isinstance(said, Fields):
+        return dict(said.pairs)
     is_snapshot = isinstance(said, tuple) and len(said) == len(Snapshot._fields)
     return Snapshot._make((*said[:-1], dict(said[-1]))) if is_snapshot else said

@@ -6,7 +6,9 @@ from typing import Any, cast
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer import NO_IDENTITY
+from scrapy_bloom.filter.membership import contains
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import carry_out
 from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.memory import MemoryStore
 
@@ -193,6 +195,30 @@ def test_restored() -> None:
     scene.clock.now += 6
     assert scene.add(1) == [False]
     assert scene.recorder.events == [("on_restored", (KEY,))]
+
+
+def test_a_look_restores_nothing() -> None:
+    """A worker that only looks leaves a hash deleted, and goes on with what it knows; its next addition restores it."""
+    scene = Scene()
+    scene.add(3)
+    del scene.store.hashes[KEY]
+    scene.clock.now += 6
+    assert scene.bloom.info().estimated_count == 3
+    assert scene.bloom.contains_many(["item 0", "other"]) == [True, False]
+    assert (scene.recorder.events, scene.store.hashes) == ([], {})
+    assert scene.add(1) == [False]
+    assert scene.recorder.events == [("on_restored", (KEY,))]
+
+
+def test_a_look_after_a_generation_restores_nothing() -> None:
+    """Where a generation is over, a worker that only looks begins none in a filter whose hash is gone."""
+    scene = Scene(ttl=10.0)
+    scene.add(1)
+    del scene.store.hashes[KEY]
+    scene.clock.now += 2.5
+    assert "item 0" in scene.bloom
+    assert carry_out(contains(scene.bloom._steps, [b"item 0"]), scene.store.execute) == {b"item 0"}
+    assert (scene.recorder.events, scene.store.hashes) == ([], {})
 
 
 def test_orphaned() -> None:
