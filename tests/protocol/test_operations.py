@@ -204,3 +204,25 @@ def test_load_tells_what_is_at_a_key(client: redis.Redis, key: str, kind: str, f
     assert (snapshot.kind, snapshot.members, snapshot.fields) == (kind, 2 if kind == "set" else 0, {})
     seconds, microseconds = client.time()
     assert abs(seconds + microseconds / 1e6 - snapshot.now) < 60
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_deleted"),
+    [
+        pytest.param({"filter": "{}", "layer:0": "x"}, True, id="without a user"),
+        pytest.param({"filter": "{}", "user:a": "1"}, False, id="with a user"),
+        pytest.param({"filter": "1"}, False, id="of another filter"),
+        pytest.param({"user:a": "1"}, False, id="a user alone"),
+    ],
+)
+def test_a_hash_that_is_used_is_not_deleted(
+    client: redis.Redis, key: str, stored: dict[str, str], is_deleted: bool
+) -> None:
+    """A hash that another worker has restored goes only if it is of the deleted filter, and nobody uses it."""
+    for name, value in stored.items():
+        client.hset(key, name, value)
+    memory = MemoryStore()
+    memory.hashes[key] = dict(stored)
+    for store in (RedisStore(client), memory):
+        assert store.execute([removal.DeleteUnusedHash(key, "{}")]) == [is_deleted]
+    assert client.exists(key) == (key in memory.hashes) == (not is_deleted)
