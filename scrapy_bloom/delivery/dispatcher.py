@@ -224,7 +224,7 @@ class Dispatcher:
     def _has_news(self) -> bool:
         """Return whether something waits here, after what waited on the disk has come back as far as there is room."""
         if not self._worker.has_news and not self.overflow.is_empty:
-            for entry in self.overflow.next_portion(self._worker.expirations):
+            for entry in self.overflow.next_portion():
                 self._worker.offer(entry)
             for call in self.overflow.take_afterwards():
                 self._worker.ask_for_receipt(call)

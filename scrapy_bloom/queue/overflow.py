@@ -19,7 +19,6 @@ class Overflow:
         self._spool = spool
         self._file: SpillFile | None = None
         self._has_failed = False
-        self._expirations = 0
         # What is to be called when all of it was delivered.
         self.afterwards: list[Callable[[], object]] = []
 
@@ -46,16 +45,14 @@ class Overflow:
             return False
         return True
 
-    def next_portion(self, expirations: int) -> list[OutboxEntry]:
+    def next_portion(self) -> list[OutboxEntry]:
         """Return the next entries, when all that were returned before are delivered; the file goes with the last.
 
-        Where the worker has expired since the last call, those that wait are unsure, as those in its memory are.
+        The filter was never asked about an entry on the disk. So what it says counts, whatever happened meanwhile:
+        another worker has marked an entry that it calls seen, and had leased it before.
         """
         if self._file is None:
             return []
-        if expirations > self._expirations:
-            self._file.doubt()
-        self._expirations = expirations
         self._file.mark_delivered()
         entries = self._file.read(self._tuning.disk_batch)
         if not entries:

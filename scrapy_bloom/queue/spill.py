@@ -7,7 +7,6 @@ import math
 import os
 import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,7 @@ class SpillFile:
         self._end = os.fstat(descriptor).st_size
         self._waiting = 0
         self._is_kept = False
-        self._doubted_to = start
-        self._doubted: set[bytes] = set()
+        self._unsure: set[bytes] = set()
         self._aside: Path | None = None
         self._unreadable = 0
 
@@ -66,7 +64,6 @@ class SpillFile:
         unreadable: list[bytes] = []
         self._reader.seek(self._read_to)
         while len(entries) < count and (line := self._reader.readline()):
-            is_doubted = self._read_to < self._doubted_to
             self._read_to += len(line)
             self._waiting = max(self._waiting - 1, 0)
             try:
@@ -74,21 +71,17 @@ class SpillFile:
             except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
                 unreadable.append(line.removesuffix(b"\n") + b"\n")
             else:
-                entries += self._unless_repeated(replace(entry, is_unsure=entry.is_unsure or is_doubted))
+                entries += self._unless_repeated(entry)
         if unreadable:
             self._set_aside(unreadable)
         return entries
 
-    def doubt(self) -> None:
-        """Note that the entries that wait now are unsure: what the filter says of them counts no longer."""
-        self._doubted_to = self._end
-
     def _unless_repeated(self, entry: OutboxEntry) -> list[OutboxEntry]:
         if entry.fingerprint is None:
             return [entry]
-        is_repeated = entry.fingerprint in self._doubted
+        is_repeated = entry.fingerprint in self._unsure
         if entry.is_unsure:
-            self._doubted.add(entry.fingerprint)
+            self._unsure.add(entry.fingerprint)
         return [] if is_repeated else [entry]
 
     def mark_delivered(self) -> None:

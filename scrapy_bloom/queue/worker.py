@@ -55,7 +55,6 @@ class QueueWorker:
         self.phase = Phase.JOINING
         self.may_finish = False
         self.is_stopping = False
-        self.expirations = 0
         self.outbox: deque[OutboxItem] = deque()
         self.asked: tuple[OutboxEntry, ...] = ()
         self.new: tuple[OutboxEntry, ...] = ()
@@ -460,7 +459,6 @@ class QueueWorker:
             replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in self.outbox
         )
         self._to_lease_again = tuple(self._held())
-        self.expirations += 1
         self.phase = Phase.JOINING
 
     def _held(self) -> Iterator[QueueEntry]:

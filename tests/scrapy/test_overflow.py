@@ -37,7 +37,7 @@ def settings(server: Server, key: str, tmp_path: Path) -> dict[str, object]:
         "REDIS_URL": server.url,
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_CAPACITY": 5000,
         "BLOOMFILTER_ERROR_RATE": 1e-12,
         "BLOOMFILTER_BATCH_SIZE": 10,
         "SCHEDULER_PERSIST": True,
@@ -215,27 +215,28 @@ def test_links_of_every_page_after_an_end(
     following.close("finished")
 
 
-def test_on_the_disk_when_taken_for_dead(settings: dict[str, object], server: Server, opened: BloomScheduler) -> None:
-    """Requests on the disk when others take the worker for dead are fetched once, whatever the filter says of them.
-
-    Of later ones the filter is asked as ever.
-    """
+def test_known_pages_after_an_expiry(
+    settings: dict[str, object], server: Server, opened: BloomScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Known pages that wait on the disk when others take the worker for dead, or later, are not fetched again."""
+    outages = (range(1, 1001), range(1001, 2001))
     other = open_one(settings)
-    other.df.filter.add_many(
-        [other.df.fingerprint_of(Request(f"https://example.com/{number}")) for number in range(1, 5)]
-    )
-    other.close("finished")
+    urls = (f"https://example.com/{number}" for known in outages for number in known)
+    other.df.filter.add_many([other.df.fingerprint_of(Request(url)) for url in urls])
     with server.client() as client:
         client.hdel(opened.queue_keys.workers, opened.worker_name)
     fetched = []
-    for links in ((1, 2), (3, 4)):
-        links_on_the_disk(opened, server, *links)
+    for known in outages:
+        server.kill()
+        enqueue(opened, *range(100 * known[-1], 100 * known[-1] + IN_MEMORY), *known)
+        assert len(opened._dispatcher.overflow) == len(known)
         server.start()
         until(lambda: not opened._dispatcher.breaker.is_open)
         until(lambda: opened.has_pending_requests() and opened._dispatcher.is_idle)
-        fetched.append([number for number in in_order_from(opened) if number < 100])
-    assert opened._worker.expirations == 1
-    assert fetched == [[1, 2], []]
+        fetched.append(len({*in_order_from(opened)} & {*known}))
+    assert fetched == [0, 0]
+    assert "Other workers took this one for dead" in caplog.text
+    other.close("finished")
 
 
 def test_portion_that_was_not_delivered(server: Server, opened: BloomScheduler, tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_portion_that_was_not_delivered(server: Server, opened: BloomScheduler, 
     (path,) = files(tmp_path)
     overflow = opened._dispatcher.overflow
     assert overflow._file is not None
-    first = overflow.next_portion(opened._worker.expirations)
+    first = overflow.next_portion()
     assert len(first) == 7
     # As a kill does: the lock goes with the process.
     overflow._file.close()

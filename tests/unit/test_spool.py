@@ -298,18 +298,6 @@ def test_a_file_in_use_is_not_loaded(spool: Spool, spill: SpillFile) -> None:
     assert members(spool.load()) == [b"a"]
 
 
-def test_all_that_waits_in_doubt(spill: SpillFile) -> None:
-    """Entries appended until then are in doubt, and each fingerprint comes once; later entries are not."""
-    spill.append(entries(b"a", b"b", b"c", b"b", b"c"))
-    spill.read(1)
-    spill.doubt()
-    spill.append(entries(b"d", b"b", b"d"))
-    assert len(spill) == 7
-    found = [(entry.member, entry.is_unsure) for entry in [*spill.read(2), *spill.read(10)]]
-    assert found == [(b"b", True), (b"c", True), (b"d", False), (b"d", False)]
-    assert len(spill) == 0
-
-
 def test_appended_is_handed_to_the_system(spill: SpillFile) -> None:
     """Nothing of what was appended is in the process alone."""
     spill.append(entries(b"a", b"b"))
