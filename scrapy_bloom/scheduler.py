@@ -186,6 +186,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _queue_at(self, key: str) -> RequestQueue:
         return RequestQueue(self.server, key)
 
+    def _spool_in(self, directory: str | None) -> Spool:
+        return Spool(self._requests.keys.queue, directory, self._runtime)
+
     def _set_up_delivery(self, spider: Spider) -> None:
         self._announcer = Announcer(spider, self.stats, self.df)
         self._codec = RequestCodec(self.queue, self._requests, self._announcer)
@@ -208,7 +211,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._watch = executor.watch
         self._dispatcher = Dispatcher(
             executor,
-            Spool(self._requests.keys.queue, job_dir(spider.settings), self._runtime),
+            self._spool_in(job_dir(spider.settings)),
             self._announcer,
             self._wakeup,
             self.df.end_crawl,

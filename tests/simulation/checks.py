@@ -1,0 +1,145 @@
+"""The invariants of a simulated crawl: at each dropped repeat, at each call of the scheduler, and at the end."""
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+# Kinds of faults after which requests may be gone, if the log says so.
+_LOSSES = ("data loss", "rollback", "evict", "delete queue")
+# Parts of the lines that tell of a loss.
+_TOLD = ("are gone", "lost", "went back to an earlier state", "was deleted or evicted", "not registered with the queue")
+
+
+def check_drop(world: Any, url: str) -> None:
+    """A page whose link is dropped was fetched, or somebody has it: Redis, a process that runs, or a file."""
+    if (
+        world.has_lost_data
+        or world.plan.is_stock
+        or world.flushed_at is not None
+        or "BLOOMFILTER_TTL" in world.plan.settings
+    ):
+        return
+    if not world.fetched[url] and url not in set(_held(world)):
+        world.found("dropped", f"{url} is dropped, was never fetched, and nobody has it")
+
+
+def check_call(world: Any, process: Any, name: str, begin: float) -> None:
+    """The scheduler holds the reactor no longer than a reply may take, twice."""
+    took = world.runtime.monotonic() - begin
+    plan = world.plan
+    longest = 2 * plan.link.timeout + plan.tuning.reactor_seconds + 50 * plan.link.latency * plan.link.spread
+    was_stopped = world.hub.now - took <= process.stopped_until
+    if took > longest and process.is_open and not was_stopped and not plan.is_stock:
+        world.found("blocked", f"{process.name}: {name} took {took:.2f} s, where {longest:.2f} s are allowed")
+
+
+def check_end(world: Any, *, has_ended: bool) -> None:
+    """All pages are fetched, nothing is left, and no page was fetched more often than faults explain."""
+    if not has_ended:
+        alive = [process.name for process in world.alive]
+        world.found("endless", f"not ended after {world.hub.now:.0f} s; alive are {alive}")
+        return
+    _check_pages(world)
+    _check_rest(world)
+    _check_fetches(world)
+
+
+def _check_pages(world: Any) -> None:
+    since = -1.0 if world.flushed_at is None else world.flushed_at
+    missing = sorted(url for url in _expected(world) if not any(fetch.at >= since for fetch in world.fetched[url]))
+    missing = [url for url in missing if url not in world.poison]
+    if not missing:
+        return
+    text = f"{len(missing)} pages were never fetched: {', '.join(missing[:5])}"
+    dead = {world.url_of(member) for queue in world.server.data.queues.values() for member in queue.dead_letters}
+    if dead.intersection(missing):
+        world.found("innocent dead letter", text)
+    elif not any(fault.kind in _LOSSES for fault in world.plan.faults):
+        if not (world.plan.is_stock and world.plan.faults):
+            world.found("lost", text)
+    elif world.plan.is_fed and world.has_lost_data and not world.begun:
+        return  # start URLs were lost before anybody took them
+    elif not any(
+        told in line for _, _, line in world.outcome.log if line.startswith(("WARNING", "ERROR")) for told in _TOLD
+    ):
+        world.found("lost in silence", text)
+
+
+def _expected(world: Any) -> set[str]:
+    """Return the pages to which start requests of workers led that ended properly, of the last crawl.
+
+    A page that kills its worker leads nowhere.
+    """
+    roots: list[str] = []
+    if world.plan.is_fed:
+        roots = world.site.urls[:1] + world.site.private
+    else:
+        for process in world.processes:
+            is_of_last = world.flushed_at is None or process.flushes
+            if process.how in ("finished", "shutdown") and is_of_last:
+                roots += process.offered_urls
+    found: set[str] = set()
+    while roots:
+        url = roots.pop()
+        if url not in found:
+            found.add(url)
+            if url not in world.poison:
+                roots += [link.url for link in world.site.links[url]]
+    return found
+
+
+def _check_rest(world: Any) -> None:
+    left = world.server.data.left(filters=not world.plan.persists)
+    dead = [member for queue in world.server.data.queues.values() for member in queue.dead_letters]
+    wrong = {world.url_of(member) for member in dead} - world.poison - world.holding
+    if wrong:
+        world.found("innocent dead letter", ", ".join(sorted(wrong)))
+    if left and not any(fault.kind == "rollback" for fault in world.plan.faults):
+        world.found("left", str(left))
+    files = [name for _, _, names in os.walk(world.directory) for name in names if name.startswith("undelivered")]
+    if files:
+        world.found("files", ", ".join(files))
+
+
+def _check_fetches(world: Any) -> None:
+    for url, times in world.fetched.items():
+        counts = Counter(fetch.generation for fetch in times if fetch.is_filtered)
+        if counts:
+            world.outcome.fetches[url] = max(counts.values())
+    if world.plan.shape.unfiltered or "BLOOMFILTER_TTL" in world.plan.settings or not world.outcome.fetches:
+        return
+    (url, most), *_ = world.outcome.fetches.most_common(1)
+    # Of a page that is fetched again, the links may be asked again, too.
+    allowed = 1 + 2 * (world.outcome.hits + world.server.lost)
+    if most > allowed:
+        world.found(
+            "fetched again",
+            f"{url} was fetched {most} times, where {world.outcome.hits} faults and {world.server.lost} lost replies "
+            f"allow {allowed}",
+        )
+
+
+def _held(world: Any) -> Iterator[str]:
+    """Yield the URLs of all requests that somebody has."""
+    for queue in world.server.data.queues.values():
+        for part in (queue.queue, queue.dead_letters, *queue.leases.values()):
+            for member in part:
+                yield world.url_of(member)
+    for process in world.alive:
+        worker = getattr(process.engine.scheduler, "_worker", None)
+        if worker is not None:
+            for entry in (*worker.undelivered(), *worker._held()):
+                yield world.url_of(entry.member)
+    yield from _on_disk(world)
+
+
+def _on_disk(world: Any) -> Iterator[str]:
+    for place, _, names in os.walk(world.directory):
+        for name in names:
+            if name.endswith(".jsonl"):
+                with open(f"{place}/{name}", "rb") as file:
+                    for line in [*file][1:]:
+                        yield world.url_of(base64.b64decode(json.loads(line)["request"]))

@@ -1,0 +1,194 @@
+"""The clients of a simulated server: what a crawl's settings make, and the queue and the store of a filter over it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scrapy_bloom.queue import start_urls
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.operations import Answer, Operation
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.storage.base import Operation as StoreOperation
+from scrapy_bloom.storage.base import Results
+from tests.simulation.server import Server, TimedQueue
+
+# Called with each operation on a queue or a filter that the server carries out.
+Listener = Callable[[str, object], None]
+
+
+class Client:
+    """A Redis client of one process, as REDIS_PARAMS makes it: single commands, and pipelines of scrapy-redis."""
+
+    def __init__(self, server: Server, slowness: float, **_: Any) -> None:
+        self.server = server
+        self.slowness = slowness
+
+    def execute_command(self, *arguments: Any) -> Any:
+        """Send one command, and return its reply."""
+        return self._trip(lambda: self._carry_out(*arguments))
+
+    def _trip(self, *steps: Callable[[], Any]) -> Any:
+        return self.server.round_trip("command", steps, self.slowness)[-1]
+
+    def _carry_out(self, name: str, *arguments: Any) -> Any:
+        method: Callable[..., Any] = getattr(self, f"_{name.lower()}")
+        return method(*arguments)
+
+    # What scrapy-redis and the dupefilter call.
+
+    def ping(self) -> bool:
+        return bool(self.execute_command("PING"))
+
+    def zcard(self, key: str) -> int:
+        return int(self.execute_command("ZCARD", key))
+
+    def delete(self, *keys: str) -> int:
+        return int(self.execute_command("DEL", *keys))
+
+    def exists(self, key: str) -> int:
+        return int(self.execute_command("EXISTS", key))
+
+    def info(self) -> dict[str, Any]:
+        return {"maxmemory": 0}
+
+    def close(self) -> None:
+        pass
+
+    def llen(self, key: str) -> int:
+        return int(self.execute_command("LLEN", key))
+
+    def pipeline(self) -> "Pipeline":
+        return Pipeline(self)
+
+    # Their effects.
+
+    def _queue(self, key: str) -> TimedQueue:
+        return queue_at(self.server, key)
+
+    def _ping(self) -> bool:
+        return True
+
+    def _zcard(self, key: str) -> int:
+        return len(self._queue(key).queue)
+
+    def _zadd(self, key: str, score: float, member: bytes) -> int:
+        self._queue(key).queue[member] = score
+        return 1
+
+    def _exists(self, key: str) -> int:
+        return int(key in self.server.data.filters.hashes)
+
+    def _del(self, *keys: str) -> int:
+        for key in keys:
+            self._queue(key).queue.clear()
+        return len(keys)
+
+    def _hset(self, *_: Any) -> int:
+        """Note what scrapy-redis's scheduler says of a queue that it shares, in the audit."""
+        return 1
+
+    def _llen(self, key: str) -> int:
+        return len(self.server.data.lists.get(key, ()))
+
+    def _hkeys(self, key: str) -> list[bytes]:
+        data = self.server.data
+        workers = {QueueKeys(name).workers: queue.workers for name, queue in data.queues.items()}
+        return [field.encode() for field in (workers.get(key) or data.leased_urls.get(key, {}))]
+
+    def _hdel(self, key: str, *fields: str) -> int:
+        for field in fields:
+            self.server.data.leased_urls.get(key, {}).pop(field, None)
+        return len(fields)
+
+    def _eval(self, text: str, count: int, *arguments: Any) -> list[Any]:
+        script = next(name for name, known in start_urls._texts.items() if known == text)
+        (key, leased_key, dead_key), rest = arguments[:count], arguments[count:]
+        lists = self.server.data.lists
+        leased = self.server.data.leased_urls.setdefault(leased_key, {})
+        waiting = lists.setdefault(key, [])
+        if script == "lease_start":
+            _, want, number, holder = rest
+            data, lists[key] = waiting[:want], waiting[want:]
+            leased.update({f"{number + place}{holder}": datum for place, datum in enumerate(data)})
+            return [b"ok", data]
+        if script == "give_back_start":
+            given = [leased.pop(field) for field in rest[1:] if field in leased]
+            lists[key] = given + waiting
+            return [b"ok", len(given)]
+        lists.setdefault(dead_key, []).extend(leased.pop(field) for field in rest if field in leased)
+        return [b"ok"]
+
+
+class Pipeline:
+    """A transaction of scrapy-redis's queue: the first entry is taken."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def multi(self) -> None:
+        pass
+
+    def zrange(self, key: str, first: int, last: int) -> "Pipeline":
+        assert (first, last) == (0, 0)
+        self._key = key
+        return self
+
+    def zremrangebyrank(self, key: str, first: int, last: int) -> "Pipeline":
+        assert (key, first, last) == (self._key, 0, 0)
+        return self
+
+    def execute(self) -> list[Any]:
+        def take() -> list[Any]:
+            queue = self._client._queue(self._key).queue
+            first = min(((score, member) for member, score in queue.items()), default=None)
+            if first is None:
+                return [[], 0]
+            del queue[first[1]]
+            return [[first[1]], 1]
+
+        found: list[Any] = self._client._trip(take)
+        return found
+
+
+class SimulatedQueue(RequestQueue):
+    """The queue of a spider on a simulated server."""
+
+    def __init__(self, client: Client, key: str, listen: Listener) -> None:
+        super().__init__(client, key)
+        self._client = client
+        self._listen = listen
+
+    def execute(self, operation: Operation) -> Answer:
+        """Carry out an operation."""
+        return self._client._trip(lambda: self._apply(operation))  # type: ignore[no-any-return]
+
+    def _apply(self, operation: Operation) -> Answer:
+        answer = queue_at(self._client.server, self.keys.queue).apply(operation)
+        self._listen(
+            f"{self.keys.queue}: {answer.said}, {answer.waiting} waiting, took {len(answer.entries)}", operation
+        )
+        return answer
+
+
+class SimulatedStore:
+    """The store of a filter on a simulated server."""
+
+    def __init__(self, client: Client, listen: Listener) -> None:
+        self._client = client
+        self._listen = listen
+
+    def execute(self, operations: Sequence[StoreOperation]) -> Results:
+        """Carry out operations in one round trip."""
+        steps = [lambda operation=operation: self._apply(operation) for operation in operations]
+        results = Results(self._client.server.round_trip("filter", steps, self._client.slowness))
+        results.contact = self._client.server.incarnation
+        return results
+
+    def _apply(self, operation: StoreOperation) -> Any:
+        result = operation.apply(self._client.server.data.filters)
+        self._listen("filter", operation)
+        return result
+
+
+def queue_at(server: Server, key: str) -> TimedQueue:
+    """Return the queue at a key; one that is not there is empty."""
+    return server.data.queues.setdefault(key, TimedQueue(server._hub))

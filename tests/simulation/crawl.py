@@ -1,0 +1,284 @@
+"""A simulated crawl by its plan: the world in which it happens, and what is found in it."""
+
+import json
+import logging
+import os
+import pickle
+import shutil
+import tempfile
+import traceback
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from scrapy import Request
+from scrapy.utils.request import request_from_dict
+from scrapy_redis import spiders
+
+from scrapy_bloom.queue.operations import Flush
+from tests.simulation import checks
+from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
+from tests.simulation.faults import Faults
+from tests.simulation.plan import Plan
+from tests.simulation.process import START_KEY, Process
+from tests.simulation.server import Server
+from tests.simulation.site import Site
+
+# Virtual seconds after which a crawl does not end.
+_LIMIT_SECONDS = 600.0
+# Workers that are started one after another at the end, for what is left.
+_MAX_LATE_STARTS = 6
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that must not happen; `kind` is a word."""
+
+    kind: str
+    text: str
+    details: str = ""
+
+
+@dataclass
+class Outcome:
+    """The outcome of a crawl.
+
+    Attributes:
+        problems: what must not happen and did.
+        log: lines with their moments, processes and texts.
+        fetches: how often each page was fetched in one generation of the crawl, at most.
+        seconds: virtual seconds that it took.
+    """
+
+    plan: Plan
+    problems: list[Problem] = field(default_factory=list)
+    log: list[tuple[float, str, str]] = field(default_factory=list)
+    fetches: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    hits: int = 0
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its problems."""
+        return {problem.kind for problem in self.problems}
+
+
+class Fetch(NamedTuple):
+    """A page whose callback has ended."""
+
+    at: float
+    process: str
+    generation: int
+    is_filtered: bool
+
+
+class World:
+    """All processes of a crawl, their server, and what was seen of them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.chance = Random(f"run {plan.seed}")
+        self.hub = Hub()
+        shared = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108  # the name is drawn
+        self.directory = tempfile.mkdtemp(prefix="simulation-", dir=shared)
+        os.mkdir(f"{self.directory}/temporary")
+        self.runtime = SimulatedRuntime(self.hub, self.chance, f"{self.directory}/temporary")
+        self.site = Site(plan.shape, Random(f"site {plan.seed}"))
+        self.server = Server(self.hub, plan.link, self.chance)
+        self.server.listen = self._heard
+        self.outcome = Outcome(plan)
+        self.faults = Faults(self)
+        self.processes: list[Process] = []
+        self.fetched: dict[str, list[Fetch]] = defaultdict(list)
+        self.begun: Counter[str] = Counter()
+        # Times at which the queues were flushed, and the number of filters that have been.
+        self.flushed_at: float | None = None
+        self.generation = 0
+        self.has_lost_data = False
+        self._has_ended = False
+        self._late_starts = 0
+        self._members: dict[bytes, str] = {}
+        pages = Random(f"pages {plan.seed}").sample(self.site.urls[1:], plan.poison + plan.holding)
+        self.poison, self.holding = set(pages[: plan.poison]), set(pages[plan.poison :])
+
+    # What processes tell.
+
+    def log(self, text: str, name: str = "") -> None:
+        """Note a line."""
+        who = name or (self.hub.current.name if self.hub.current else "")
+        self.outcome.log.append((self.hub.now, who, text.replace(f"{self.directory}/", "")))
+
+    def found(self, kind: str, text: str, error: BaseException | None = None) -> None:
+        """Note a problem."""
+        details = "".join(traceback.format_exception(error)) if error is not None else ""
+        self.log(f"PROBLEM {kind}: {text}")
+        self.outcome.problems.append(Problem(kind, text, details))
+
+    def listen(self, text: str, operation: object) -> None:
+        """Note an operation that the server carries out."""
+        kind = type(operation).__name__
+        if isinstance(operation, Flush):
+            self.flushed_at = self.hub.now
+            self.generation += 1
+            self.faults.on_flush()
+        if kind == "DeleteShard":
+            self.generation += 1
+        self.outcome.log.append((self.hub.now, "server", f"{kind} {text}"))
+
+    def _heard(self, owner: Any, name: str, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            self.log(f"{name}: {type(reply).__name__}: {reply}", owner.name)
+
+    def refused(self, process: Process, error: Exception) -> None:
+        """Note that a process cannot open its crawl."""
+        self.log(f"cannot open: {type(error).__name__}: {error}", process.name)
+
+    def roots_of(self, process: Process) -> list[str]:
+        """Return the start requests of a process: the first page, and its share of the private ones."""
+        first = self.plan.workers * len(self.plan.spiders)
+        return self.site.urls[:1] + (self.site.private[process.number :: first] if process.number < first else [])
+
+    def began(self, process: Process, request: Request) -> None:
+        self.begun[request.url] += 1
+        self.log(f"fetch {request.url}", process.name)
+
+    def before_callback(self, process: Process, url: str) -> None:
+        """Have a page do to its process what it does."""
+        if url in self.poison:
+            self.log(f"{url} kills the process", process.name)
+            self.outcome.hits += 1
+            process.kill()
+            self.hub.after(1.0, lambda: self.start(process.spider_name, process.directory))
+        if url in self.holding:
+            self.log(f"{url} holds the GIL for {self.plan.held:g} s", process.name)
+            self.outcome.hits += 1
+            process.stop(self.plan.held)
+
+    def ended(self, process: Process, request: Request) -> None:
+        # A retry is the fetch of a request that went through the filter, too.
+        is_filtered = not request.dont_filter or "attempt" in request.meta
+        self.fetched[request.url].append(Fetch(self.hub.now, process.name, self.generation, is_filtered))
+
+    def dropped(self, process: Process, request: Request) -> None:
+        self.log(f"drop {request.url}", process.name)
+        checks.check_drop(self, request.url)
+
+    def called(self, process: Process, name: str, begin: float) -> None:
+        checks.check_call(self, process, name, begin)
+
+    def url_of(self, member: bytes) -> str:
+        """Return the URL of a serialised request."""
+        if member not in self._members:
+            self._members[member] = str(request_from_dict(_without_callback(pickle.loads(member))).url)  # noqa: S301
+        return self._members[member]
+
+    # The crawl.
+
+    def start(self, spider: str, directory: str | None = None, *, flush: bool = False) -> Process:
+        """Start a process."""
+        number = len(self.processes)
+        if directory is None:
+            directory = f"{self.directory}/{'shared' if self.plan.shares_directory else f'w{number}'}"
+        os.makedirs(directory, exist_ok=True)
+        process = Process(self, f"w{number}", spider, directory, number=number, flush=flush)
+        self.processes.append(process)
+        return process
+
+    @property
+    def alive(self) -> list[Process]:
+        """The processes that run."""
+        return [process for process in self.processes if not process.is_dead]
+
+    def run(self) -> None:
+        """Run the crawl to its end, and check it."""
+        plan = self.plan
+        if plan.is_fed:
+            urls = self.site.urls[:1] + self.site.private
+            self.server.data.lists[START_KEY] = [json.dumps({"url": url}).encode() for url in urls]
+        for spider in plan.spiders:
+            for _ in range(plan.workers):
+                self.hub.at(self.chance.random() * plan.stagger, lambda spider=spider: self.start(spider))  # type: ignore[misc]
+        self.faults.plan()
+        self.hub.at(0.5, self._watch)
+        try:
+            has_ended = self.hub.run(_LIMIT_SECONDS, lambda: self._has_ended)
+        except BusyLoopError as error:
+            self.found("busy loop", str(error))
+        else:
+            self.outcome.seconds = self.hub.now
+            checks.check_end(self, has_ended=has_ended)
+
+    def _watch(self) -> None:
+        """Look whether all is over; start one more worker for what is left."""
+        if self.hub.now > self.plan.faulty_until + self.plan.stagger and not self.alive and not self.faults.pending:
+            spider, directory = self._left()
+            if spider is None or self._late_starts >= _MAX_LATE_STARTS:
+                self._has_ended = True
+                return
+            self._late_starts += 1
+            self.log(f"a late start for {spider!r}")
+            self.start(spider, directory)
+        self.hub.after(0.5, self._watch)
+
+    def _left(self) -> tuple[str | None, str | None]:
+        """Return the spider that has to start again, and where; None: there is nothing left."""
+        for process in self.processes:
+            if any(name.endswith(".jsonl") for name in os.listdir(process.directory)):
+                return process.spider_name, process.directory
+        if any(name.endswith(".jsonl") for name in os.listdir(f"{self.directory}/temporary")):
+            return self.processes[-1].spider_name, None
+        for spider in self.plan.spiders:
+            queue = self.server.data.queues.get(f"{spider}:requests")
+            last = [process for process in self.processes if process.spider_name == spider][-1:]
+            was_cut = any(process.how in ("killed", "refused", "crashed") for process in last)
+            if was_cut or (queue and (queue.queue or queue.workers or any(queue.leases.values()))):
+                return spider, None
+        if self.server.data.lists.get(START_KEY) or any(self.server.data.leased_urls.values()):
+            return self.plan.spiders[0], None
+        return None, None
+
+    def close(self) -> None:
+        """End all threads, and delete the files."""
+        for process in self.processes:
+            process.is_dead = True
+        self.hub.end()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a crawl, and return what became of it."""
+    world = World(plan)
+    handler = _Handler(world)
+    root, package = logging.getLogger(), logging.getLogger("scrapy_bloom")
+    before = root.handlers[:], package.level, spiders.time
+    root.handlers[:] = [handler]
+    # scrapy-redis has no place for a clock.
+    spiders.time = SimpleNamespace(time=world.runtime.unix_time)
+    package.setLevel(logging.INFO)
+    try:
+        world.run()
+    finally:
+        root.handlers[:], package.level, spiders.time = before
+        world.close()
+    return world.outcome
+
+
+class _Handler(logging.Handler):
+    """Notes what the product logs; an error with a traceback is a problem."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a record."""
+        if record.name.startswith(("scrapy_bloom", "scrapy.utils.signal")):
+            self._world.log(f"{record.levelname} {record.getMessage()}")
+            if record.exc_info and record.exc_info[1] is not None:
+                self._world.found("exception", f"logged: {record.getMessage()[:200]}", record.exc_info[1])
+
+
+def _without_callback(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "callback": None, "errback": None}

@@ -1,0 +1,143 @@
+"""The faults of a simulated crawl, as its plan has them."""
+
+import copy
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tests.simulation.plan import Fault
+
+
+class Faults:
+    """Carries out the faults of the plan of a `world`.
+
+    Attributes:
+        pending: starts that are still to come.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._snapshots: dict[int, tuple[Any, ...]] = {}
+        self._on_flush: list[Callable[[], None]] = []
+        self.pending = 0
+
+    def plan(self) -> None:
+        """Have each happen at its moment."""
+        for fault in self._world.plan.faults:
+            self._world.hub.at(fault.at, lambda fault=fault: self._happen(fault))
+
+    def on_flush(self) -> None:
+        """Do to the starter that flushes a queue what is planned for that moment."""
+        while self._on_flush:
+            self._on_flush.pop()()
+
+    def _happen(self, fault: Fault) -> None:
+        world = self._world
+        world.log(f"FAULT {fault}")
+        if fault.kind not in ("snapshot", "lossy"):
+            # What a server goes through, each process may notice.
+            is_of_one = fault.kind in ("stop", "kill", "term")
+            world.outcome.hits += 1 if is_of_one else max(1, len(world.alive))
+        _KINDS[fault.kind](self, fault, Random(fault.number))
+
+    def _away(self, fault: Fault, _: Random) -> None:
+        server, end = self._world.server, self._world.hub.now + fault.seconds
+        name = {"refused": "down", "hanging": "hanging", "frozen": "frozen"}.get(fault.kind, fault.kind)
+        setattr(server, f"{name}_until", max(getattr(server, f"{name}_until"), end))
+
+    def _lossy(self, fault: Fault, _: Random) -> None:
+        self._world.server.loses_until = self._world.hub.now + fault.seconds
+
+    def _stop(self, fault: Fault, chance: Random) -> None:
+        if process := self._one(chance):
+            self._world.log(f"stopped for {fault.seconds:g} s", process.name)
+            process.stop(fault.seconds)
+
+    def _kill(self, _: Fault, chance: Random) -> None:
+        if process := self._one(chance):
+            process.kill()
+            directory = process.directory
+            if not self._world.plan.keeps_machines and not self._world.plan.shares_directory:
+                self._world.log(f"the machine of {process.name} is lost")
+                for name in os.listdir(directory):
+                    os.remove(f"{directory}/{name}")
+            self._start_later(process, directory, chance)
+
+    def _term(self, _: Fault, chance: Random) -> None:
+        if process := self._one(chance):
+            self._world.log("SIGTERM", process.name)
+            process.terminate()
+            self._start_later(process, process.directory if chance.random() < 0.5 else None, chance)
+
+    def _start_later(self, process: Any, directory: str | None, chance: Random) -> None:
+        def start() -> None:
+            self.pending -= 1
+            self._world.start(process.spider_name, directory)
+
+        self.pending += 1
+        self._world.hub.after(chance.choice([0.1, 1, 5, 20]), start)
+
+    def _flush(self, fault: Fault, chance: Random) -> None:
+        world = self._world
+        starter = world.start(world.plan.spiders[0], flush=True)
+        if fault.kind == "flush and stop":
+            seconds = chance.choice([0.1, 0.5, 2.0, 5.0])
+            self._on_flush.append(lambda: starter.stop(seconds))
+        elif fault.kind == "flush and kill":
+            self._on_flush.append(starter.kill)
+
+    def _snapshot(self, fault: Fault, _: Random) -> None:
+        self._snapshots[fault.number] = _copy(self._world.server.data)
+
+    def _lose(self, fault: Fault, _: Random) -> None:
+        data = self._world.server.data
+        empty: tuple[Any, ...] = ({}, {}, {}, {}, {}, {})
+        data.load(self._snapshots.get(fault.number, empty) if fault.kind == "rollback" else empty)
+        self._world.has_lost_data = True
+        self._world.generation += 1
+        self._world.server.start_again()
+
+    def _delete_queue(self, _: Fault, chance: Random) -> None:
+        queues = [queue for queue in self._world.server.data.queues.values() if queue.queue]
+        if queues:
+            chance.choice(queues).queue = {}
+            self._world.has_lost_data = True
+
+    def _evict(self, _: Fault, chance: Random) -> None:
+        data = self._world.server.data
+        filters, choices = data.filters, []
+        choices += [(filters.hashes, key) for key in filters.hashes] + [
+            (filters.strings, key) for key in filters.strings
+        ]
+        for queue in data.queues.values():
+            choices += [(queue.leases, worker) for worker, held in queue.leases.items() if held]
+        if choices:
+            place, key = chance.choice(choices)
+            self._world.log(f"evicted: {key}")
+            place.pop(key)
+            filters.expiries.pop(key, None)
+            self._world.has_lost_data = True
+            self._world.generation += 1
+
+    def _one(self, chance: Random) -> Any:
+        alive = self._world.alive
+        return chance.choice(alive) if alive else None
+
+
+_KINDS: dict[str, Callable[[Faults, Fault, Random], None]] = {
+    **dict.fromkeys(("refused", "hanging", "frozen", "loading", "readonly"), Faults._away),
+    **dict.fromkeys(("flush", "flush and stop", "flush and kill"), Faults._flush),
+    **dict.fromkeys(("data loss", "rollback"), Faults._lose),
+    "lossy": Faults._lossy,
+    "stop": Faults._stop,
+    "kill": Faults._kill,
+    "term": Faults._term,
+    "snapshot": Faults._snapshot,
+    "delete queue": Faults._delete_queue,
+    "evict": Faults._evict,
+}
+
+
+def _copy(data: Any) -> tuple[Any, ...]:
+    return copy.deepcopy(data.parts())

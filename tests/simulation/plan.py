@@ -1,0 +1,289 @@
+"""The plan of a simulated crawl: all that a seed decides before the first event."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from scrapy_bloom.queue.tuning import TUNING, Tuning
+from tests.simulation.site import Shape
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that happens at a moment, in seconds; `number` chooses the process, the key or the manner."""
+
+    at: float
+    kind: str
+    seconds: float = 0.0
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.at:.2f} s" + (f" for {self.seconds:g} s" if self.seconds else "")
+
+
+@dataclass(frozen=True)
+class Link:
+    """The link to the server.
+
+    Attributes:
+        latency: mean seconds of one way.
+        spread: how many times slower or faster some processes are.
+        loss: share of round trips whose request or reply is lost, while faults happen.
+        lateness: seconds after the timeout at which a lost command may be carried out at the latest.
+        interleaving: share of the commands of a pipeline before which others' commands come.
+        timeout: seconds after which a worker gives a reply up.
+    """
+
+    latency: float = 0.01
+    spread: float = 1.0
+    loss: float = 0.0
+    lateness: float = 0.0
+    interleaving: float = 0.0
+    timeout: float = 1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings, the site, the link and the faults of a crawl.
+
+    Attributes:
+        spiders: names of the spiders; each has its queue, and all have one filter.
+        workers: processes of each spider that are started at the begin, within `stagger` seconds.
+        concurrency: downloads of a process at once, which take `download` seconds each, and callbacks `callback`.
+        is_fed: the start requests come from a list in Redis.
+        is_stock: scrapy-redis's scheduler in the place of ours.
+        keeps_machines: a directory outlives its process, however that ends.
+        poison: pages whose callback kills the process.
+        holding: pages whose callback holds the GIL for `held` seconds.
+    """
+
+    seed: int
+    kind: str
+    settings: dict[str, object]
+    shape: Shape = field(default_factory=Shape)
+    link: Link = field(default_factory=Link)
+    tuning: Tuning = TUNING
+    faults: tuple[Fault, ...] = ()
+    spiders: tuple[str, ...] = ("sim",)
+    workers: int = 2
+    stagger: float = 0.0
+    concurrency: int = 4
+    download: float = 0.1
+    callback: float = 0.01
+    persists: bool = False
+    is_fed: bool = False
+    is_stock: bool = False
+    shares_directory: bool = True
+    keeps_machines: bool = True
+    poison: int = 0
+    holding: int = 0
+    held: float = 0.0
+
+    @property
+    def faulty_until(self) -> float:
+        """The moment after which the link is good and nothing happens any more."""
+        return max((fault.at + fault.seconds for fault in self.faults), default=0.0)
+
+
+def plan_for(kind: str, seed: int) -> Plan:
+    """Return the plan of a kind that a seed draws."""
+    # Equal seeds of two kinds draw other crawls.
+    chance = Random(f"{kind} {seed}")
+    drawn = _KINDS[kind](_common(kind, seed, chance), chance)
+    batch = drawn.settings["BLOOMFILTER_BATCH_SIZE"]
+    assert isinstance(batch, int)
+    # As in the product, where a batch fits into memory.
+    kept = max(drawn.tuning.requests_in_memory, batch)
+    # A link on which most replies come after the timeout is another fault.
+    latency = min(drawn.link.latency, drawn.link.timeout / (20 * drawn.link.spread))
+    return replace(
+        drawn, tuning=replace(drawn.tuning, requests_in_memory=kept), link=replace(drawn.link, latency=latency)
+    )
+
+
+def _common(kind: str, seed: int, chance: Random) -> Plan:
+    """Return what all kinds draw: sizes so small that a crawl of some pages reaches every limit."""
+    pick = chance.choice
+    return Plan(
+        seed,
+        kind,
+        settings={
+            "BLOOMFILTER_BATCH_SIZE": pick([1, 2, 3, 5, 100]),
+            "BLOOMFILTER_CACHE_SIZE": pick([0, 1, 4, 10, 1000]),
+            "BLOOMFILTER_LEASE": pick([1.0, 3.0, 10.0]),
+            "BLOOMFILTER_RETRY_TIMEOUT": pick([1.0, 10.0, 30.0]),
+            "BLOOMFILTER_CAPACITY": pick([5, 30, 1000]),
+            "BLOOMFILTER_EXPANSION": pick([1, 2, 2]),
+            "BLOOMFILTER_ERROR_RATE": 1e-12,
+        },
+        shape=Shape(
+            pages=chance.randint(*pick([(3, 8), (10, 30), (30, 60)])),
+            depth=pick([1, 4, 60]),
+            density=pick([0, 0.5, 3]),
+            repeats=pick([1, 5]),
+            private=pick([0, 0.1, 0.3]),
+            priorities=pick([True, False]),
+            unfiltered=chance.random() < 0.3,
+            failing=chance.random() < 0.3,
+        ),
+        link=Link(
+            latency=pick([0.001, 0.01, 0.05]),
+            spread=pick([1.0, 5.0]),
+            interleaving=pick([0.0, 0.3]),
+            timeout=pick([0.5, 1.0, 5.0]),
+        ),
+        tuning=Tuning(
+            requests_in_memory=pick([1, 3, 5, 5000]),
+            disk_batch=pick([1, 2, 5]),
+            spool_batch=pick([1, 2, 1000]),
+            exchange_bytes=pick([200, 400, 2000, 512 * 1024]),
+            kept_leases=pick([2, 150]),
+            dead_letter_batch=pick([1, 50]),
+            prefetch=pick([1, 3, 8]),
+        ),
+        workers=pick([1, 2, 2, 3, 4]),
+        stagger=pick([0.0, 0.5, 5.0]),
+        concurrency=pick([1, 4, 8]),
+        download=pick([0.05, 0.2, 1.0]),
+        callback=pick([0.001, 0.05]),
+        persists=chance.random() < 0.3,
+        is_fed=chance.random() < 0.25,
+        shares_directory=chance.random() < 0.5,
+        keeps_machines=chance.random() < 0.7,
+    )
+
+
+def _with(*kinds: str, number: int = 2, last: float = 30.0) -> Callable[[Plan, Random], Plan]:
+    """Return what adds one to `number` faults of some kinds to a plan."""
+
+    def add(plan: Plan, chance: Random) -> Plan:
+        end = min(chance.choice([3.0, 10.0, 30.0]), last)
+        faults = [_fault(chance.choice(kinds), end, chance) for _ in range(chance.randint(1, number))]
+        return replace(plan, faults=tuple(sorted((f for pair in faults for f in pair), key=lambda fault: fault.at)))
+
+    return add
+
+
+_SECONDS: dict[str, list[float]] = {
+    "refused": [0.3, 2, 8, 20],
+    "hanging": [0.3, 2, 8, 20],
+    "frozen": [0.3, 2, 8, 20],
+    "loading": [0.3, 2],
+    "readonly": [0.3, 2, 8],
+    "stop": [0.5, 2, 5, 15, 40],
+    "lossy": [5, 20],
+}
+
+
+def _fault(kind: str, end: float, chance: Random) -> list[Fault]:
+    """Return a fault, and what belongs to it."""
+    at = chance.random() * end
+    number = chance.randrange(1 << 16)
+    if kind == "outage":
+        kind = chance.choice(["refused", "hanging", "frozen", "loading", "readonly"])
+    fault = Fault(at, kind, chance.choice(_SECONDS.get(kind, [0.0])), number)
+    if kind == "rollback":
+        taken = Fault(max(0.0, at - chance.choice([0.05, 0.5, 3.0])), "snapshot", 0.0, number)
+        return [taken, fault]
+    if kind in ("term", "data loss", "rollback") and chance.random() < 0.4:
+        return [fault, *_fault("outage", at, chance)]
+    return [fault]
+
+
+def _calm(plan: Plan, _: Random) -> Plan:
+    return plan
+
+
+def _lossy(plan: Plan, chance: Random) -> Plan:
+    loss = chance.choice([0.02, 0.1, 0.3])
+    link = replace(plan.link, loss=loss, lateness=chance.choice([0.0, 1.0, 10.0]))
+    return _with("lossy")(replace(plan, link=link), chance)
+
+
+def _mixed(plan: Plan, chance: Random) -> Plan:
+    link = replace(plan.link, loss=chance.choice([0.0, 0.05]), lateness=chance.choice([0.0, 10.0]))
+    return _with("outage", "stop", "kill", "term", "lossy", number=4)(replace(plan, link=link, persists=True), chance)
+
+
+def _spool(plan: Plan, chance: Random) -> Plan:
+    """Small memories, a long outage, and an end in the middle of it."""
+    batch = chance.choice([1, 2, 3])
+    begin, seconds = 0.3 + 4 * chance.random(), chance.choice([4.0, 9.0])
+    end = Fault(begin + seconds * chance.random(), chance.choice(["kill", "term", "term"]), 0.0, chance.randrange(99))
+    return replace(
+        plan,
+        settings={**plan.settings, "BLOOMFILTER_BATCH_SIZE": batch, "BLOOMFILTER_RETRY_TIMEOUT": 30.0},
+        tuning=replace(plan.tuning, requests_in_memory=batch),
+        shape=replace(plan.shape, pages=chance.randint(10, 40), density=chance.choice([0.5, 2])),
+        link=replace(plan.link, loss=chance.choice([0.05, 0.2]), timeout=0.5),
+        faults=(Fault(begin, chance.choice(["refused", "hanging", "frozen"]), seconds), end, Fault(0, "lossy", 10.0)),
+        persists=True,
+        workers=chance.choice([1, 1, 2]),
+        stagger=0.0,
+        download=0.2,
+        concurrency=chance.choice([4, 8]),
+    )
+
+
+def _flush(plan: Plan, chance: Random) -> Plan:
+    """A starter that begins the crawl anew beside workers, and may be held up or die in the middle of that."""
+    # Start URLs that are done with do not come back with a flush.
+    flushed = _with("flush", "flush", "flush", "flush and stop", "flush and kill", "outage", number=3)
+    plan = flushed(replace(plan, is_fed=False), chance)
+    return replace(plan, faults=(*plan.faults, Fault(plan.faulty_until + 1, "flush"))) if _halves(plan) else plan
+
+
+def _halves(plan: Plan) -> bool:
+    """Return whether a flush may have been broken off: another one follows, as a user would start again."""
+    return any(fault.kind == "flush and kill" for fault in plan.faults)
+
+
+def _ttl(plan: Plan, chance: Random) -> Plan:
+    # Without cycles: a link that is met again after its time would be fetched again, and so on.
+    settings = {**plan.settings, "BLOOMFILTER_TTL": chance.choice([0.5, 3.0, 20.0])}
+    return replace(plan, settings=settings, shape=replace(plan.shape, density=0.0))
+
+
+def _poison(plan: Plan, chance: Random) -> Plan:
+    settings = {**plan.settings, "BLOOMFILTER_MAX_DELIVERIES": chance.choice([2, 3, 5]), "BLOOMFILTER_LEASE": 1.0}
+    return replace(plan, settings=settings, poison=chance.choice([1, 1, 2]), keeps_machines=True)
+
+
+def _gil(plan: Plan, chance: Random) -> Plan:
+    settings = {**plan.settings, "BLOOMFILTER_MAX_DELIVERIES": chance.choice([2, 3]), "BLOOMFILTER_LEASE": 1.0}
+    return replace(plan, settings=settings, holding=1, held=chance.choice([1.5, 6.0]), workers=chance.choice([1, 2, 3]))
+
+
+def _shared(plan: Plan, chance: Random) -> Plan:
+    """Two spiders with one filter."""
+    return _with("term", "kill", "outage", number=2)(replace(plan, spiders=("sim", "other"), is_fed=False), chance)
+
+
+def _stock(plan: Plan, chance: Random) -> Plan:
+    """scrapy-redis's scheduler with our filter, which promises nothing on faults: only short outages."""
+    workers = chance.choice([1, 1, 2, 3])
+    # The first worker that has nothing to do clears queue and filter unless they persist.
+    return replace(plan, is_stock=True, is_fed=False, persists=workers > 1, workers=workers, stagger=0.0)
+
+
+_KINDS: dict[str, Callable[[Plan, Random], Plan]] = {
+    "calm": _calm,
+    "lossy": _lossy,
+    "outage": _with("outage"),
+    "stop": _with("stop"),
+    "kill": _with("kill"),
+    "term": lambda plan, chance: _with("term")(replace(plan, persists=True), chance),
+    "mixed": _mixed,
+    "spool": _spool,
+    "evict": _with("evict"),
+    "queue": _with("delete queue"),
+    "loss": _with("data loss"),
+    "rollback": _with("rollback"),
+    "flush": _flush,
+    "ttl": _ttl,
+    "poison": _poison,
+    "gil": _gil,
+    "shared": _shared,
+    "stock": _stock,
+}
+KINDS = tuple(_KINDS)
