@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-unit check pythons lowest wheel typing coverage mutants bench search soak clean
+.PHONY: demo test test-all test-unit check pythons lowest wheel typing coverage mutants bench search soak clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m devtools.demo $(ARGS)
 
+# Three processes: the tests wait for servers and crawls more than they compute.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long" $(ARGS)
+
+# The full searches, the soak, the error rate and large crawls, too.
+test-all: $(VENV)/.test
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 # What needs no server: in seconds, while one edits.
 test-unit: $(VENV)/.test

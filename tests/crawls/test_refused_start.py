@@ -14,7 +14,7 @@ from devtools.crawl_process import LIMIT, ROOT, CrawlProcess, Job
 from devtools.servers import free_port
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
-from tests.support import crawling
+from tests.support import crawling, forked
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
 from tests.support.servers import Server
 
@@ -47,16 +47,20 @@ while error is not None:
 Settings = dict[str, object]
 
 
-def run(directory: Path, *command: str, project: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python with the spider at hand, and outside every project but this one."""
+def prepared(directory: Path, project: str = "") -> dict[str, str]:
+    """Write the spider, and return an environment in which it is at hand, outside every project but this one."""
     (directory / "spider.py").write_text(SPIDER)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(directory))), "SCRAPY_PROJECT": project}
-    environment["SCRAPY_SETTINGS_MODULE"] = project
+    path = os.pathsep.join((str(ROOT), str(directory)))
+    return {**os.environ, "PYTHONPATH": path, "SCRAPY_PROJECT": project, "SCRAPY_SETTINGS_MODULE": project}
+
+
+def run(directory: Path, *command: str, project: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python with the spider at hand."""
     return subprocess.run(
         [sys.executable, *command],
         check=False,
         cwd=directory,
-        env=environment,
+        env=prepared(directory, project),
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -65,14 +69,18 @@ def run(directory: Path, *command: str, project: str = "") -> subprocess.Complet
 
 def with_runspider(directory: Path, settings: Settings) -> subprocess.CompletedProcess[str]:
     """`scrapy runspider`."""
-    options = chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items())
-    return run(directory, "-m", "scrapy", "runspider", "spider.py", *options)
+    return forked.run(("runspider", "spider.py", *options(settings)), directory, prepared(directory))
 
 
 def in_a_project(directory: Path, settings: Settings) -> subprocess.CompletedProcess[str]:
     """`scrapy crawl`."""
     (directory / "project.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
-    return run(directory, "-m", "scrapy", "crawl", "refused", project="project")
+    return forked.run(("crawl", "refused"), directory, prepared(directory, "project"))
+
+
+def options(settings: Settings) -> list[str]:
+    """Return settings as options of the command line."""
+    return list(chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items()))
 
 
 WAYS = {"runspider": with_runspider, "project": in_a_project}
@@ -182,8 +190,14 @@ def test_scrapys_command_line_as_a_script(valkey: Server, key: str, tmp_path: Pa
     """The line is there also where `scrapy.cmdline` is run as `__main__`, as by a development environment."""
     settings, part = refusal("setting", valkey, key)
     settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
-    options = chain.from_iterable(("-s", f"{name}={value}") for name, value in settings.items())
-    assert_refused(run(tmp_path, "-m", "scrapy.cmdline", "runspider", "spider.py", *options), part)
+    assert_refused(run(tmp_path, "-m", "scrapy.cmdline", "runspider", "spider.py", *options(settings)), part)
+
+
+def test_process_of_its_own(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A Python that is started for the crawl alone, unlike those of the other tests, ends with the same line."""
+    settings, part = refusal("setting", valkey, key)
+    settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
+    assert_refused(run(tmp_path, "-m", "scrapy", "runspider", "spider.py", *options(settings)), part)
 
 
 def ends_by_ctrl_c(crawl: CrawlProcess) -> bool:
@@ -199,7 +213,7 @@ def test_second_ctrl_c(scheduler: str, valkey: Server, key: str, tmp_path: Path)
     settings = {**stored_settings(valkey, key, scheduler), **settings, "BLOOMFILTER_RETRY_TIMEOUT": 10 * LIMIT}
     (tmp_path / "spider.py").write_text(SPIDER)
     job = Job(("runspider", "spider.py"), {}, settings, {})
-    crawl = CrawlProcess("waiting", job, tmp_path, keeps_ledger=False)
+    crawl = CrawlProcess("waiting", job, tmp_path, keeps_ledger=False, launch=forked.start)
     try:
         until(lambda: "Redis is away" in crawl.log)
         until(lambda: ends_by_ctrl_c(crawl))
@@ -216,7 +230,9 @@ def test_second_ctrl_c_while_another_closes(valkey: Server, key: str, tmp_path: 
     with valkey.client() as client:
         client.hset(f"{{{key}:queue}}:workers", "closer", f"{10 * LIMIT:g} 1 123 closing")
     (tmp_path / "spider.py").write_text(SPIDER)
-    crawl = CrawlProcess("waiting", Job(("runspider", "spider.py"), {}, settings, {}), tmp_path, keeps_ledger=False)
+    crawl = CrawlProcess(
+        "waiting", Job(("runspider", "spider.py"), {}, settings, {}), tmp_path, keeps_ledger=False, launch=forked.start
+    )
     try:
         until(lambda: "closes the queue" in crawl.log)
         until(lambda: ends_by_ctrl_c(crawl))

@@ -24,6 +24,7 @@ def test_seed_has_every_kind() -> None:
     assert {fault.kind for planned in plans for fault in planned.faults} == set(Kind)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT + 30)
 def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
     """No crawl has anything to complain of; what it prints leads to the logs of one that has."""

@@ -168,12 +168,16 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
         proxying(valkey.port, command) as proxy,
         fed_scene(proxy.url, key, tmp_path, client) as fed,
     ):
-        proxy.fail(None, Place.BEFORE)
-        # The engine looks every five seconds: twice before the time is over would be too often.
-        worker = fed.played.start("worker", {**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 5})
-        until(lambda: proxy.faults)
-        fed.feed("list", PATHS)
-        ended = worker.wait()
+
+        def fail_later() -> Iterator[Place | None]:
+            """Fail when the scheduler would let the worker end; the key is fed by then, for the next look."""
+            yield None
+            fed.tell("idle", "")
+            fed.feed("list", PATHS)
+            yield Place.BEFORE
+
+        proxy.plan = fail_later()
+        ended = fed.played.crawl({**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 1000})
         assert proxy.faults == 1
         assert fed.played.missed == set()
     assert_ended_well(ended)

@@ -221,6 +221,7 @@ def pop_loss(contents: dict[str, Any], keys: QueueKeys) -> bool:
     return contents.get(keys.audit, {}).pop(b"loss", None) is not None
 
 
+@pytest.mark.long
 def test_every_state_with_every_operation(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever small crawls meet has on a server the answer of the twin, leaves the same, and nothing else."""
     seen, number = set(), 0

@@ -8,9 +8,13 @@ import pytest
 from tests.support.queue_scenarios import MISTAKES, SCENARIOS
 from tests.support.queue_search import Search
 from tests.support.scenario import tell
+from tests.support.selection import long_unless
+
+# Searches of at most a second.
+QUICK = ("no fault, ", "crash", "the queue is deleted")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", long_unless(lambda name: name.startswith(QUICK), SCENARIOS))
 def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """From every state all workers can come to an end, and at no end a request was lost, or anything left."""
     found = Search(SCENARIOS[name]).run()
@@ -18,6 +22,7 @@ def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_found(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A rule of the protocol that is broken breaks a promise."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from devtools.crawl_process import LIMIT, ROOT
+from devtools.crawl_process import ROOT
 from scrapy_bloom.commands.bloom import Command
+from tests.support import forked
 
 SPIDERS = """
 import scrapy
@@ -55,12 +56,7 @@ def start(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
 
 def run(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """The command `scrapy bloom` with these arguments, when it has ended."""
-    process = start(*arguments, cwd=cwd)
-    try:
-        out, err = process.communicate(timeout=LIMIT)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return forked.run(("bloom", *arguments), cwd, _environment(cwd))
 
 
 def report(*arguments: str, cwd: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from devtools.crawl_process import Crawl, CrawlProcess, Job
 from devtools.spiders import links
+from tests.support import forked
 
 # Whatever the version of Scrapy.
 REFUSED_EXIT_CODE = 1
@@ -22,7 +23,7 @@ def begin(
     defaults = {"USER_AGENT": name, "TELNETCONSOLE_ENABLED": False, "DUPEFILTER_CLASS": BLOOM, "LOG_LEVEL": "DEBUG"}
     # The settings of a project around the checkout are not ours.
     job = Job(("runspider", spider), {"start": start}, {**defaults, **settings}, {"SCRAPY_PROJECT": ""})
-    return CrawlProcess(name, job, directory)
+    return CrawlProcess(name, job, directory, launch=forked.start)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ class FedSpider(Spider):
     """Fetches the paths that a start key names, and follows nothing.
 
     The file `deadly` names the one at which the process dies, once. The file `hesitate` says how many requests are made
-    before the start goes no further.
+    before the start goes no further. With the file `idle` the spider has been idle for longer than it may be.
     """
 
     name = "started"
@@ -28,6 +29,16 @@ class FedSpider(Spider):
     def __init__(self, start: str) -> None:
         super().__init__()
         self._site = start
+        self._idle_since = int(time.time())
+
+    @property
+    def spider_idle_start_time(self) -> int:
+        """The time that scrapy-redis compares with MAX_IDLE_TIME_BEFORE_CLOSE."""
+        return 0 if Path("idle").exists() else self._idle_since
+
+    @spider_idle_start_time.setter
+    def spider_idle_start_time(self, since: int) -> None:
+        self._idle_since = since
 
     async def start(self) -> Any:
         hesitate = Path("hesitate")

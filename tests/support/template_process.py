@@ -1,0 +1,131 @@
+"""A process that has imported Scrapy and this package, and forks `scrapy` processes: `tests.support.forked` starts it.
+
+Importing takes a second of CPU, which hundreds of crawls need not spend again. A fork has a directory, an environment,
+arguments, output and signals of its own, and ends as any Python process does.
+
+A request on the control socket is the length of a JSON object, with three descriptors: standard output, standard error,
+and a socket for the status. A guard process forks the `scrapy` process, sends its id and then its exit code on that
+socket, and reaps it when the other side has closed: until then nothing else has the id.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+LENGTH = struct.Struct("!I")
+STATUS = struct.Struct("!i")
+DESCRIPTORS = 3
+
+# Modules of every crawl. None may install a reactor, and none may keep the time at which it is imported, as
+# `scrapy_redis.spiders` does: a spider is idle since then.
+_PRELOADED = (
+    "asyncio",
+    "redis.asyncio",
+    "redis.cluster",
+    "redis.sentinel",
+    "scrapy.cmdline",
+    "scrapy.core.downloader.contextfactory",
+    "scrapy.core.downloader.handlers.http11",
+    "scrapy.core.engine",
+    "scrapy.pqueues",
+    "scrapy.squeues",
+    "scrapy_bloom.addon",
+    "scrapy_bloom.commands.bloom",
+    "scrapy_bloom.dupefilter",
+    "scrapy_bloom.delivery.dispatcher",
+    "scrapy_redis.scheduler",
+)
+_PRELOADED_PACKAGES = (
+    "scrapy.commands",
+    "scrapy.downloadermiddlewares",
+    "scrapy.extensions",
+    "scrapy.spidermiddlewares",
+)
+
+
+def main() -> None:
+    """Fork until the other side of the control socket closes; in a fork, run `scrapy`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
+    _preload()
+    control = socket.socket(fileno=int(sys.argv[1]))
+    while (request := _next_request(control)) is not None:
+        job, descriptors = request
+        if os.fork() == 0:
+            control.close()
+            if _guard(descriptors[-1]):
+                _become(job, descriptors)
+                runpy.run_module("scrapy", run_name="__main__", alter_sys=True)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _preload() -> None:
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    for name in _PRELOADED_PACKAGES:
+        for found in pkgutil.iter_modules(importlib.import_module(name).__path__):
+            importlib.import_module(f"{name}.{found.name}")
+    unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
+    if unfit:
+        raise RuntimeError(f"{sorted(unfit)} must not be imported before the fork")
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
+
+
+def _next_request(control: socket.socket) -> tuple[Any, list[int]] | None:
+    header, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, DESCRIPTORS)
+    if not header:
+        return None
+    (length,) = LENGTH.unpack(header)
+    body = b""
+    while len(body) < length:
+        body += control.recv(length - len(body))
+    return json.loads(body), descriptors
+
+
+def _guard(descriptor: int) -> bool:
+    """Fork the process that is asked for and return True in it; the guard itself exits when it has reaped that one."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        return True
+    with socket.socket(fileno=descriptor) as status:
+        status.sendall(STATUS.pack(child))
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        exited = ended.si_code == os.CLD_EXITED
+        status.sendall(STATUS.pack(ended.si_status if exited else -ended.si_status))
+        status.recv(1)
+    os._exit(0)
+
+
+def _become(job: Any, descriptors: list[int]) -> None:
+    """Take over everything in which a new process would differ from this one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for place, descriptor in enumerate(descriptors[:2], start=1):
+        os.dup2(descriptor, place)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.chdir(job["directory"])
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [os.getcwd(), *added, *(path for path in sys.path[1:] if path not in before)]
+    sys.argv[1:] = job["arguments"]
+
+
+if __name__ == "__main__":
+    main()
