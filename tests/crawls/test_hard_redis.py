@@ -19,7 +19,7 @@ from tests.support.spiders import noted
 
 pytestmark = pytest.mark.crawl
 
-SOON = 60.0
+SOON = 180.0
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
 
 

@@ -11,7 +11,7 @@ import redis
 from devtools.crawl_process import LIMIT, CrawlProcess
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys
-from tests.support.extensions import LONGEST_STALL, Ticker, enabling
+from tests.support.extensions import LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.pages import chain
 from tests.support.scenario import LEASE, OURS, Kind, scene, tell
 from tests.support.servers import Server
@@ -23,7 +23,7 @@ FOUND = 60_000
 # A worker with nothing to do takes 80 MB.
 MOST_MEMORY_MB = 300
 MOST_SECONDS_TO_FIND = 30.0
-# Several times what is meant: the machines that run this are busy.
+# Of CPU time, which does not grow with what else the machine does. Several times what is meant.
 MOST_SECONDS_BLOCKED = 1.0
 
 
@@ -40,6 +40,7 @@ def in_redis(client: redis.Redis, queue: str) -> int:
     return int(client.zcard(queue)) + sum(int(client.zcard(name)) for name in leases)
 
 
+@pytest.mark.long
 def test_many_found_while_redis_is_away(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,9 @@ def test_many_found_while_redis_is_away(
         begin = time.monotonic()
         # It may be held back until Redis is there again.
         until(lambda: (tmp_path / "given").exists() or time.monotonic() > begin + MOST_SECONDS_TO_FIND)
+        ticked = tmp_path / TICKED
+        ticked.unlink(missing_ok=True)
+        until(ticked.exists)
         durable.start()
         begin = time.monotonic()
         # Some of them are taken at once.
@@ -80,7 +84,7 @@ def test_many_found_while_redis_is_away(
         tell(
             capsys,
             f"{FOUND:,} found during an outage: delivered in {seconds:.1f} s, {memory:.0f} MB at most, the reactor "
-            f"blocked for {stall:.2f} s at most",
+            f"took {stall:.2f} s of CPU for a turn",
         )
     assert memory < MOST_MEMORY_MB
     assert stall < MOST_SECONDS_BLOCKED

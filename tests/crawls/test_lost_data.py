@@ -30,7 +30,7 @@ from tests.support.servers import Server, running
 pytestmark = pytest.mark.crawl
 
 # Seconds within which these crawls end.
-SOON = 60.0
+SOON = 180.0
 # Pages that are found after the data were lost.
 FOUND_LATER = 25
 

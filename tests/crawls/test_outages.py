@@ -51,6 +51,7 @@ class Outage:
         self._timer.join()
 
 
+# By their names: the shape of the site, and the seconds for which Redis is away.
 OUTAGES = {"chain, 2 s": (chain, 2.0), "tree, 2 s": (tree, 2.0), "tree, 15 s": (tree, 15.0)}
 
 

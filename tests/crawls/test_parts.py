@@ -14,7 +14,7 @@ from tests.support.servers import Server
 
 pytestmark = pytest.mark.crawl
 
-SOON = 60.0
+SOON = 180.0
 
 
 def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:

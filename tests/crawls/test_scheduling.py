@@ -145,6 +145,7 @@ def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Pat
         assert third.log.count("cannot be read") == 20
 
 
+@pytest.mark.long
 def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker that waits for another one asks as often as it always did, however long it waits."""
     release = threading.Event()

@@ -14,7 +14,7 @@ from tests.support.spiders import noted
 
 pytestmark = pytest.mark.crawl
 
-SOON = 60.0
+SOON = 180.0
 DECODED: Kind = {"REDIS_DECODE_RESPONSES": True}
 # A half of a pair, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'

@@ -25,7 +25,7 @@ from tests.support.spiders import newer
 
 pytestmark = pytest.mark.crawl
 
-SOON = 60.0
+SOON = 180.0
 GARBAGE = b"not a request"
 
 

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -19,6 +19,7 @@ from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.shards import DeleteShard
+from tests.support.processes import CONTEXT
 
 STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}
 
@@ -237,25 +238,26 @@ def race(port: int, key: str, barrier: Barrier, share: range, told: Any) -> None
         barrier.wait()
         bloom = BloomFilter(client, key, capacity=100_000, cache_size=0)
         items = [b"%040x" % number for number in share]
-        new = [item for item in items[:5000] if bloom.add(item)]
-        for start in range(5000, len(items), 500):
+        single = len(items) // 10
+        new = [item for item in items[:single] if bloom.add(item)]
+        for start in range(single, len(items), 500):
             batch = items[start : start + 500]
             new += [item for item, is_new in zip(batch, bloom.add_many(batch), strict=True) if is_new]
         told.put(len(new))
 
 
-def test_eight_processes_at_once(server: Any, key: str) -> None:
-    """Eight processes create the filter and add the same 50,000 items at once: each is new exactly once."""
-    context = multiprocessing.get_context("spawn")
-    barrier, told = context.Barrier(8), context.Queue()
-    processes = [context.Process(target=race, args=(server.port, key, barrier, range(50_000), told)) for _ in range(8)]
+@pytest.mark.parametrize("number", [10_000, pytest.param(50_000, marks=pytest.mark.long)])
+def test_eight_processes_at_once(number: int, server: Any, key: str) -> None:
+    """Eight processes create the filter and add the same items at once: each is new exactly once."""
+    barrier, told = CONTEXT.Barrier(8), CONTEXT.Queue()
+    processes = [CONTEXT.Process(target=race, args=(server.port, key, barrier, range(number), told)) for _ in range(8)]
     for process in processes:
         process.start()
-    counts = [told.get(timeout=120) for _ in processes]
+    counts = [told.get(timeout=LIMIT) for _ in processes]
     for process in processes:
         process.join()
     with server.client() as client:
         bloom = BloomFilter(client, key, capacity=100_000)
-        assert all(bloom.contains_many([b"%040x" % number for number in range(50_000)]))
+        assert all(bloom.contains_many([b"%040x" % item for item in range(number)]))
         bloom.clear()
-    assert sum(counts) == 50_000
+    assert sum(counts) == number

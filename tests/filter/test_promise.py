@@ -48,18 +48,21 @@ def check(filling: Filling, outcome: Outcome) -> None:
         assert outcome.fullest_layer <= SAMPLE_ALLOWANCE, outcome
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filling", ON_A_SERVER.values(), ids=ON_A_SERVER)
 def test_workers_on_a_server(filling: Filling, valkey: Server) -> None:
     """Workers that begin at other times, idle, or do more than others never overfill a layer."""
     check(filling, fill_by_turns.on_server(filling, valkey.client))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filling", IN_PROCESSES.values(), ids=IN_PROCESSES)
 def test_processes(filling: Filling, valkey: Server, key: str) -> None:
     """Nor do processes, also where they go on with their parent's object."""
     check(filling, fill_by_processes.measure(filling, valkey.port, key))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filling", IN_MEMORY.values(), ids=IN_MEMORY)
 def test_small_filters_and_many_layers(filling: Filling) -> None:
     """A filter for very few items keeps its error rate too, and so does one of very many layers or generations."""

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import warnings
 from typing import Any
 
 LENGTH = struct.Struct("!I")
@@ -69,11 +70,12 @@ def main() -> None:
 
 
 def _preload() -> None:
-    for name in _PRELOADED:
-        importlib.import_module(name)
-    for name in _PRELOADED_PACKAGES:
-        for found in pkgutil.iter_modules(importlib.import_module(name).__path__):
-            importlib.import_module(f"{name}.{found.name}")
+    with warnings.catch_warnings(action="ignore"):  # a crawl warns of the deprecated parts that it uses
+        for name in _PRELOADED:
+            importlib.import_module(name)
+        for name in _PRELOADED_PACKAGES:
+            for found in pkgutil.iter_modules(importlib.import_module(name).__path__):
+                importlib.import_module(f"{name}.{found.name}")
     unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
     if unfit:
         raise RuntimeError(f"{sorted(unfit)} must not be imported before the fork")
