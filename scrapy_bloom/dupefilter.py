@@ -218,11 +218,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return True
         try:
             (is_new,) = bloom.add_many([fingerprint])  # the cache was asked above
+            self.update_stats()
+            return not is_new
         except BloomError as error:
             self.end_crawl(error)
             return False
-        self.update_stats()
-        return not is_new
+        except BaseException:
+            # Ctrl-C behind the answer: nobody was told.
+            bloom.mark_ambiguous([fingerprint])
+            raise
 
     def update_stats(self) -> None:
         """Show what the filter did, where there is a crawl to show it."""

@@ -198,11 +198,12 @@ class BaseBloomFilter:
             for item in batch:
                 answers.append(item in new)
                 new.discard(item)
+            self.counters.cache_hits += len(batch) - len(asked)
+            # Within the `try`: an interrupt on the last line leaves the caller without an answer, too.
+            return answers
         except BaseException:
             self._retract(asked)
             raise
-        self.counters.cache_hits += len(batch) - len(asked)
-        return answers
 
     def __contains__(self, item: Item) -> bool:
         return self.contains_many([item])[0]
