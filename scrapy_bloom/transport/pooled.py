@@ -9,8 +9,9 @@ from typing import Any
 
 from redis import Redis, ResponseError
 
+from scrapy_bloom.transport.borrowing import Borrower
 from scrapy_bloom.transport.commands import Command
-from scrapy_bloom.transport.connections import KnownConnections, in_turn
+from scrapy_bloom.transport.connections import KnownConnections
 from scrapy_bloom.transport.failures import is_from_replica
 from scrapy_bloom.transport.reconnecting import drop_idle_connections
 
@@ -19,7 +20,7 @@ class PooledTransport:
     """Sends commands together over one pooled connection, and reads all replies."""
 
     def __init__(self, client: Redis) -> None:
-        self._pool: Any = client.connection_pool
+        self._borrower = Borrower(client.connection_pool)
         self._known = KnownConnections()
 
     @property
@@ -29,21 +30,21 @@ class PooledTransport:
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands and return their replies; raise the first error among them."""
-        connection = in_turn(self._pool.get_connection)
+        connection = self._borrower.take()
         try:
             connection.send_packed_command([b"".join([command.pack() for command in commands])])
             replies = [_read(connection, command.is_binary) for command in commands]
             self._known.note(connection)
             errors = [reply for reply in replies if isinstance(reply, ResponseError)]
-            if any(is_from_replica(error) for error in errors):
-                drop_idle_connections(self._pool)
+            if errors and any(is_from_replica(error) for error in errors):
+                drop_idle_connections(self._borrower.pool)
                 connection.disconnect()
         except BaseException:
             # Replies left unread would be taken for those of the next commands.
             connection.disconnect()
+            self._borrower.give_back(connection)
             raise
-        finally:
-            self._pool.release(connection)
+        self._borrower.give_back(connection)
         if errors:
             raise errors[0]
         return replies

@@ -62,6 +62,7 @@ OUTSIDE = {
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
     "transport.base": {"redis"},
+    "transport.borrowing": {"redis"},
     "transport.commands": {"hiredis"},
     "transport.failures": {"redis"},
     "transport.pooled": {"redis"},
