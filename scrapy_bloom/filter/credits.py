@@ -36,7 +36,8 @@ class Credits:
 
     def held(self, layer: Layer) -> int:
         """Return how many items may be added to a layer. A forked process has none of its parent's credit."""
-        if layer != self._layer:
+        # Nearly always it is the same object: a call of `__eq__` is spared.
+        if layer is not self._layer and layer != self._layer:
             self._switch_to(layer)
         elif self._process != os.getpid():
             self._process, self._held = os.getpid(), 0

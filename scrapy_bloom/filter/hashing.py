@@ -12,8 +12,6 @@ Evil Choices in Bloom Filters", 2015. Yet `mmh3` is no cryptographic hash. Where
 should be a digest itself, such as Scrapy's SHA-1 fingerprints.
 """
 
-from functools import cache
-
 from mmh3 import mmh3_x64_128_utupledigest
 
 SCHEME = "mmh3-x64-128 enhanced triple"
@@ -21,12 +19,6 @@ KEY_BITS = 64
 
 _SEED_BITS = 32
 _SEED_MASK = (1 << _SEED_BITS) - 1
-
-
-@cache
-def _coefficients(hashes: int) -> tuple[tuple[int, int, int], ...]:
-    """Return i, C(i,2) and C(i,3) for each i below `hashes`."""
-    return tuple((i, i * (i - 1) // 2, i * (i - 1) * (i - 2) // 6) for i in range(hashes))
 
 
 def locate(
@@ -40,4 +32,11 @@ def locate(
     x, y = mmh3_x64_128_utupledigest(item, (2 * layer + key) & _SEED_MASK)
     z, word = mmh3_x64_128_utupledigest(item, (2 * layer + 1 + (key >> _SEED_BITS)) & _SEED_MASK)
     x, y, z = x % shard_bits, y % shard_bits, z % shard_bits
-    return word * shards >> 64, [(x + i * y + c * z + d) % shard_bits for i, c, d in _coefficients(hashes)]
+    positions = []
+    for _ in range(hashes):
+        positions.append(x % shard_bits)
+        # The next term of the sum, by its differences: of the first, the second and the third order, which is 1.
+        x += y
+        y += z
+        z += 1
+    return word * shards >> 64, positions

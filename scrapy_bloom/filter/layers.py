@@ -58,7 +58,11 @@ class LayerStack:
     @property
     def error_rate(self) -> float:
         """The error rate of the filter as it is now, at most."""
-        return min(1.0, sum(layer.error_rate_with(self.count(layer)) for layer in self.layers))
+        # Each addition asks for it: a generator costs as much as the formula.
+        total = 0.0
+        for layer in self.layers:
+            total += layer.error_rate_with(self.count(layer))
+        return min(1.0, total)
 
     @property
     def error_bound(self) -> float:
@@ -95,7 +99,8 @@ class LayerStack:
         granted = self._granted.get(layer.index)
         if granted is None:
             return self._counted.get(layer.index, 0)
-        return max(0, granted - self.credits.held(layer)) if layer == self.newest else granted
+        is_newest = layer is self.newest or layer == self.newest
+        return max(0, granted - self.credits.held(layer)) if is_newest else granted
 
     def granted(self, layer: Layer) -> int:
         """Return how much room the counter of a layer gave away; 0 where it has none."""

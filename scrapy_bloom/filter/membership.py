@@ -92,20 +92,21 @@ def _add_group(admission: Admission, batch: PendingBatch, group: Group) -> Steps
         if not newer or stack.identity != identity:
             batch.mark_ambiguous()
             marked, identity, newer = NO_LAYER, stack.identity, stack.layers
-        lost = yield from _remove_read(admission, batch, newer)
+        lost = (yield from _remove_read(admission, batch, newer)) if len(newer) > 1 else set()
         if batch.pending and not lost:
-            room = yield from _obtain_room(admission, batch, newer)
+            room = stack.credits.held(newer[-1]) if newer else 0
+            if room < len(batch.pending):
+                room = yield from _obtain_room(admission, batch, newer)
             if not room:
                 continue
             batch.put_off(room, marked, identity)
             lost = yield from _mark(admission, batch, newer[-1])
-        marked = yield from _go_on(admission, batch, lost, newer)
+        if lost or batch.pending:
+            marked = yield from _go_on(admission, batch, lost, newer)
 
 
 def _remove_read(admission: Admission, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
     """Read the layers that additions do not go to, and return the keys of shards that were lost."""
-    if len(layers) <= 1:
-        return set()
     reading = yield from _read(admission.stack, _checks(layers, batch.pending, mark=False), batch.pending)
     batch.remove_present(reading.present)
     return reading.lost
@@ -143,12 +144,11 @@ def _obtain_room(admission: Admission, batch: PendingBatch, layers: Sequence[Lay
     """
     credit = admission.stack.credits
     need = len(batch.pending)
-    if not layers or credit.held(layers[-1]) < need:
-        if not (yield from admission.obtain(need)):
-            batch.losses = MAX_RECOVERIES + 1
-            return 0
-        if not layers or admission.stack.newest != layers[-1]:
-            return 0
+    if not (yield from admission.obtain(need)):
+        batch.losses = MAX_RECOVERIES + 1
+        return 0
+    if not layers or admission.stack.newest != layers[-1]:
+        return 0
     return credit.held(layers[-1])
 
 

@@ -25,6 +25,6 @@ class RedisStore:
             raise WrongTypeError(
                 "a key of the filter holds bytes that are not UTF-8, which no filter stores: use another key"
             ) from None
-        results = Results(operation.parse_reply(raw) for operation, raw in zip(operations, replies, strict=True))
+        results = Results([operation.parse_reply(raw) for operation, raw in zip(operations, replies, strict=True)])
         results.contact = self._transport.connections
         return results
