@@ -78,7 +78,8 @@ def _expected(world: Any) -> set[str]:
         roots = world.site.urls[:1] + world.site.private
     else:
         for process in world.processes:
-            is_of_last = world.flushed_at is None or process.flushes
+            since = -1.0 if world.flushed_at is None else world.flushed_at
+            is_of_last = process.began_at >= since or process.name == world.flusher
             if process.how in ("finished", "shutdown") and is_of_last:
                 roots += process.offered_urls
     found: set[str] = set()

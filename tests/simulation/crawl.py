@@ -79,7 +79,7 @@ class World:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.chance = Random(f"run {plan.seed}")
+        self.chance = Random(f"run {plan.seed} {plan.course}")
         self.hub = Hub()
         shared = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108  # the name is drawn
         self.directory = tempfile.mkdtemp(prefix="simulation-", dir=shared)
@@ -93,8 +93,9 @@ class World:
         self.processes: list[Process] = []
         self.fetched: dict[str, list[Fetch]] = defaultdict(list)
         self.begun: Counter[str] = Counter()
-        # Times at which the queues were flushed, and the number of filters that have been.
+        # The last flush of a queue, the process that did it, and how many flushes and ends of filters there were.
         self.flushed_at: float | None = None
+        self.flusher = ""
         self.generation = 0
         self.has_lost_data = False
         self._has_ended = False
@@ -121,6 +122,7 @@ class World:
         kind = type(operation).__name__
         if isinstance(operation, Flush):
             self.flushed_at = self.hub.now
+            self.flusher = operation.worker.partition("-")[0]
             self.generation += 1
             self.faults.on_flush()
         if kind == "DeleteShard":

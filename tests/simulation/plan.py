@@ -55,6 +55,7 @@ class Plan:
         keeps_machines: a directory outlives its process, however that ends.
         poison: pages whose callback kills the process.
         holding: pages whose callback holds the GIL for `held` seconds.
+        course: another number draws other latencies and downloads for the same plan.
     """
 
     seed: int
@@ -78,6 +79,7 @@ class Plan:
     poison: int = 0
     holding: int = 0
     held: float = 0.0
+    course: int = 0
 
     @property
     def faulty_until(self) -> float:
@@ -228,14 +230,8 @@ def _spool(plan: Plan, chance: Random) -> Plan:
 def _flush(plan: Plan, chance: Random) -> Plan:
     """A starter that begins the crawl anew beside workers, and may be held up or die in the middle of that."""
     # Start URLs that are done with do not come back with a flush.
-    flushed = _with("flush", "flush", "flush", "flush and stop", "flush and kill", "outage", number=3)
-    plan = flushed(replace(plan, is_fed=False), chance)
-    return replace(plan, faults=(*plan.faults, Fault(plan.faulty_until + 1, "flush"))) if _halves(plan) else plan
-
-
-def _halves(plan: Plan) -> bool:
-    """Return whether a flush may have been broken off: another one follows, as a user would start again."""
-    return any(fault.kind == "flush and kill" for fault in plan.faults)
+    flushed = _with("flush", "flush and stop", "flush and stop", "flush and kill", "outage", number=3)
+    return flushed(replace(plan, is_fed=False), chance)
 
 
 def _ttl(plan: Plan, chance: Random) -> Plan:

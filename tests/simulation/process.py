@@ -84,6 +84,7 @@ class Process(Watch):
         self.files: list[SpillFile] = []
         self.offered_urls: list[str] = []
         self.is_open = False
+        self.began_at = world.hub.now
         plan, chance = world.plan, world.chance
         self._slowness = chance.choice([1.0, 1.0, plan.link.spread, 1 / plan.link.spread])
         self._inbox: collections.deque[Callable[[], object]] = collections.deque()

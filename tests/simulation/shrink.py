@@ -1,0 +1,66 @@
+"""A failing crawl, reduced: fewer faults, workers and pages, as long as it has the same problem."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scrapy_bloom.queue.tuning import TUNING
+from tests.simulation.crawl import Outcome, simulate
+from tests.simulation.plan import Link, Plan
+from tests.simulation.site import Shape
+
+# Other courses of a smaller crawl that are tried: with fewer draws, chance takes another way.
+_COURSES = 6
+# Words of a log line that belong to a story.
+_WORTH_TELLING = ("FAULT", "PROBLEM", "WARNING", "ERROR", "starts in", "ends:", "machine of", "kills", "holds the GIL")
+
+
+def shrink(outcome: Outcome) -> Outcome:
+    """Return the smallest crawl that is found with one of the problems of another."""
+    kinds = outcome.kinds
+    while smaller := _first_smaller(outcome, kinds):
+        outcome = smaller
+    return outcome
+
+
+def story(outcome: Outcome) -> list[str]:
+    """Return the lines of a crawl that tell how it came to its problem."""
+    urls = [word for problem in outcome.problems for word in problem.text.replace(",", " ").split() if "://" in word]
+    page = urls[0] if urls else None
+    lines = []
+    for at, who, text in outcome.log:
+        is_of_page = page is not None and text.split()[-1] == page and text.split()[0] in ("fetch", "drop", "offer")
+        if is_of_page or any(word in text for word in _WORTH_TELLING):
+            lines.append(f"{at:8.3f} {who:>6} {text}")
+    return lines
+
+
+def _first_smaller(outcome: Outcome, kinds: set[str]) -> Outcome | None:
+    for plan in _smaller(outcome.plan):
+        for course in range(_COURSES):
+            tried = simulate(replace(plan, course=course))
+            if tried.kinds & kinds:
+                return tried
+    return None
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    """Yield plans with less in them; the largest steps first."""
+    for fault in plan.faults:
+        yield replace(plan, faults=tuple(each for each in plan.faults if each is not fault))
+    if plan.workers > 1:
+        yield replace(plan, workers=plan.workers - 1)
+    for pages in (plan.shape.pages // 2, plan.shape.pages - 1):
+        if plan.poison + plan.holding < pages < plan.shape.pages:
+            yield replace(plan, shape=replace(plan.shape, pages=pages))
+    for name, value in vars(Shape(plan.shape.pages)).items():
+        if getattr(plan.shape, name) != value and name != "depth":
+            yield replace(plan, shape=replace(plan.shape, **{name: value}))
+    for name, value in vars(Link()).items():
+        if getattr(plan.link, name) != value and name in ("spread", "loss", "lateness", "interleaving"):
+            yield replace(plan, link=replace(plan.link, **{name: value}))
+    for name, value in vars(TUNING).items():
+        if getattr(plan.tuning, name) != value:
+            yield replace(plan, tuning=replace(plan.tuning, **{name: value}))
+    for name, value in {"is_fed": False, "stagger": 0.0, "concurrency": 1, "shares_directory": True}.items():
+        if getattr(plan, name) != value:
+            yield replace(plan, **{name: value})  # type: ignore[arg-type]
