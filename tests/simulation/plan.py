@@ -229,9 +229,18 @@ def _spool(plan: Plan, chance: Random) -> Plan:
 
 def _flush(plan: Plan, chance: Random) -> Plan:
     """A starter that begins the crawl anew beside workers, and may be held up or die in the middle of that."""
-    # Start URLs that are done with do not come back with a flush.
-    flushed = _with("flush", "flush and stop", "flush and stop", "flush and kill", "outage", number=3)
-    return flushed(replace(plan, is_fed=False), chance)
+    flushed = _with("flush", "flush and stop", "flush and stop", "flush and kill", "outage", number=3, last=4.0)
+    plan = replace(
+        plan,
+        # Start URLs that are done with do not come back with a flush.
+        is_fed=False,
+        # Workers are in the middle of it, and remember what they saw.
+        stagger=min(plan.stagger, 0.5),
+        download=max(plan.download, 0.2),
+        shape=replace(plan.shape, pages=max(plan.shape.pages, 20)),
+        settings={**plan.settings, "BLOOMFILTER_CACHE_SIZE": chance.choice([4, 1000, 1000])},
+    )
+    return flushed(plan, chance)
 
 
 def _ttl(plan: Plan, chance: Random) -> Plan:
