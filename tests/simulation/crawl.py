@@ -142,6 +142,10 @@ class World:
         first = self.plan.workers * len(self.plan.spiders)
         return self.site.urls[:1] + (self.site.private[process.number :: first] if process.number < first else [])
 
+    def further_starts(self, url: str) -> list[str]:
+        """Return further pages of which a start URL makes requests."""
+        return [link.url for link in self.site.links[url]] if self.plan.kind == "fed" else []
+
     def began(self, process: Process, request: Request) -> None:
         self.begun[request.url] += 1
         self.log(f"fetch {request.url}", process.name)

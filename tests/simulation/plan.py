@@ -243,6 +243,22 @@ def _flush(plan: Plan, chance: Random) -> Plan:
     return flushed(plan, chance)
 
 
+def _fed(plan: Plan, chance: Random) -> Plan:
+    """Start URLs of which many requests are made, with memories so small that these go to the disk."""
+    batch = chance.choice([1, 2, 3])
+    plan = replace(
+        plan,
+        is_fed=True,
+        settings={**plan.settings, "BLOOMFILTER_BATCH_SIZE": batch},
+        tuning=replace(plan.tuning, requests_in_memory=batch),
+        shape=replace(plan.shape, pages=chance.randint(10, 40), private=0.5, density=chance.choice([1, 3])),
+        link=replace(plan.link, loss=chance.choice([0.05, 0.3])),
+        stagger=0.0,
+        shares_directory=False,
+    )
+    return _with("outage", "lossy", "kill", "kill", "term", "stop", number=4, last=3.0)(plan, chance)
+
+
 def _ttl(plan: Plan, chance: Random) -> Plan:
     # Without cycles: a link that is met again after its time would be fetched again, and so on.
     settings = {**plan.settings, "BLOOMFILTER_TTL": chance.choice([0.5, 3.0, 20.0])}
@@ -285,6 +301,7 @@ _KINDS: dict[str, Callable[[Plan, Random], Plan]] = {
     "loss": _with("data loss"),
     "rollback": _with("rollback"),
     "flush": _flush,
+    "fed": _fed,
     "ttl": _ttl,
     "poison": _poison,
     "gil": _gil,

@@ -2,8 +2,9 @@
 
 import collections
 import contextlib
+import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,13 @@ class FedSpider(scrapy_bloom.RedisSpider):
 
     redis_key = START_KEY
     redis_batch_size = 3
+    links_of: Callable[[str], list[str]]
+
+    def make_request_from_data(self, data: bytes) -> Iterator[Request]:
+        """Yield a request for a start URL, and for each page to which it leads."""
+        url = json.loads(data)["url"]
+        for each in (url, *self.links_of(url)):
+            yield Request(each, callback=self.parse)
 
     def parse(self, response: object) -> None:
         """Do nothing: the engine yields the links."""
@@ -183,9 +191,8 @@ class Process(Watch):
         crawler = SimpleNamespace(settings=settings, engine=None, monotonic=self.world.runtime.monotonic)
         crawler.signals = SignalManager(crawler)
         crawler.stats = self.stats = StatsCollector(SimpleNamespace(settings=Settings({"STATS_DUMP": False})))  # type: ignore[arg-type]
-        crawler.spidercls = type(
-            "Spider", (FedSpider if plan.is_fed else PlainSpider,), {"_runtime": self.world.runtime}
-        )
+        members = {"_runtime": self.world.runtime, "links_of": staticmethod(self.world.further_starts)}
+        crawler.spidercls = type("Spider", (FedSpider if plan.is_fed else PlainSpider,), members)
         crawler.spider = crawler.spidercls(name=self.spider_name)
         crawler.spider.crawler, crawler.spider.settings = crawler, settings
         if plan.is_fed:
