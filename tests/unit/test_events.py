@@ -211,7 +211,7 @@ def test_a_look_restores_nothing() -> None:
 
 
 def test_a_look_after_a_generation_restores_nothing() -> None:
-    """Where a generation is over, a worker that only looks begins none in a filter whose hash is gone."""
+    """A worker that only looks begins no new generation in a filter whose hash is gone."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     del scene.store.hashes[KEY]
