@@ -30,6 +30,7 @@ from tests.support.scenario import (
     scene,
     tell,
 )
+from tests.support.selection import long_unless
 from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
@@ -66,7 +67,7 @@ def crawl_with_outage(kind: Kind, durable: Server, key: str, directory: Path, ou
     return ended, played
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
+@pytest.mark.parametrize("outage", long_unless(lambda outage: OUTAGES[outage][1] < 10, OUTAGES))
 def test_redis_killed(
     outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

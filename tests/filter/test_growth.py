@@ -147,19 +147,19 @@ def test_a_growth_that_was_begun_is_finished(client: redis.Redis, key: str) -> N
     assert BloomFilter(client, key, **options).info().layers == 2
 
 
-def work(port: int, key: str, shares: list[list[str]], pipe: Connection) -> None:
+def work(port: int, key: str, options: dict[str, Any], shares: list[list[str]], pipe: Connection) -> None:
     """A process that adds its share in batches, and reports after each which were new."""
     with redis.Redis(port=port) as client:
-        bloom = BloomFilter(client, key, **GROWING)
+        bloom = BloomFilter(client, key, **options)
         for items in shares:
             answers = bloom.add_many(items) if len(items) > 1 else [bloom.add(items[0])]
             pipe.send([item for item, is_new in zip(items, answers, strict=True) if is_new])
     pipe.send(None)
 
 
-def start(server: Server, key: str, shares: list[list[str]]) -> tuple[Any, Connection]:
+def start(server: Server, key: str, options: dict[str, Any], shares: list[list[str]]) -> tuple[Any, Connection]:
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=work, args=(server.port, key, shares, sender))
+    process = CONTEXT.Process(target=work, args=(server.port, key, options, shares, sender))
     process.start()
     sender.close()
     return process, receiver
@@ -194,7 +194,7 @@ def test_eight_processes_while_the_filter_grows(number: int, layers: int, valkey
     for url in urls(0, number):
         for share in draw.sample(shares, 2):
             share.append(url)
-    started = [start(valkey, key, batches(share, draw)) for share in shares]
+    started = [start(valkey, key, GROWING, batches(share, draw)) for share in shares]
     told = [item for _, pipe in started for new in received(pipe) for item in new]
     for process, _ in started:
         process.join()
@@ -210,15 +210,17 @@ def test_eight_processes_while_the_filter_grows(number: int, layers: int, valkey
     assert within(wrong, number // 2, GROWING["error_rate"])
 
 
-@pytest.mark.parametrize("attempts", [4, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize("attempts", [6, pytest.param(12, marks=pytest.mark.long)])
 def test_workers_are_killed_while_the_filter_grows(attempts: int, server: Server, key: str) -> None:
     """Workers killed at any moment and replaced leave a filter that forgets nothing that was reported as new."""
     draw = random.Random(11)
+    # So small that the reports which are waited for, of 500 items of which hardly two are equal, fill it several times.
+    options = {**GROWING, "capacity": 1000}
     reported: list[str] = []
     for attempt in range(attempts):
         begin = attempt * 5000
         shares = [batches(urls(begin, begin + 10_000), draw) for _ in range(2)]
-        started = [start(server, key, each) for each in shares]
+        started = [start(server, key, options, each) for each in shares]
         for process, pipe in started:
             reports = received(pipe)
             # A random number of reports is waited for, and the worker killed in the middle of what comes next.
@@ -228,7 +230,7 @@ def test_workers_are_killed_while_the_filter_grows(attempts: int, server: Server
             reported += [item for new in reports for item in new]
             process.join()
     with server.client() as client:
-        bloom = BloomFilter(client, key, **GROWING)
+        bloom = BloomFilter(client, key, **options)
         assert len(reported) >= 1000
         assert all(bloom.contains_many(reported))
         assert bloom.info().layers >= 2

@@ -150,7 +150,12 @@ class ReadsBeforeItRaises(Admission):
         pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {}, id="one by one"),
         pytest.param([adding("a", 3, batch=True), adding("b", 2, batch=True)], {}, id="batches"),
         pytest.param([adding_until_full(name, 2) for name in "abc"], {"steps": EndsWhenFull}, id="three workers"),
-        pytest.param([adding("a", 2, batch=True), adding("b", 1, batch=True)], {"replies": 1}, id="a reply is lost"),
+        pytest.param(
+            [adding("a", 2, batch=True), adding("b", 1, batch=True)],
+            {"replies": 1},
+            id="a reply is lost",
+            marks=pytest.mark.long,
+        ),
         pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {"crashes": 1}, id="a worker dies"),
         pytest.param([adding("a", 2, batch=True), growing], {}, id="a growth"),
         pytest.param([adding("a", 2, batch=True), giving_back], {}, id="room is given back"),

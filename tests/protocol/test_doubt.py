@@ -164,7 +164,7 @@ def evicting_the_second_layer(_: Admission) -> Steps[int]:
     return 0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_layer_is_lost_behind_a_mark_in_a_sealed_one() -> None:
     """Whoever has marked in a sealed layer, and then finds a newer one lost, takes the own mark for nobody's."""
     search = Search(SMALL, [adding, growing(2), evicting_the_second_layer], whole=True)

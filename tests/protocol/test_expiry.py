@@ -16,8 +16,6 @@ from tests.support.schedule_search import KEY, Search, Work
 # A layer lives for 125 s, and expires after 150.
 LONG_AFTER = 10_000.0
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
@@ -73,7 +71,7 @@ def test_a_filter_that_is_used_does_not_expire() -> None:
     assert winners(search) == {0}
 
 
-@pytest.mark.parametrize(("tick", "expected"), [(124.9, {1}), (150.1, {1, 2})])
+@pytest.mark.parametrize(("tick", "expected"), [(124.9, {1}), pytest.param(150.1, {1, 2}, marks=pytest.mark.long)])
 def test_no_item_is_lost_as_the_filter_expires(tick: float, expected: set[int]) -> None:
     """Whenever the time passes, one worker is told "new", and another only where it is forgotten in between.
 

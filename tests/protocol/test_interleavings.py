@@ -15,9 +15,6 @@ from scrapy_bloom.storage.fields import Unlink
 from scrapy_bloom.storage.shards import SealShard
 from tests.support.schedule_search import Search, Work
 
-# A search takes the processor alone, and so longer than any other test on a machine that is busy.
-pytestmark = pytest.mark.timeout(600)
-
 ITEM = b"https://example.com/"
 SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 # Generations of 20 s; layers live for 125 s.
@@ -113,7 +110,7 @@ def winners(search: Search) -> set[int]:
 @pytest.mark.parametrize(
     "works",
     [
-        pytest.param([adding, adding, adding, growing(2)], id="three workers, two growths"),
+        pytest.param([adding, adding, adding, growing(2)], id="three workers, two growths", marks=pytest.mark.long),
         pytest.param([adding, joining, growing_once], id="one joins during a growth"),
         pytest.param([adding, adding, growing_once, growing_once], id="two find the layer full"),
     ],
@@ -151,7 +148,7 @@ def test_one_winner_when_an_item_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "works",
     [
-        pytest.param([adding, adding, clearing], id="cleared"),
+        pytest.param([adding, adding, clearing], id="cleared", marks=pytest.mark.long),
         pytest.param([adding, adding, evicting], id="evicted"),
         pytest.param([adding, growing_once, evicting], id="evicted during a growth"),
         pytest.param([adding, growing_once, clearing], id="cleared during a growth"),
