@@ -60,7 +60,7 @@ operations = st.one_of(
     ),
     st.builds(removal.DeleteUnusedHash, st.sampled_from(["meta", "0:0"]), st.sampled_from(["{}", "1"])),
     st.builds(fields.RemoveUser, st.just("meta"), st.sampled_from(["user:a", "user:b"])),
-    st.builds(fields.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["user:a", "user:b"]), st.just("1")),
+    st.builds(fields.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["user:a", "user:b"]), st.just("1"), expiries),
     st.builds(removal.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",))),
     st.builds(
         fields.RestoreFields,
