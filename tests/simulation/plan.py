@@ -255,6 +255,8 @@ def _fed(plan: Plan, chance: Random) -> Plan:
         link=replace(plan.link, loss=chance.choice([0.05, 0.3])),
         stagger=0.0,
         shares_directory=False,
+        # Without it a crawl that is stopped deletes what waits, and says so.
+        persists=True,
     )
     return _with("outage", "lossy", "kill", "kill", "term", "stop", number=4, last=3.0)(plan, chance)
 
