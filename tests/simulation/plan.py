@@ -96,8 +96,10 @@ def plan_for(kind: str, seed: int) -> Plan:
     assert isinstance(batch, int)
     # As in the product, where a batch fits into memory.
     kept = max(drawn.tuning.requests_in_memory, batch)
-    # A link on which most replies come after the timeout is another fault.
-    latency = min(drawn.link.latency, drawn.link.timeout / (20 * drawn.link.spread))
+    lease = drawn.settings["BLOOMFILTER_LEASE"]
+    assert isinstance(lease, float)
+    # A link on which replies come after the timeout, and heartbeats after the lease, is another fault.
+    latency = min(drawn.link.latency, drawn.link.timeout / (20 * drawn.link.spread), lease / (40 * drawn.link.spread))
     return replace(
         drawn, tuning=replace(drawn.tuning, requests_in_memory=kept), link=replace(drawn.link, latency=latency)
     )
