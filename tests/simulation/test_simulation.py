@@ -10,6 +10,15 @@ import pytest
 from tests.simulation.plan import KINDS
 
 ROOT = Path(__file__).parents[2]
+# Crawls by kind and seed that find a mistake of `devtools/mutants/simulation.toml`, and their stories.
+KEPT = {
+    "mixed 0": "Others hold pages that lead to more, while a worker has nothing to do.",
+    "spool 38": "SIGTERM in an outage: requests are on the disk and in memory, and a later start takes them up.",
+    "spool 21": "A worker dies while links of pages that are done wait on its disk.",
+    "kill 1": "A worker dies with leases, and the others wait for its pages.",
+    "calm 13": "Nothing happens at all, on a link that is slow for some workers.",
+    "lossy 75": "The filter marks a request, and its reply is lost.",
+}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,6 +37,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_kind(kind: str) -> None:
     """No crawl of a kind has a problem."""
     done = run("--kind", kind, "--first", "0", "--count", "10")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("crawl", KEPT, ids=lambda crawl: crawl.replace(" ", "-"))
+def test_kept(crawl: str) -> None:
+    """A crawl that once found a mistake has no problem."""
+    kind, seed = crawl.split()
+    done = run("--kind", kind, "--seed", seed)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
