@@ -200,6 +200,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._codec.can_read,
             spider=spider.name,
             tuning=self._tuning,
+            max_deliveries=self._config.max_deliveries,
         )
         self._heartbeats = Heartbeats(
             self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime

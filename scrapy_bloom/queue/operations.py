@@ -6,7 +6,7 @@ None of them has an effect for a worker that is not registered any more: it says
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -63,7 +63,7 @@ class Answer:
     `waiting`, `leased` and `dead` are numbers of entries. `workers` are the registered ones with their values, which
     change with each sign of life. `loss` identifies the last loss of the queue, and is 0 where there was none. `lost`
     is the number of requests that have vanished with the queue. `suspects` are the members of entries that a worker has
-    died with.
+    died with, and how many have.
     """
 
     said: Said
@@ -74,7 +74,7 @@ class Answer:
     dead: int = 0
     loss: int = 0
     lost: int = 0
-    suspects: frozenset[bytes] = frozenset()
+    suspects: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, raw: Sequence[Any], encode: Encode) -> Self:
@@ -82,13 +82,14 @@ class Answer:
         tail: list[Any] = [(), None, (), ()]
         said, entries, workers, numbers, suspects = (*raw, *tail[len(raw) - 1 :])
         pairs = zip(entries[::2], entries[1::2], strict=True)
+        deaths = zip(suspects[::2], suspects[1::2], strict=True)
         values = None if workers is None else zip(workers[::2], workers[1::2], strict=True)
         return cls(
             Said(as_text(said)),
             tuple(QueueEntry(float(score), encode(member)) for score, member in pairs),
             None if values is None else {as_text(name): as_text(value) for name, value in values},
             **dict(zip(_NUMBERS, map(int, numbers), strict=False)),
-            suspects=frozenset(map(encode, suspects)),
+            suspects={encode(member): int(number) for member, number in deaths},
         )
 
 

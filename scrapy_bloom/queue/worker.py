@@ -4,8 +4,7 @@ A worker never holds a request that Redis does not hold too. It leases a request
 it after what it led to is leased. So the search in `tests/queue` can try every order of several workers' operations,
 lost replies, crashes and false deaths on this code.
 
-A request that a worker has died with is a suspect. It is started in Redis before the engine gets it, and a worker runs
-one suspect at a time. So the next death counts for the one that may have caused it, and for no other.
+A request that a worker has died with is a suspect: `queue.suspects` tells when it may run.
 """
 
 from collections import deque
@@ -20,6 +19,7 @@ from scrapy_bloom.queue.limits import Limit, members_of
 from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Exchange, Operation, Said
 from scrapy_bloom.queue.plans import AskFilter, Cargo, FilterOperation, Plan, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.review import Review
+from scrapy_bloom.queue.suspects import Suspects
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 
 
@@ -39,6 +39,7 @@ class QueueWorker:
     """One worker of a queue: `next_operation` says what it does, `reply` and `lose` what became of that.
 
     One operation is under way at a time. `can_read` says of an entry whether it can be made a request again.
+    `max_deliveries` workers may die with a request; 0 is no bound.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class QueueWorker:
         *,
         spider: str = "",
         tuning: Tuning = TUNING,
+        max_deliveries: int = 0,
     ) -> None:
         self.name = name
         self.phase = Phase.JOINING
@@ -63,7 +65,7 @@ class QueueWorker:
         self.running: dict[bytes, QueueEntry] = {}
         self.finished: dict[bytes, QueueEntry] = {}
         self.unreadable: dict[bytes, QueueEntry] = {}
-        self.suspects: set[bytes] = set()
+        self.suspects = Suspects(max_deliveries)
         self.receipts: list[Receipt] = []
         self._fingerprints: set[bytes] = set()
         self._lease = lease
@@ -77,7 +79,6 @@ class QueueWorker:
         self._plan: Plan | None = None
         self._in_doubt: Plan | None = None
         self._to_lease_again: tuple[QueueEntry, ...] = ()
-        self._started: bytes | None = None
         self._noted: Mapping[str, str] | None = None
         self._review = Review()
         self._ending: Ending | None = None
@@ -111,7 +112,7 @@ class QueueWorker:
         A suspect may not run before it is started, which the next exchange that wants entries does, nor beside another.
         """
         first = self._first_ready()
-        if first is None or first.member in self.suspects:
+        if first is None or first.member in self.suspects.waiting:
             return None
         self.ready = tuple(entry for entry in self.ready if entry is not first)
         self.running[first.member] = first
@@ -121,22 +122,20 @@ class QueueWorker:
     def can_take(self) -> bool:
         """True if `take` returns an entry."""
         first = self._first_ready()
-        return first is not None and first.member not in self.suspects
+        return first is not None and first.member not in self.suspects.waiting
 
     @property
     def needs_start(self) -> bool:
         """True if the entry that goes first of those that are ready is a suspect that may be started."""
         first = self._first_ready()
-        return first is not None and first.member in self.suspects and not self.is_stopping
+        return first is not None and first.member in self.suspects.waiting and not self.is_stopping
 
     def _first_ready(self) -> QueueEntry | None:
-        """Return the entry that goes first of those that are ready; suspects wait for one that was started."""
-        if not self.suspects:
-            return self.ready[0] if self.ready else None
-        # One that is done counts until it is acknowledged: a death would count for both.
-        under_way = (self.running, self.finished, self.unreadable, {*members_of(self.ready)} - self.suspects)
-        waits = any(self._started in part for part in under_way)
-        return next((entry for entry in self.ready if not (waits and entry.member in self.suspects)), None)
+        """Return the entry that goes first of those that are ready and may go now."""
+        # A request that is done counts until it is acknowledged: others repeat it if this worker dies.
+        is_busy = bool(self.running or self.finished or self.unreadable)
+        held = (entry.member for entry in self._held())
+        return self.suspects.first_of(self.ready, held, is_busy=is_busy)
 
     def finish(self, member: bytes) -> None:
         """Note that a request is done, and all that it led to was offered."""
@@ -244,6 +243,7 @@ class QueueWorker:
         # Those that are leased no longer come first.
         pushes = tuple(sorted((*cargo.queued, *returned), key=lambda entry: entry.member in needed))
         starts = self._starts(returned) if want else ()
+        want = want if self.suspects.has_room(needed) else 0
         if not (want or pushes or cargo.over or cargo.outbox or starts):
             return None
         # A settle would tell of all that it leaves leased.
@@ -385,7 +385,7 @@ class QueueWorker:
         self._carry_out(self._plan)
         # `again` shows all that is leased.
         self._get_ready(answer.entries)
-        self.suspects |= answer.suspects & set(members_of(self.ready))
+        self.suspects = self.suspects.told(answer.suspects, members_of(self.ready))
         if exchange.want and not answer.entries and self.is_idle:
             self._look_around(answer)
         else:
@@ -407,19 +407,18 @@ class QueueWorker:
         consumed = [self.outbox.popleft() for _ in cargo.outbox]
         self.receipts += [item for item in consumed if isinstance(item, Receipt)]
         self.ready = tuple(entry for entry in self.ready if entry not in plan.returned)
-        self.suspects.intersection_update(members_of(self.ready))
         for member in cargo.finished:
             self.finished.pop(member, None)
         for entry in cargo.unreadable:
             self.unreadable.pop(entry.member, None)
-        if self._started in cargo.over:
-            self._started = None
         self.asked += cargo.asked
         self.new, self.repeats = self.new[len(cargo.new) :], self.repeats[len(cargo.repeats) :]
         self._to_lease_again = self._to_lease_again[plan.leased_again :]
-        for member in plan.exchange.starts:
-            self.suspects.discard(member)
-            self._started = member
+        exchange = plan.exchange
+        released = members_of(exchange.pushes[: exchange.released])
+        self.suspects = self.suspects.ended((*exchange.acks, *released)).among(members_of(self.ready))
+        for member in exchange.starts:
+            self.suspects = self.suspects.begun(member)
         self._plan = None
 
     def _get_ready(self, leased: Iterable[QueueEntry]) -> None:
@@ -459,6 +458,7 @@ class QueueWorker:
             replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in self.outbox
         )
         self._to_lease_again = tuple(self._held())
+        self.suspects = self.suspects.doubted()
         self.phase = Phase.JOINING
 
     def _held(self) -> Iterator[QueueEntry]:

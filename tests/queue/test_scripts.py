@@ -250,6 +250,30 @@ def test_every_state_with_every_operation(server: Server, key: str, capsys: pyte
     }
 
 
+def test_suspect_that_comes_back(client: redis.Redis, key: str) -> None:
+    """A suspect that a worker has started and given back is not started any more when that worker takes it again."""
+    server, memory = OnServer(client, key), QueueMemory()
+    suspect = QueueEntry(0.0, b"a")
+    steps = [
+        ops.Join("one", "5", 0, is_new=True),
+        ops.Exchange("one", 1, 0, leases=(suspect,)),
+        ops.Join("other", "5", 0, is_new=True),
+        ops.Requeue("other", "one", "5 1 0", "5", 0, 3),
+        ops.Exchange("other", 1, 1),
+        ops.Exchange("other", 2, 0, starts=(suspect.member,)),
+        ops.Exchange("other", 3, 0, pushes=(suspect,), released=1),
+        ops.Exchange("other", 4, 1),
+    ]
+    found = []
+    for step in steps:
+        answer = server.apply(as_on_server(step, memory, server.contents()["workers"]))
+        assert comparable(answer) == comparable(memory.apply(step))
+        assert_equal(server, memory)
+        found.append(server.deliveries().get(suspect.member))
+    assert answer.suspects == {suspect.member: 1}
+    assert found == [None, None, None, (1, ""), (1, ""), (1, "other"), (1, "other"), (1, "")]
+
+
 def last_heard(server: OnServer, worker: str) -> float:
     """The time at which a worker was last heard of, as its value says it."""
     heard = Registration.parse(server.contents()["workers"][worker]).last_heard

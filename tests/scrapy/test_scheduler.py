@@ -147,6 +147,24 @@ def test_priority_over_what_was_taken_ahead(opened: Opened) -> None:
     assert len(rest) == 37
 
 
+@pytest.mark.parametrize(("max_deliveries", "leased"), [(2, 1), (3, 2), (0, 2)])
+def test_request_on_its_last_delivery(max_deliveries: int, leased: int, valkey: Server, opened: Opened) -> None:
+    """Nothing is taken beside a request whose next death makes it a dead letter; beside others it is."""
+    scheduler = opened(BLOOMFILTER_MAX_DELIVERIES=max_deliveries)
+    for number in range(6):
+        scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=-number))
+    scheduler.deliver()
+    keys = scheduler.queue_keys
+    with valkey.client() as client:
+        first = client.zrange(keys.queue, 0, 0)[0]
+        client.hset(keys.deliveries, first, "1")
+        client.zremrangebyrank(keys.queue, 2, -1)
+        assert [request.url for request in taken_from(scheduler, 1)] == ["http://shop.test/0"]
+        assert client.hget(keys.deliveries, first) == f"1 {scheduler.worker_name}".encode()
+        assert client.zcard(keys.leases(scheduler.worker_name)) == leased
+    assert [request.url for request in taken_from(scheduler)] == ["http://shop.test/1"]
+
+
 def test_dont_filter(opened: Opened) -> None:
     """A request with dont_filter is fetched however often its page was seen, and is no addition to the filter."""
     scheduler = opened()

@@ -111,7 +111,8 @@ class QueueMemory:
     def _reply(self, said: Said, *rest: Any) -> Answer:
         """Return a reply that tells of losses and suspects, too."""
         answer = Answer(said, *rest)
-        suspects = frozenset(entry.member for entry in answer.entries if entry.member in self.deliveries)
+        members = (entry.member for entry in answer.entries if entry.member in self.deliveries)
+        suspects = {member: self.deliveries[member][0] for member in members}
         return replace(answer, loss=self.audit.loss, lost=self.audit.lost, suspects=suspects)
 
     @_carry_out.register
@@ -167,6 +168,10 @@ class QueueMemory:
         for member in (*op.acks, *(entry.member for entry in op.pushes[: op.released])):
             leased.pop(member, None)
         taken = self._take(op.want, leased)
+        for entry in taken:
+            count, starter = self.deliveries.get(entry.member, (0, ""))
+            if starter == op.worker:
+                self.deliveries[entry.member] = count, ""
         self._record(op.worker, replace(mine, number=op.number, is_void=False))
         if taken or not op.want:
             return self._reply(Said.OK, taken)

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
 from scrapy_bloom.queue.plans import FilterOperation
+from scrapy_bloom.queue.suspects import Suspects
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
 from tests.support.queue_search import FAULTS, Scenario
@@ -28,11 +30,14 @@ ITSELF: Tree = {"A": ("A", ["A", "B"]), "B": ("B", ["A"])}
 # B leads to two that are known.
 REPEATS: Tree = {"A": ("A", ["B"]), "B": ("B", ["C", "D"]), "C": ("A", []), "D": ("B", [])}
 TWO: Tree = {"A": ("A", ["B"]), "B": ("B", []), "P": ("P", ["R"]), "R": ("R", [])}
+# Two workers begin with other requests, one of which leads to more than a batch of one has.
+APART: Tree = {"A": ("A", []), "P": ("P", ["R", "S"]), "R": ("R", []), "S": ("S", [])}
 # B is asked for in both queues.
 SHARED: Tree = {"A": ("A", ["Ba"]), "Ba": ("B", []), "P": ("P", ["Bp"]), "Bp": ("B", [])}
 
 # Both workers begin with A; so does the third, where there is one.
 two = partial(Scenario, roots=[["A"]] * 2)
+apart = partial(Scenario, APART, [["A"], ["P"], ["A"]], spare=(2,))
 three = partial(Scenario, roots=[["A"]] * 3)
 spare = partial(three, spare=(2,))
 FAILOVER = ("failover", "crash", "lost")
@@ -76,6 +81,12 @@ SCENARIOS: dict[str, Scenario] = {
     "the queue is deleted": spare(TREE, want=2, faults=1, kinds=("delete",)),
     "the queue is deleted, and another fault": spare(TINY, faults=2, kinds=("delete", "lost", "crash")),
     "dead letters after two deaths": spare(WIDE, want=2, faults=2, kinds=("crash",), max_deliveries=2),
+    "dead letters after two deaths, two at once": spare(
+        WIDE, want=2, at_once=2, faults=2, kinds=("crash",), max_deliveries=2
+    ),
+    "dead letters after two deaths, batches of one": apart(
+        want=2, batch=1, at_once=2, faults=2, kinds=("crash",), max_deliveries=2
+    ),
     "failover": spare(TINY, faults=1, kinds=FAILOVER),
     "two queues, any fault": Scenario(TWO, [["A"], ["P"], ["A"]], spare=(2,), queues=(0, 1, 0), faults=1, kinds=FAULTS),
 }
@@ -97,6 +108,9 @@ DEEP: dict[str, Scenario] = {
     "any two faults, a request that leads to itself": spare(ITSELF, want=2, faults=2, kinds=("lost", "crash", "false")),
     "the queue is deleted twice": spare(SMALL, want=2, faults=2, kinds=("delete",)),
     "dead letters after two deaths, ahead": spare(SMALL, want=3, faults=2, kinds=("crash", "false"), max_deliveries=2),
+    "dead letters after two deaths, two at once, one of them false": spare(
+        WIDE, want=2, at_once=2, faults=2, kinds=("crash", "false"), max_deliveries=2
+    ),
     "dead letters after two deaths, one of them false": spare(
         WIDE, want=2, faults=2, kinds=("crash", "false", "lost"), max_deliveries=2, loses_replies_of_filter=False
     ),
@@ -432,8 +446,28 @@ class CountsAll(QueueMemory):
 class StartsAhead(QueueWorker):
     """Suspects are started when they are taken ahead."""
 
-    def _starts(self, _: object) -> tuple[bytes, ...]:
-        return tuple(entry.member for entry in self.ready if entry.member in self.suspects)
+    def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
+        suspects = self.suspects.waiting
+        return tuple(entry.member for entry in self.ready if entry.member in suspects and entry not in returned)
+
+
+class NeverAlone(QueueWorker):
+    """Others run beside a suspect on its last delivery."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.suspects = Suspects()
+
+
+class AloneUntilDone(QueueWorker):
+    """A suspect on its last delivery is started beside requests that are done and not acknowledged."""
+
+    def _first_ready(self) -> QueueEntry | None:
+        finished, self.finished = self.finished, {}
+        try:
+            return super()._first_ready()
+        finally:
+            self.finished = finished
 
 
 class ClearsAlways(QueueWorker):
@@ -536,6 +570,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "suspects are started ahead": Mistake(
         spare(WIDE, want=3, faults=2, kinds=("crash",), max_deliveries=2), worker=StartsAhead
+    ),
+    "others run beside a suspect on its last delivery": Mistake(
+        spare(WIDE, want=2, at_once=2, faults=2, kinds=("crash",), max_deliveries=2), worker=NeverAlone
+    ),
+    "a suspect on its last delivery runs beside those that are done": Mistake(
+        apart(want=2, batch=1, faults=2, kinds=("crash",), max_deliveries=2), worker=AloneUntilDone
     ),
     "others are judged by one's own lease": Mistake(two(TINY), rules=_rules("ownlease")),
     "one that ends uses the filter again": Mistake(spare(TINY, faults=2, kinds=("false",)), worker=UsesAgain),

@@ -50,7 +50,7 @@ class Scenario:
     are equal to the filter. Each worker offers its `roots`. Workers in `late` may start at any time, those in `spare`
     after a crash when nobody is left, those in `stop` may be stopped. `queues` has the number of each worker's queue.
     `unfiltered` requests do not go through the filter. Of each worker some may be `unreadable`. An exchange carries
-    `most_bytes` where that is told; a request has one or two.
+    `most_bytes` where that is told; a request has one or two. An engine runs up to `at_once` requests.
     """
 
     tree: Mapping[str, tuple[str, Sequence[str]]]
@@ -70,6 +70,7 @@ class Scenario:
     filter_is_flushed: bool = True
     loses_replies_of_filter: bool = True
     max_deliveries: int = 0
+    at_once: int = 1
     limit: int = 4_000_000
 
 
@@ -178,7 +179,7 @@ class Found:
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
     "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_review", "_ending",
-    "_limit", "_clears", "suspects", "_started",
+    "_limit", "_clears", "suspects",
 ]  # fmt: skip
 
 
@@ -219,7 +220,13 @@ class Search:
 
     def _new_worker(self, number: int) -> QueueWorker:
         unreadable = {name.encode() for name in (self.scenario.unreadable[number] if self.scenario.unreadable else ())}
-        worker = self._worker(f"w{number}", LEASE, self.scenario.batch, lambda entry: entry.member not in unreadable)
+        worker = self._worker(
+            f"w{number}",
+            LEASE,
+            self.scenario.batch,
+            lambda entry: entry.member not in unreadable,
+            max_deliveries=self.scenario.max_deliveries,
+        )
         worker._number = NUMBER
         most = self.scenario.most_bytes
         worker._limit = Limit(most, most) if most else Limit()
@@ -316,9 +323,9 @@ class Search:
         return self._following[which]
 
     def _wanted(self, worker: QueueWorker) -> int:
-        """Return how many entries an engine that runs one request asks for."""
+        """Return how many entries an engine asks for that has room for some requests."""
         room = self.scenario.want - len(worker.ready) - len(worker.running)
-        return max(0, room, int(worker.needs_start and not worker.running))
+        return max(0, room, int(worker.needs_start and len(worker.running) < self.scenario.at_once))
 
     def _tell(self, number: int, life: Life, what: str, *said: Any) -> tuple[Life, int]:
         """A worker that was told something, and how far its number has gone on."""
@@ -352,8 +359,7 @@ class Search:
     def _tell_stop(self, _: int, worker: QueueWorker) -> None:
         worker.stop()
 
-    def _tell_finish(self, _: int, worker: QueueWorker) -> None:
-        (member,) = worker.running
+    def _tell_finish(self, _: int, worker: QueueWorker, member: bytes) -> None:
         self._offer(worker, self.scenario.tree[member.decode()][1])
         worker.finish(member)
 
@@ -373,8 +379,8 @@ class Search:
                 worker.offer(OutboxEntry(member, score, self._item[member].encode()))
 
     def _run(self, worker: QueueWorker) -> None:
-        """The engine takes the next request as soon as the last is done; one that cannot be read is set aside."""
-        while not worker.running and worker.ready and not worker.is_stopping:
+        """The engine takes the next request as soon as it has room; one that cannot be read is set aside."""
+        while len(worker.running) < self.scenario.at_once and worker.ready and not worker.is_stopping:
             entry = worker.take()
             if entry is None:
                 break
@@ -421,8 +427,10 @@ class Search:
         if number in self.scenario.stop and life.has_started and not life.is_stopped:
             stopped, _ = self._tell(number, replace(life, is_stopped=True), "stop")
             yield Move(lambda: f"w{number} is stopped", self._with(state, number, stopped), True)
-        if self._part(life, "running") and phase in (Phase.WORKING, Phase.JOINING, Phase.JOINED):
-            yield Move(lambda: f"w{number} finishes {self._part(life, 'running')}", self._finished(state, number))
+        if phase in (Phase.WORKING, Phase.JOINING, Phase.JOINED):
+            for member, _ in self._part(life, "running"):
+                finished = self._finished(state, number, member)
+                yield Move(lambda member=member: f"w{number} finishes {member.decode()}", finished)  # type: ignore[misc]
         ending = self._ending_of(number, life)
         if ending is not None:
             left, _ = self._tell(number, life, "leave", ending)
@@ -690,23 +698,20 @@ class Search:
         owed = frozenset(self.scenario.tree[name][0] for name in names if name in self.scenario.unfiltered)
         return replace(world, offered=world.offered | items, owed=world.owed | owed)
 
-    def _finished(self, state: State, number: int) -> State:
+    def _finished(self, state: State, number: int, member: bytes) -> State:
         life, world = state.lives[number], state.world
-        ((member, _),) = self._part(life, "running")
         name, item = member.decode(), self._item[member]
         if item in world.fetched and self._once and name not in self.scenario.unfiltered:
             raise ViolationError(f"S5 fetched twice without a fault: {item}")
         world = self._offers(replace(world, fetched=world.fetched | {item}), self.scenario.tree[name][1])
-        told, _ = self._tell(number, life, "finish")
+        told, _ = self._tell(number, life, "finish", member)
         return self._begun(state, self._with(state, number, told)._replace(world=world), number)
 
     def _begun(self, before: State, after: State, number: int) -> State:
         """A request that begins is one that nobody is owed any more."""
-        running = self._part(after.lives[number], "running")
-        if not running or running == self._part(before.lives[number], "running"):
-            return after
-        item = self._item[running[0][0]]
-        return after._replace(world=replace(after.world, owed=after.world.owed - {item}))
+        begun = {*self._part(after.lives[number], "running")} - {*self._part(before.lives[number], "running")}
+        owed = after.world.owed - {self._item[member] for member, _ in begun}
+        return after if owed == after.world.owed else after._replace(world=replace(after.world, owed=owed))
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
@@ -926,15 +931,19 @@ class Search:
         doubt = self._part(life, "_in_doubt")
         starts = doubt.exchange.starts if doubt is not None else ()
         begun = {member for name in ("running", "finished", "unreadable") for member, _ in self._part(life, name)}
-        return frozenset({*begun, *starts, self._part(life, "_started")})
+        started = self._part(life, "suspects").started
+        return frozenset({*begun, *starts, *([] if started is None else [started])})
 
     def _check_dead_letters(self, state: State, peer: int, answer: Answer) -> None:
-        """S8: no request becomes a dead letter for the death of a worker that had not begun it."""
+        """S8: a request becomes a dead letter only for the death of a worker that had begun it, and nothing else."""
         life = state.lives[peer]
         begun = self._begun_by(life) if life.state == "alive" else life.had_begun
         innocent = {entry.member for entry in answer.entries} - begun
         if innocent and answer.said is Said.REQUEUED:
             raise ViolationError(f"S8 dead letters that the dead worker had not begun: {sorted(innocent)}")
+        others = begun - {entry.member for entry in answer.entries}
+        if answer.said is Said.REQUEUED and answer.entries and (others or len(answer.entries) > 1):
+            raise ViolationError(f"S8 dead letters for the death of a worker that had begun others: {sorted(others)}")
 
     def check_end(self, state: State) -> None:
         """All are gone: nothing is lost, and nothing is left that should not be."""
@@ -1059,17 +1068,15 @@ def _cannot_reach(ends: Sequence[int], sources: Sequence[int], targets: Sequence
 
 
 def _hashable(said: Any) -> Hashable:
-    if isinstance(said, Answer) and said.workers is not None:
-        return tuple(
-            tuple(sorted(said.workers.items())) if each.name == "workers" else getattr(said, each.name)
-            for each in fields(said)
-        )
+    if isinstance(said, Answer):
+        values = (getattr(said, each.name) for each in fields(said))
+        return tuple(tuple(sorted(value.items())) if isinstance(value, dict) else value for value in values)
     return said  # type: ignore[no-any-return]
 
 
 def _shown(thing: Any) -> str:
     if isinstance(thing, ops.Exchange):
-        lists = ("leases", "pushes", "asides", "acks")
+        lists = ("leases", "pushes", "asides", "acks", "starts")
         parts = [f"{name} {_shown(getattr(thing, name))}" for name in lists if getattr(thing, name)]
         return " ".join(["exchanges", *parts, f"want {thing.want}"])
     if isinstance(thing, tuple):

@@ -4,7 +4,7 @@ import pytest
 
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.limits import Limit
-from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Said, Settle, digests
+from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Requeue, Said, Settle, digests
 from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory
@@ -13,9 +13,9 @@ from tests.support.queue_memory import QueueMemory
 class Played:
     """A worker over a queue in memory, and a filter that takes everything for new."""
 
-    def __init__(self, batch_size: int = 10) -> None:
+    def __init__(self, batch_size: int = 10, max_deliveries: int = 0) -> None:
         self.memory = QueueMemory()
-        self.worker = QueueWorker("one", "5", batch_size)
+        self.worker = QueueWorker("one", "5", batch_size, max_deliveries=max_deliveries)
         self.exchanges: list[Exchange] = []
         self.work()
 
@@ -40,6 +40,25 @@ class Played:
         while self.worker.has_news or want:
             self.step(want)
             want = 0
+
+    def put(self, **deaths: int) -> None:
+        """Have requests in the queue, in this order, with which so many workers have died."""
+        self.memory.queue = {name.encode(): float(score) for score, name in enumerate(deaths)}
+        self.memory.deliveries = {name.encode(): (number, "") for name, number in deaths.items() if number}
+
+    def take(self) -> str:
+        """Return what the engine gets now, if anything."""
+        entry = self.worker.take()
+        return "" if entry is None else entry.member.decode()
+
+    def expire(self) -> None:
+        """Have others take the worker for dead, and let it go on."""
+        self.memory.apply(Join("other", "5", 0, is_new=True))
+        self.memory.apply(
+            Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.suspects.max_deliveries)
+        )
+        self.worker.reply(Settle("one", 1, None), Answer(Said.EXPIRED))
+        self.work()
 
     def offer(self, *names: str, score: float = 0, size: int = 1) -> None:
         """Offer requests of so many bytes."""
@@ -354,11 +373,11 @@ def test_waits_while_another_closes() -> None:
     assert phases == [Phase.JOINING, Phase.JOINING, Phase.JOINED]
 
 
-def test_suspects_run_one_at_a_time() -> None:
+@pytest.mark.parametrize("max_deliveries", [0, 3], ids=["no bound", "a death before the last"])
+def test_suspects_run_one_at_a_time(max_deliveries: int) -> None:
     """A suspect is started in Redis before it runs, and the next one behind it; other requests run beside them."""
-    played = Played()
-    played.memory.queue = {b"a": 0.0, b"b": 1.0, b"c": 2.0}
-    played.memory.deliveries = {b"a": (1, ""), b"b": (1, "")}
+    played = Played(max_deliveries=max_deliveries)
+    played.put(a=1, b=1, c=0)
     for _ in range(3):
         played.step(1)
     worker = played.worker
@@ -380,6 +399,135 @@ def test_suspects_run_one_at_a_time() -> None:
     assert second is not None
     assert second.member == b"b"
     assert played.memory.deliveries == {b"b": (1, "one")}
+
+
+def test_suspect_on_its_last_delivery_runs_alone() -> None:
+    """It waits for what runs and for its acknowledgement, and all that is behind it waits for its own."""
+    played = Played(max_deliveries=3)
+    played.put(a=0, b=2, c=0, d=0, e=0, f=0)
+    played.step(8)
+    worker = played.worker
+    assert names(worker.ready) == "abc"
+    assert played.take() == "a"
+    assert played.take() == ""
+    # Nothing is asked of Redis meanwhile.
+    assert worker.next_operation(8) is None
+    played.offer("g", score=9)
+    worker.finish(b"a")
+    assert not worker.needs_start
+    played.work()
+    assert worker.needs_start
+    assert played.memory.deliveries == {b"b": (2, "")}
+    played.step(8)
+    assert played.exchanges[-1].starts == (b"b",)
+    assert played.exchanges[-1].want == 0
+    assert played.memory.deliveries == {b"b": (2, "one")}
+    assert played.take() == "b"
+    assert played.take() == ""
+    assert worker.next_operation(8) is None
+    worker.finish(b"b")
+    assert played.take() == ""
+    played.work()
+    assert played.memory.deliveries == {}
+    assert played.take() == "c"
+
+
+def test_suspect_that_runs_alone_waits_for_unreadable_ones() -> None:
+    """A request that is set aside is known as a dead letter before a suspect runs alone."""
+    played = Played(max_deliveries=2)
+    played.put(a=0, b=1)
+    played.work(2)
+    played.work(2)
+    assert played.take() == "a"
+    played.worker.set_aside(b"a")
+    assert not played.worker.needs_start
+    played.step(2)
+    assert played.worker.needs_start
+
+
+def test_started_suspect_behind_one_that_runs_alone() -> None:
+    """A suspect that was started goes first, although one that is to run alone was taken with that exchange."""
+    played = Played(max_deliveries=3)
+    played.put(b=1)
+    played.step(1)
+    played.memory.queue, played.memory.deliveries[b"a"] = {b"a": -1.0}, (2, "")
+    played.step(1)
+    assert names(played.worker.ready) == "ab"
+    assert played.take() == "b"
+    assert played.take() == ""
+    played.worker.finish(b"b")
+    played.work()
+    assert played.worker.needs_start
+
+
+def test_expired_while_a_suspect_runs_alone() -> None:
+    """A worker that was taken for dead goes on with it alone."""
+    played = Played(max_deliveries=2)
+    played.put(a=1, b=0, c=0)
+    for _ in range(2):
+        played.step(2)
+    played.step(2)
+    assert names(played.worker.ready) == "a"
+    assert played.take() == "a"
+    played.expire()
+    assert played.memory.dead_letters == {b"a": 0.0}
+    assert played.worker.next_operation(8) is None
+    played.worker.finish(b"a")
+    played.step(8)
+    assert played.exchanges[-1].acks == (b"a",)
+    assert names(played.worker.ready) == "b"
+
+
+def test_deaths_that_an_expired_worker_does_not_know() -> None:
+    """Others may have died with what it held: a suspect that was ready runs alone then."""
+    played = Played(max_deliveries=5)
+    played.put(a=0, b=1, c=1)
+    while len(played.worker.ready) < 3:
+        played.step(1)
+    assert (played.take(), played.take()) == ("a", "")
+    assert played.worker.needs_start
+    played.expire()
+    assert not played.worker.needs_start
+    played.worker.finish(b"a")
+    played.work()
+    assert played.worker.needs_start
+
+
+def test_suspect_that_leads_to_itself() -> None:
+    """It runs alone until it is acknowledged, which an equal request that waits for the filter puts off."""
+    played = Played(max_deliveries=2)
+    played.put(a=1, b=0, c=0, d=0)
+    for _ in range(2):
+        played.step(2)
+    assert names(played.worker.ready) == "ab"
+    assert played.take() == "a"
+    played.offer("a")
+    played.worker.finish(b"a")
+    played.step()
+    assert played.worker.finished == {}
+    assert played.memory.deliveries == {b"a": (1, "one")}
+    assert played.take() == ""
+    played.worker.answer(AskFilter(played.worker.asked), [False])
+    assert played.take() == ""
+    played.work()
+    assert played.memory.deliveries == {}
+    assert played.take() == "b"
+
+
+def test_start_whose_reply_is_lost() -> None:
+    """Nothing runs until it is known whether a suspect that is to run alone was started."""
+    played = Played(max_deliveries=2)
+    played.put(a=1, b=0, c=0, d=0)
+    played.step(2)
+    assert names(played.worker.ready) == "ab"
+    exchange = played.worker.next_operation(2)
+    assert isinstance(exchange, Exchange)
+    assert exchange.starts == (b"a",)
+    played.memory.apply(exchange)
+    played.worker.lose(exchange)
+    assert played.take() == ""
+    assert isinstance(played.step(2), Settle)
+    assert (played.take(), played.take()) == ("a", "")
 
 
 def test_suspect_goes_back_unstarted() -> None:
@@ -405,6 +553,10 @@ def test_started_suspect_that_is_outranked() -> None:
     played.offer("first", score=0)
     played.work()
     assert played.memory.queue == {b"a": 1.0, b"first": 0.0}
+    # Taken again, it is not started: the death of this worker by another request does not count for it.
+    played.step(2)
+    played.step(2)
+    assert (played.memory.leases["one"], played.memory.deliveries) == ({b"a": 1.0, b"first": 0.0}, {b"a": (1, "")})
     runs: list[bytes] = []
     while len(runs) < 2:
         played.step(1)

@@ -57,6 +57,13 @@ if want > 0 then
   until #taken > 0 or #found == 0
   put(KEYS[1], skipped)
   put(KEYS[4], taken)
+  -- Of a request that this worker has started before and given back, a death does not count until it is started again.
+  if redis.call('HLEN', KEYS[6]) > 0 then
+    for i = 2, #taken, 2 do
+      local count, starter = deliveries_of(taken[i])
+      if starter == ARGV[1] then write(KEYS[6], taken[i], count) end
+    end
+  end
 end
 my.number, my.void = number, ''
 record(ARGV[1], my)

@@ -80,12 +80,13 @@ local function deliveries_of(member)
   return tonumber(count), starter
 end
 
--- Returns those of some entries that a worker died with.
+-- Returns those of some entries that a worker died with, each with the number of such deaths behind it.
 local function suspects_in(entries)
   local suspects = {}
   if #entries == 0 or redis.call('HLEN', KEYS[6]) == 0 then return suspects end
   for i = 2, #entries, 2 do
-    if redis.call('HGET', KEYS[6], entries[i]) then suspects[#suspects + 1] = entries[i] end
+    local count = deliveries_of(entries[i])
+    if count > 0 then suspects[#suspects + 1], suspects[#suspects + 2] = entries[i], count end
   end
   return suspects
 end
@@ -111,7 +112,7 @@ local function note_waiting()
 end
 
 -- Returns a reply with entries, the workers or false, and the numbers of requests that wait, are leased and are dead
--- letters. It tells which of the entries are suspects.
+-- letters. It tells which of the entries are suspects, and how many workers died with each.
 local function reply(said, entries, workers, waiting, leased, dead)
   local numbers = {waiting or 0, leased or 0, dead or 0, audit.loss, audit.lost}
   return {said, entries, workers, numbers, suspects_in(entries)}
