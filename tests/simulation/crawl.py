@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 from scrapy_redis import spiders
 
-from scrapy_bloom.queue.operations import Flush
+from scrapy_bloom.queue.operations import Flush, Requeue, Said
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.faults import Faults
@@ -125,6 +125,10 @@ class World:
             self.flusher = operation.worker.partition("-")[0]
             self.generation += 1
             self.faults.on_flush()
+        if isinstance(operation, Requeue) and f": {Said.REQUEUED}," in text:
+            dead = {process.name for process in self.alive if self.hub.now >= process.stopped_until}
+            # On a link whose heartbeats take as long as a lease, a worker may be taken for dead that is alive.
+            self.outcome.hits += operation.dead.partition("-")[0] in dead
         if kind == "DeleteShard":
             self.generation += 1
         self.outcome.log.append((self.hub.now, "server", f"{kind} {text}"))
