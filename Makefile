@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-unit check simulate pythons lowest wheel typing coverage mutants bench search soak clean
+.PHONY: demo test test-all test-unit check simulate pythons lowest wheel typing coverage mutants bench search replay soak clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -44,6 +44,10 @@ search: $(VENV)/.test
 # A minute of crawls on a virtual clock, with fresh seeds; ARGS="--kind mixed --seed 7" tells the story of one.
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation $(ARGS)
+
+# All that a thousand simulated crawls meet, on real servers.
+replay: $(VENV)/.test
+	$(BIN)/python -m tests.simulation.replay --crawls 1000 $(ARGS)
 
 # Ten minutes of crawls with faults; ARGS="--seconds 60 --seed 2" is another minute.
 soak: $(VENV)/.test

@@ -2,8 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer, Ending, Said
 from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.transport.base import transport_for
-from tests.support import queue_memory
 from tests.support.queue_memory import Audit, QueueMemory
-from tests.support.queue_replay import Case, cases
+from tests.support.queue_replay import cases, changed, comparable, without_beats
+from tests.support.replay import replay
 from tests.support.scenario import tell
 from tests.support.servers import Server
 
@@ -31,8 +30,6 @@ numbers = st.integers(0, 4)
 members = st.sampled_from([b"a", b"b", b"c", b"\xff\x00"])
 entries = st.lists(st.builds(QueueEntry, st.sampled_from([-1.0, 0.0, 2.5]), members), max_size=3).map(tuple)
 some = st.lists(members, max_size=3).map(tuple)
-# Cases that go to a server at once.
-BATCH = 500
 VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 closing"]
 
 
@@ -118,28 +115,11 @@ def contents_of(memory: QueueMemory) -> dict[str, Any]:
     }
 
 
-def without_beats(workers: Mapping[str, str]) -> dict[str, str]:
-    """Workers' values with no beats: those of the twin are a number, those of a server a time."""
-    parsed = {name: queue_memory.Registration.parse(value) for name, value in workers.items()}
-    return {name: str(dataclasses.replace(value, beats=0)) for name, value in parsed.items()}
-
-
-def comparable(answer: Answer) -> Answer:
-    """An answer whose workers, and whose time of a loss, can be compared."""
-    answer = dataclasses.replace(answer, loss=int(answer.loss > 0))
-    return answer if answer.workers is None else dataclasses.replace(answer, workers=without_beats(answer.workers))
-
-
 def as_on_server(operation: ops.Operation, memory: QueueMemory, workers: Mapping[str, str]) -> ops.Operation:
     """Return the operation that means on a server, with these workers, what this one means in the twin."""
     if isinstance(operation, ops.Requeue) and memory.workers.get(operation.dead) == operation.value:
         return dataclasses.replace(operation, value=workers[operation.dead])
     return operation
-
-
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bool]:
-    """For each worker that was there before and after, whether its value has changed: all that liveness looks at."""
-    return {name: before[name] != after[name] for name in before.keys() & after.keys()}
 
 
 def assert_equal(server: OnServer, memory: QueueMemory) -> None:
@@ -166,81 +146,16 @@ def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequen
         assert_equal(server, memory)
 
 
-def batched(some: Iterable[Case], size: int) -> Iterator[list[Case]]:
-    """Yield the cases, so many at a time."""
-    rest = iter(some)
-    while part := list(islice(rest, size)):
-        yield part
-
-
-def put(pipe: Any, memory: QueueMemory, keys: QueueKeys) -> None:
-    """Have a server get the state of a twin."""
-    for name, held in memory.sorted_sets(keys).items():
-        if held:
-            pipe.zadd(name, held)
-    for name, fields in memory.hashes(keys).items():
-        if fields:
-            pipe.hset(name, mapping=fields)
-
-
-def replayed(client: Any, key: str, some: Sequence[Case]) -> Iterator[tuple[Answer, dict[str, Any]]]:
-    """Carry out cases on a server, and yield of each the answer, and what is at the keys that it had or should have."""
-    keys = [QueueKeys(f"{key}:{number}") for number in range(len(some))]
-    setting, running, reading = (client.pipeline(transaction=False) for _ in range(3))
-    names: list[list[str]] = []
-    for case, its in zip(some, keys, strict=True):
-        put(setting, case.before, its)
-        running.execute_command(*case.operation.command(its).arguments)
-        sorted_sets = case.before.sorted_sets(its).keys() | case.after.sorted_sets(its).keys()
-        hashes = case.before.hashes(its).keys() | case.after.hashes(its).keys()
-        names.append([*sorted_sets, *hashes])
-        for name in sorted_sets:
-            reading.zrange(name, 0, -1, withscores=True)
-        for name in hashes:
-            reading.hgetall(name)
-    setting.execute()
-    answers, found = running.execute(), iter(reading.execute())
-    client.unlink(*chain.from_iterable(names))
-    for raw, each in zip(answers, names, strict=True):
-        contents = {name: dict(next(found)) for name in each}
-        yield Answer.parse(raw, as_bytes), {name: held for name, held in contents.items() if held}
-
-
-def as_found(memory: QueueMemory, keys: QueueKeys) -> dict[str, Any]:
-    """Return everything that a server should have, by its keys."""
-    return {name: held for name, held in (memory.sorted_sets(keys) | memory.hashes(keys)).items() if held}
-
-
-def pop_workers(contents: dict[str, Any], keys: QueueKeys) -> dict[str, str]:
-    """Take the hash of workers out of what a server has, since their values change with its clock."""
-    return {name.decode(): value.decode() for name, value in contents.pop(keys.workers, {}).items()}
-
-
-def pop_loss(contents: dict[str, Any], keys: QueueKeys) -> bool:
-    """Take the time of a loss out of what a server has; return whether there was one."""
-    return contents.get(keys.audit, {}).pop(b"loss", None) is not None
-
-
 @pytest.mark.long
 def test_every_state_with_every_operation(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever small crawls meet has on a server the answer of the twin, leaves the same, and nothing else."""
     seen, number = set(), 0
     # In a database of its own nobody else adds or deletes anything.
     with server.client(db=1) as client:
-        for some in batched(cases(), BATCH):
-            for case, (answer, found) in zip(some, replayed(client, key, some), strict=True):
-                keys = QueueKeys(f"{key}:{number % BATCH}")
-                expected, before = as_found(case.after, keys), case.before.workers
-                workers, its = pop_workers(found, keys), pop_workers(expected, keys)
-                assert pop_loss(found, keys) == pop_loss(expected, keys)
-                said = f"{case.operation}\non {vars(case.before)}"
-                assert comparable(answer) == comparable(case.answer), said
-                assert without_beats(workers) == without_beats(its), said
-                assert changed(before, workers) == changed(before, its), said
-                assert found == expected, said
-                seen.add((type(case.operation), answer.said))
-                number += 1
-            assert client.dbsize() == 0, f"a key that the twin does not know, after one of {some}"
+        for case, difference in replay(client, key, cases()):
+            assert not difference, difference
+            seen.add((type(case.operation), case.answer.said))
+            number += 1
     tell(capsys, f"{number:,} states with an operation")
     assert seen == {
         (kind, Said(word))

@@ -98,6 +98,9 @@ def _check_rest(world: Any) -> None:
     wrong = {world.url_of(member) for member in dead} - world.poison - world.holding
     if wrong:
         world.found("innocent dead letter", ", ".join(sorted(wrong)))
+    buried = sorted(datum for urls in world.server.data.start_urls.values() for datum in urls.dead)
+    if buried != world.plan.unusable and not world.has_lost_data:
+        world.found("start URLs", f"{buried} are dead letters, and not {world.plan.unusable}")
     if left and not any(fault.kind == "rollback" for fault in world.plan.faults):
         world.found("left", str(left))
     files = [name for _, _, names in os.walk(world.directory) for name in names if name.startswith("undelivered")]

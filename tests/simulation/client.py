@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scrapy_bloom.queue import start_urls
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.operations import Answer, Operation
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage.base import Operation as StoreOperation
 from scrapy_bloom.storage.base import Results
 from tests.simulation.server import Server, TimedQueue
+from tests.support.start_memory import StartMemory, StartScript
 
 # Called with each operation on a queue or a filter that the server carries out.
 Listener = Callable[[str, object], None]
@@ -87,35 +87,30 @@ class Client:
         return 1
 
     def _llen(self, key: str) -> int:
-        return len(self.server.data.lists.get(key, ()))
+        return len(self._start_urls(key).waiting)
 
     def _hkeys(self, key: str) -> list[bytes]:
         data = self.server.data
-        workers = {QueueKeys(name).workers: queue.workers for name, queue in data.queues.items()}
-        return [field.encode() for field in (workers.get(key) or data.leased_urls.get(key, {}))]
+        for name, queue in data.queues.items():
+            if key == QueueKeys(name).workers:
+                return [worker.encode() for worker in queue.workers]
+        return [field.encode() for field in self._leased(key)]
 
     def _hdel(self, key: str, *fields: str) -> int:
-        for field in fields:
-            self.server.data.leased_urls.get(key, {}).pop(field, None)
-        return len(fields)
+        return sum(self._leased(key).pop(field, None) is not None for field in fields)
 
     def _eval(self, text: str, count: int, *arguments: Any) -> list[Any]:
-        script = next(name for name, known in start_urls._texts.items() if known == text)
-        (key, leased_key, dead_key), rest = arguments[:count], arguments[count:]
-        lists = self.server.data.lists
-        leased = self.server.data.leased_urls.setdefault(leased_key, {})
-        waiting = lists.setdefault(key, [])
-        if script == "lease_start":
-            _, want, number, holder = rest
-            data, lists[key] = waiting[:want], waiting[want:]
-            leased.update({f"{number + place}{holder}": datum for place, datum in enumerate(data)})
-            return [b"ok", data]
-        if script == "give_back_start":
-            given = [leased.pop(field) for field in rest[1:] if field in leased]
-            lists[key] = given + waiting
-            return [b"ok", len(given)]
-        lists.setdefault(dead_key, []).extend(leased.pop(field) for field in rest if field in leased)
-        return [b"ok"]
+        memory, operation = self._start_urls(arguments[0]), StartScript.of(text, arguments[count:])
+        self.server.before(memory, operation)
+        return memory.apply(operation)
+
+    def _start_urls(self, key: str) -> StartMemory:
+        return self.server.data.start_urls.setdefault(key, StartMemory())
+
+    def _leased(self, key: str) -> dict[str, bytes]:
+        """Return the leased start URLs by the key of their hash."""
+        start_urls = self.server.data.start_urls
+        return next((urls.leased for name, urls in start_urls.items() if StartKeys(name).leased == key), {})
 
 
 class Pipeline:
@@ -162,7 +157,9 @@ class SimulatedQueue(RequestQueue):
         return self._client._trip(lambda: self._apply(operation))  # type: ignore[no-any-return]
 
     def _apply(self, operation: Operation) -> Answer:
-        answer = queue_at(self._client.server, self.keys.queue).apply(operation)
+        memory = queue_at(self._client.server, self.keys.queue)
+        self._client.server.before(memory, operation)
+        answer = memory.apply(operation)
         self._listen(
             f"{self.keys.queue}: {answer.said}, {answer.waiting} waiting, took {len(answer.entries)}", operation
         )
@@ -184,7 +181,9 @@ class SimulatedStore:
         return results
 
     def _apply(self, operation: StoreOperation) -> Any:
-        result = operation.apply(self._client.server.data.filters)
+        memory = self._client.server.data.filters
+        self._client.server.before(memory, operation)
+        result = operation.apply(memory)
         self._listen("filter", operation)
         return result
 

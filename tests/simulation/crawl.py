@@ -23,8 +23,9 @@ from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.faults import Faults
 from tests.simulation.plan import Plan
 from tests.simulation.process import START_KEY, Process
-from tests.simulation.server import Server
+from tests.simulation.server import Before, Server
 from tests.simulation.site import Site
+from tests.support.start_memory import StartMemory
 
 # Virtual seconds after which a crawl does not end.
 _LIMIT_SECONDS = 600.0
@@ -206,7 +207,8 @@ class World:
         plan = self.plan
         if plan.is_fed:
             urls = self.site.urls[:1] + self.site.private
-            self.server.data.lists[START_KEY] = [json.dumps({"url": url}).encode() for url in urls]
+            waiting = [json.dumps({"url": url}).encode() for url in urls]
+            self.server.data.start_urls[START_KEY] = StartMemory(plan.unusable[:1] + waiting + plan.unusable[1:])
         for spider in plan.spiders:
             for _ in range(plan.workers):
                 self.hub.at(self.chance.random() * plan.stagger, lambda spider=spider: self.start(spider))  # type: ignore[misc]
@@ -245,7 +247,7 @@ class World:
             was_cut = any(process.how in ("killed", "refused", "crashed") for process in last)
             if was_cut or (queue and (queue.queue or queue.workers or any(queue.leases.values()))):
                 return spider, None
-        if self.server.data.lists.get(START_KEY) or any(self.server.data.leased_urls.values()):
+        if any(urls.waiting or urls.leased for urls in self.server.data.start_urls.values()):
             return self.plan.spiders[0], None
         return None, None
 
@@ -257,12 +259,13 @@ class World:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def simulate(plan: Plan) -> Outcome:
-    """Run a crawl, and return what became of it."""
+def simulate(plan: Plan, before: Before = lambda *_: None) -> Outcome:
+    """Run a crawl, and return what became of it; `before` is that of its server."""
     world = World(plan)
+    world.server.before = before
     handler = _Handler(world)
     root, package = logging.getLogger(), logging.getLogger("scrapy_bloom")
-    before = root.handlers[:], package.level, spiders.time
+    found = root.handlers[:], package.level, spiders.time
     root.handlers[:] = [handler]
     # scrapy-redis has no place for a clock.
     spiders.time = SimpleNamespace(time=world.runtime.unix_time)
@@ -270,7 +273,7 @@ def simulate(plan: Plan) -> Outcome:
     try:
         world.run()
     finally:
-        root.handlers[:], package.level, spiders.time = before
+        root.handlers[:], package.level, spiders.time = found
         world.close()
     return world.outcome
 
@@ -286,7 +289,8 @@ class _Handler(logging.Handler):
         """Note a record."""
         if record.name.startswith(("scrapy_bloom", "scrapy.utils.signal")):
             self._world.log(f"{record.levelname} {record.getMessage()}")
-            if record.exc_info and record.exc_info[1] is not None:
+            is_planned = any(repr(datum) in record.getMessage() for datum in self._world.plan.unusable)
+            if record.exc_info and record.exc_info[1] is not None and not is_planned:
                 self._world.found("exception", f"logged: {record.getMessage()[:200]}", record.exc_info[1])
 
 

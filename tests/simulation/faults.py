@@ -92,7 +92,7 @@ class Faults:
 
     def _lose(self, fault: Fault, _: Random) -> None:
         data = self._world.server.data
-        empty: tuple[Any, ...] = ({}, {}, {}, {}, {}, {})
+        empty: tuple[Any, ...] = ({}, {}, {}, {}, {})
         data.load(self._snapshots.get(fault.number, empty) if fault.kind == "rollback" else empty)
         self._world.has_lost_data = True
         self._world.generation += 1

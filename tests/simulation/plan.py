@@ -50,7 +50,7 @@ class Plan:
         spiders: names of the spiders; each has its queue, and all have one filter.
         workers: processes of each spider that are started at the begin, within `stagger` seconds.
         concurrency: downloads of a process at once, which take `download` seconds each, and callbacks `callback`.
-        is_fed: the start requests come from a list in Redis.
+        is_fed: the start requests come from a list in Redis, among some data of which no request can be made.
         is_stock: scrapy-redis's scheduler in the place of ours.
         keeps_machines: a directory outlives its process, however that ends.
         poison: pages whose callback kills the process.
@@ -80,6 +80,11 @@ class Plan:
     holding: int = 0
     held: float = 0.0
     course: int = 0
+
+    @property
+    def unusable(self) -> list[bytes]:
+        """Start URLs of which no request can be made."""
+        return [b"no URL, %d" % number for number in range(self.seed % 3)] if self.is_fed else []
 
     @property
     def faulty_until(self) -> float:

@@ -13,8 +13,10 @@ from scrapy_bloom.storage.memory import MemoryStore
 from tests.simulation.clock import BEGIN, Hub, Owner
 from tests.simulation.plan import Link
 from tests.support.queue_memory import QueueMemory, Registration
+from tests.support.start_memory import StartMemory
 
 Step = Callable[[], Any]
+Before = Callable[[Any, Any], None]
 
 
 class TimedQueue(QueueMemory):
@@ -42,27 +44,26 @@ class Data:
 
     def __init__(self, hub: Hub) -> None:
         self.queues: dict[str, TimedQueue] = {}
-        self.lists: dict[str, list[bytes]] = {}
-        self.leased_urls: dict[str, dict[str, bytes]] = {}
+        self.start_urls: dict[str, StartMemory] = {}
         self.filters = MemoryStore(lambda: BEGIN + hub.now)
 
     def parts(self) -> tuple[Any, ...]:
         """Return what a snapshot has of it."""
-        return self.queues, self.lists, self.leased_urls, *self._of_filters()
+        return self.queues, self.start_urls, *self._of_filters()
 
     def _of_filters(self) -> tuple[Any, ...]:
         return self.filters.hashes, self.filters.strings, self.filters.expiries
 
     def load(self, parts: tuple[Any, ...]) -> None:
         """Become what a snapshot has."""
-        self.queues, self.lists, self.leased_urls, hashes, strings, expiries = copy.deepcopy(parts)
+        self.queues, self.start_urls, hashes, strings, expiries = copy.deepcopy(parts)
         self.filters.hashes, self.filters.strings, self.filters.expiries = hashes, strings, expiries
 
     def left(self, *, filters: bool) -> dict[str, object]:
         """Return what is there, by its kind; without the filters, where they may stay."""
         found: dict[str, object] = {
-            "start URLs": [key for key, values in self.lists.items() if values],
-            "leased start URLs": [key for key, values in self.leased_urls.items() if values],
+            "start URLs": [key for key, urls in self.start_urls.items() if urls.waiting],
+            "leased start URLs": [key for key, urls in self.start_urls.items() if urls.leased],
         }
         for name, queue in self.queues.items():
             found[f"queue {name}"] = len(queue.queue)
@@ -79,6 +80,7 @@ class Server:
     Attributes:
         incarnation: how many times it was started, by which a client knows that its connections are new.
         lost: replies and requests that were lost.
+        before: called with a part of the data, and with the operation that is to be carried out on it.
     """
 
     def __init__(self, hub: Hub, link: Link, chance: Random) -> None:
@@ -88,6 +90,7 @@ class Server:
         self.loses_until = 0.0
         self.down_until = self.hanging_until = self.frozen_until = self.loading_until = self.readonly_until = 0.0
         self.listen: Callable[[Owner, str, Any], None] = lambda *_: None
+        self.before: Before = lambda *_: None
         self._hub = hub
         self._link = link
         self._chance = chance
@@ -167,10 +170,10 @@ class _Trip:
         elif now < server.readonly_until:
             self._end(exceptions.ReadOnlyError("You can't write against a read only replica."))
         else:
-            delete_expired(server.data.filters)
             self._carry_out()
 
     def _carry_out(self) -> None:
+        delete_expired(self._server.data.filters)
         while len(self._replies) < self._number:
             self._replies.append(self._steps[len(self._replies)]())
             if len(self._replies) < self._number and self._chance.random() < self._link.interleaving:

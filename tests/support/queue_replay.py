@@ -1,20 +1,24 @@
 """Each distinct state of small searches with each operation that they meet in it, and what the twin makes of it.
 
-A case stands alone: a server is given its state as a whole, however seldom random operations would come there. The same
-states are tried with operations that no search has, and with a request in the queue that no worker knows.
+The same states are tried with operations that no search has, and with a request in the queue that no worker knows.
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from scrapy_bloom._text import as_bytes
 from scrapy_bloom.queue import operations as ops
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer
-from tests.support.queue_memory import QueueMemory
+from scrapy_bloom.transport.commands import Command
+from tests.support.queue_memory import QueueMemory, Registration
 from tests.support.queue_scenarios import SCENARIOS
 from tests.support.queue_search import LEASE, NUMBER, OLDEST, Search
+from tests.support.replay import State
 
 # Searches of a second or two, which meet between them nearly every reply of the scripts.
 NAMES = (
@@ -26,20 +30,101 @@ NAMES = (
 )
 
 
-class Case(NamedTuple):
-    """An operation on a state of the twin, its answer, and the state after it."""
+class QueueCase(NamedTuple):
+    """An operation on a state of the twin, its answer, and the state after it.
 
-    before: QueueMemory
+    The beats of workers and the time of a loss are numbers in the twin, and times on a server. Only their changes are
+    compared: liveness and audit look at nothing else.
+    """
+
+    memory: QueueMemory
     operation: ops.Operation
     answer: Answer
-    after: QueueMemory
+    later: QueueMemory
+
+    @classmethod
+    def of(cls, state: bytes, operation: ops.Operation) -> Self:
+        """Return the case of a state as `frozen` returns it."""
+        later = _thawed(state)
+        return cls(_thawed(state), operation, later.apply(operation), later)
+
+    def before(self, key: str) -> State:
+        """Return the state that the operation meets."""
+        return _state(self.memory, QueueKeys(key))
+
+    def after(self, key: str) -> State:
+        """Return the state that the twin leaves."""
+        return _state(self.later, QueueKeys(key))
+
+    def command(self, key: str, now: int) -> Command:  # noqa: ARG002  # no operation has a time
+        """Return the command."""
+        return self.operation.command(QueueKeys(key))
+
+    def difference(self, reply: Any, found: State, key: str) -> str:
+        """Return how a server's reply and state differ from the twin's; "" if they are equal."""
+        keys = QueueKeys(key)
+        actual = self._outcome(Answer.parse(reply, as_bytes), found, keys)
+        expected = self._outcome(self.answer, self.after(key), keys)
+        parts = [f"{name}: {actual[name]}, not {expected[name]}" for name in expected if actual[name] != expected[name]]
+        return "\n".join([*parts, f"after {self.operation}", f"on {vars(self.memory)}"]) if parts else ""
+
+    def _outcome(self, answer: Answer, state: State, keys: QueueKeys) -> dict[str, object]:
+        """Return all that is compared."""
+        values: dict[str, Any] = dict(state.values)
+        workers = {name.decode(): value.decode() for name, value in values.pop(keys.workers, {}).items()}
+        audit = dict(values.pop(keys.audit, {}))
+        loss, earlier = audit.pop(b"loss", None), self.memory.audit.fields().get(b"loss")
+        return {
+            "answer": comparable(answer),
+            "values": values,
+            "expiries": state.hours,
+            "workers": without_beats(workers),
+            "changed workers": changed(self.memory.workers, workers),
+            "audit": audit,
+            "loss": (loss is not None, loss != earlier),
+        }
 
 
-def cases() -> Iterator[Case]:
+def comparable(answer: Answer) -> Answer:
+    """Return an answer whose workers, and whose time of a loss, can be compared."""
+    answer = replace(answer, loss=int(answer.loss > 0))
+    return answer if answer.workers is None else replace(answer, workers=without_beats(answer.workers))
+
+
+def without_beats(workers: Mapping[str, str]) -> dict[str, str]:
+    """Return workers' values with no beats."""
+    return {name: str(replace(Registration.parse(value), beats=0)) for name, value in workers.items()}
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bool]:
+    """Return for each worker that was there before and after whether its value has changed."""
+    return {name: before[name] != after[name] for name in before.keys() & after.keys()}
+
+
+def frozen(memory: QueueMemory) -> bytes:
+    """Return the state of a twin."""
+    names = vars(QueueMemory())
+    return pickle.dumps({name: part for name, part in vars(memory).items() if name in names})
+
+
+def cases() -> Iterator[QueueCase]:
     """Carry out in the twin what the searches meet, what they would meet beside a producer, and further operations."""
-    for state, operation in _met():
-        memory = _thawed(state)
-        yield Case(_thawed(state), operation, memory.apply(operation), memory)
+    return (QueueCase.of(state, operation) for state, operation in _met())
+
+
+def neighbours(state: bytes, operation: ops.Operation, turn: int) -> Iterator[tuple[bytes, ops.Operation]]:
+    """Yield one of the further operations on a state, in turn, and where it may matter the same beside a producer."""
+    memory, worker = _thawed(state), operation.worker
+    other = next((name for name in memory.workers if name != worker), "nobody")
+    text = memory.workers.get(worker)
+    last = Registration.parse(text).number if text else 0
+    yield state, _FURTHER[turn % len(_FURTHER)](_Place(memory, worker, other, last, last))
+    if not isinstance(operation, _OFTEN):
+        yield _fed(state), operation
+
+
+def _state(memory: QueueMemory, keys: QueueKeys) -> State:
+    return State({**memory.sorted_sets(keys), **memory.hashes(keys)})
 
 
 @cache
@@ -50,14 +135,14 @@ def _met() -> list[tuple[bytes, ops.Operation]]:
         """The twin, which notes its states and what is asked of it."""
 
         def apply(self, operation: Any) -> Answer:
-            found[pickle.dumps(vars(self)), operation] = None
+            found[frozen(self), operation] = None
             return super().apply(operation)
 
     for name in NAMES:
         violation = Search(SCENARIOS[name], memory=Recorder).run().violation
         assert violation is None, violation
     states = dict.fromkeys(state for state, _ in found)
-    further = ((state, make(_thawed(state))) for state, make in zip(states, cycle(_FURTHER), strict=False))
+    further = ((state, make(_Place(_thawed(state)))) for state, make in zip(states, cycle(_FURTHER), strict=False))
     beside = ((_fed(state), operation) for state, operation in found if not isinstance(operation, _OFTEN))
     spiders = ((_of_a_spider(state), ops.Join("nobody", LEASE, NUMBER, True, "news")) for state in states)
     return list(dict.fromkeys((*found, *further, *beside, *spiders)))
@@ -67,14 +152,14 @@ def _fed(state: bytes) -> bytes:
     """Return a state in which something has been queued that none of the workers knows."""
     memory = _thawed(state)
     memory.queue[b"of a producer"] = 0.5
-    return pickle.dumps(vars(memory))
+    return frozen(memory)
 
 
 def _of_a_spider(state: bytes) -> bytes:
     """Return a state whose workers have the name of a spider."""
     memory = _thawed(state)
     memory.workers = {name: f"{text} @shop" for name, text in memory.workers.items()}
-    return pickle.dumps(vars(memory))
+    return frozen(memory)
 
 
 def _thawed(state: bytes) -> QueueMemory:
@@ -85,20 +170,41 @@ def _thawed(state: bytes) -> QueueMemory:
 
 # What workers do most of the time. What others queue beside them changes the other steps: joins and ends.
 _OFTEN = (ops.Exchange, ops.Settle)
+
+
+class _Place(NamedTuple):
+    """A state, two workers that may be registered there, and the numbers that an exchange of theirs may have."""
+
+    memory: QueueMemory
+    worker: str = "w0"
+    other: str = "w1"
+    oldest: int = OLDEST
+    number: int = NUMBER
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(self.memory.workers)
+
+    @property
+    def dead_letters(self) -> tuple[bytes, ...]:
+        return tuple(self.memory.dead_letters)
+
+
 # Steps that no search has, and steps that come late or from nobody.
-_FURTHER: tuple[Callable[[QueueMemory], ops.Operation], ...] = (
-    lambda _: ops.Heartbeat("w0"),
+_FURTHER: tuple[Callable[[_Place], ops.Operation], ...] = (
+    lambda at: ops.Heartbeat(at.worker),
     lambda _: ops.Heartbeat("nobody"),
-    lambda _: ops.Flush("w0"),
-    lambda memory: ops.Flush("w0", "zset", tuple(memory.workers)),
-    lambda memory: ops.Flush("nobody", "zset", tuple(memory.workers)[1:]),
-    lambda memory: ops.Flush("w0", "list", tuple(memory.workers)),
-    lambda memory: ops.Redrive("w0", tuple(memory.dead_letters)),
-    lambda memory: ops.Redrive("nobody", tuple(memory.dead_letters)),
-    lambda _: ops.Exchange("w0", OLDEST - 1, 1),
-    lambda _: ops.Exchange("w1", NUMBER + 2, 1),
-    lambda _: ops.Settle("w0", OLDEST - 1, ()),
-    lambda memory: ops.Requeue("nobody", "w0", memory.workers.get("w0", ""), LEASE, NUMBER),
-    lambda _: ops.Join("nobody", LEASE, NUMBER, is_new=True),
+    lambda at: ops.Flush(at.worker),
+    lambda at: ops.Flush(at.worker, "zset", at.workers),
+    lambda at: ops.Flush("nobody", "zset", at.workers[1:]),
+    lambda at: ops.Flush(at.worker, "list", at.workers),
+    lambda at: ops.Redrive(at.worker, at.dead_letters),
+    lambda at: ops.Redrive("nobody", at.dead_letters),
+    lambda at: ops.Exchange(at.worker, at.oldest - 1, 1),
+    lambda at: ops.Exchange(at.other, at.number + 2, 1),
+    lambda at: ops.Settle(at.worker, at.oldest - 1, ()),
+    lambda at: ops.Requeue("nobody", at.worker, at.memory.workers.get(at.worker, ""), LEASE, at.number),
+    lambda at: ops.Join("nobody", LEASE, at.number, is_new=True),
+    lambda at: ops.Join(at.worker, LEASE, at.number, is_new=False),
     lambda _: ops.ReadDeadLetters("nobody", 0, 10),
 )

@@ -1,0 +1,107 @@
+"""Operations that seldom or never come in a simulated crawl, to be replayed in turn on the states that it meets."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from scrapy_bloom.storage import counters, fields, keys, layout, pieces, removal, shards
+from scrapy_bloom.storage.counters import UNLIMITED
+from tests.simulation.cases import StartCase, StoreCase
+from tests.support.start_memory import StartScript
+
+# No filter of a crawl has it.
+_OTHER = "another"
+
+
+class _Hash(NamedTuple):
+    """A filter's hash, with its description and with the counter and the layer that it names first."""
+
+    fields: dict[str, str]
+
+    @property
+    def filter(self) -> str:
+        return self.fields.get(keys.FILTER_FIELD, _OTHER)
+
+    @property
+    def credit(self) -> str:
+        return next((name for name in self.fields if keys.is_credit_field(name)), keys.credit_field(0, 1))
+
+    @property
+    def granted(self) -> int:
+        return counters.granted_of(self.fields.get(self.credit, "0"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.fields)
+
+
+_OF_HASH: tuple[Callable[[_Hash], Any], ...] = (
+    *(
+        lambda at, left=left: counters.GrantCredit("", at.credit, 2, 50, at.granted + left)
+        for left in (1, 3, 63, 640, 6400)
+    ),
+    lambda at: counters.GrantCredit("", at.credit, 2, 50, UNLIMITED),
+    lambda at: counters.CloseCounter("", at.credit),
+    lambda at: counters.ReturnCredit("", at.credit, 1),
+    lambda at: counters.ReturnCredit("", at.credit, at.granted + 1),
+    lambda at: counters.ChargeCounter("", at.credit, 2),
+    lambda at: counters.ChargeMerge("", at.credit, keys.merged_field(0, 1), 3, at.granted + 2),
+    lambda at: counters.ChargeMerge("", at.credit, keys.merged_field(0, 1), 3, at.granted + 3),
+    lambda _: fields.SetFieldIfAbsent("", keys.user_field(_OTHER), "1", 1),
+    lambda _: fields.SetFieldIfAbsent("", keys.FILTER_FIELD, _OTHER, -1),
+    lambda at: fields.SetFieldBesideFilter("", keys.layer_field(9), "", at.filter, 1),
+    lambda at: fields.SetFieldBesideFilter("", keys.FILTER_FIELD, "", at.filter, 9),
+    lambda _: fields.SetFieldBesideFilter("", keys.layer_field(9), "", _OTHER, 1),
+    lambda at: fields.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), at.filter),
+    lambda at: fields.DeleteFieldBesideFilter("", at.credit, _OTHER, at.filter),
+    lambda at: fields.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), _OTHER),
+    lambda at: fields.RestoreFields("", keys.layer_field(9), ((keys.layer_field(9), ""), (at.credit, "0")), 9),
+    lambda at: fields.RestoreFields("", at.credit, ((at.credit, "0"),), 1),
+    lambda at: fields.DeleteField("", at.credit),
+    lambda _: fields.RemoveUser("", keys.user_field(_OTHER)),
+    lambda at: fields.RemoveUser("", next((name for name in at.fields if name.startswith("user:")), "user:")),
+    lambda at: removal.DeleteUnusedHash("", at.filter),
+    lambda _: removal.DeleteUnusedHash("", _OTHER),
+    lambda at: removal.DeleteHash("", at.filter, "", ()),
+    lambda _: removal.DeleteHash("", _OTHER, "", ()),
+    lambda at: removal.DeleteHash("", "", "", at.names),
+    lambda at: removal.DeleteHash("", "", "", at.names[1:]),
+    lambda _: fields.Unlink(""),
+    lambda _: fields.Load(""),
+)
+
+_OF_SHARD: tuple[Callable[[int], Any], ...] = (
+    lambda epoch: shards.CreateShard("", 64, epoch, sealed=False, expires=1),
+    lambda epoch: shards.CreateShard("", 64, epoch + 1, sealed=True, expires=9),
+    lambda epoch: shards.CreateShard("", 64, epoch + 1, sealed=False, expires=-1),
+    lambda epoch: shards.DeleteShard("", epoch),
+    lambda epoch: shards.DeleteShard("", epoch + 1),
+    lambda _: shards.DeleteShard(""),
+    lambda _: shards.SealShard(""),
+    lambda _: shards.InspectShard(""),
+    lambda epoch: pieces.WritePiece("", epoch, layout.HEADER_BYTES, b"\xff\x01"),
+    lambda epoch: pieces.WritePiece("", epoch + 1, layout.HEADER_BYTES, b"\xff\x01"),
+    lambda _: pieces.ReadPiece("", 0, 99),
+    lambda _: fields.Unlink(""),
+)
+
+
+def of_store(case: StoreCase, turn: int) -> Iterator[StoreCase]:
+    """Yield the state of a case with one further operation on a hash and one on a shard, where it may have them."""
+    if case.string is None:
+        found = _Hash(case.fields or {})
+        yield case._replace(operation=_OF_HASH[turn % len(_OF_HASH)](found))
+    if case.fields is None:
+        header = (case.string or b"")[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES, b"\0")
+        epoch = layout.epoch(layout.identity(int.from_bytes(header, "big")))
+        yield case._replace(operation=_OF_SHARD[turn % len(_OF_SHARD)](epoch))
+
+
+def of_start(case: StartCase) -> Iterator[StartCase]:
+    """Yield the state of a case with all further scripts: each takes more than there is, or what is not there."""
+    leased = (*case.memory.leased, "0:nobody:queue")
+    number = 1 + max((int(name.partition(":")[0]) for name in leased), default=0)
+    yield case._replace(
+        operation=StartScript("lease_start", ("list", len(case.memory.waiting) + 1, number, ":w:queue"))
+    )
+    yield case._replace(operation=StartScript("give_back_start", ("list", *leased)))
+    yield case._replace(operation=StartScript("bury_start", leased))

@@ -1,0 +1,37 @@
+"""Real servers do the same as the twins of the simulation, in all states that simulated crawls meet."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.plan import KINDS
+from tests.support.scenario import tell
+from tests.support.servers import Server
+
+ROOT = Path(__file__).parents[2]
+# All that workers do beside a crawl's commands; what they do seldom is met in a thousand crawls.
+OFTEN = {
+    *("Join", "Exchange", "Settle", "Heartbeat", "Requeue", "Leave", "EndClosing", "Flush"),
+    *("lease_start", "give_back_start", "bury_start"),
+    *("Load", "SetFieldIfAbsent", "SetFieldBesideFilter", "RemoveUser", "CreateShard", "SealShard", "DeleteShard"),
+    *("GrantCredit", "ReturnCredit", "CloseCounter", "CheckBits", "CountBits"),
+}
+
+
+def test_replay(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each distinct operation on a state has on a server the reply and the effect that it has in the twin."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.replay", "--crawls", f"{2 * len(KINDS)}", "--port", f"{server.port}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary, kinds = done.stdout.splitlines()
+    assert {kind.split()[0] for kind in kinds.split(", ")} >= OFTEN
+    tell(capsys, summary)

@@ -1,0 +1,55 @@
+"""The start URLs of a list in this process: what the scripts do on a server, these methods do here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+from scrapy_bloom.queue import start_urls
+from scrapy_bloom.transport.commands import Argument
+
+
+class StartScript(NamedTuple):
+    """A script of start URLs, with its arguments."""
+
+    script: str
+    arguments: tuple[Argument, ...]
+
+    @classmethod
+    def of(cls, text: str, arguments: Sequence[Argument]) -> Self:
+        """Return the script that has a text."""
+        return cls(next(name for name, known in start_urls._texts.items() if known == text), tuple(arguments))
+
+
+@dataclass
+class StartMemory:
+    """The list at a start key, the hash of those that are leased, and the list of dead letters."""
+
+    waiting: list[bytes] = field(default_factory=list)
+    leased: dict[str, bytes] = field(default_factory=dict)
+    dead: list[bytes] = field(default_factory=list)
+
+    def copy(self) -> Self:
+        """Return an equal one, which changes apart."""
+        return replace(self, waiting=[*self.waiting], leased={**self.leased}, dead=[*self.dead])
+
+    def apply(self, operation: StartScript) -> list[Any]:
+        """Carry out a script."""
+        effects: dict[str, Callable[..., list[Any]]]
+        effects = {"lease_start": self._lease, "give_back_start": self._give_back, "bury_start": self._bury}
+        return effects[operation.script](*operation.arguments)
+
+    def _lease(self, kind: str, want: int, number: int, holder: str) -> list[Any]:
+        assert kind == "list"
+        data, self.waiting = self.waiting[:want], self.waiting[want:]
+        self.leased.update({f"{number + place}{holder}": datum for place, datum in enumerate(data)})
+        return [b"ok", data]
+
+    def _give_back(self, kind: str, *fields: str) -> list[Any]:
+        assert kind == "list"
+        given = [self.leased.pop(name) for name in fields if name in self.leased]
+        self.waiting = given + self.waiting
+        return [b"ok", len(given)]
+
+    def _bury(self, *fields: str) -> list[Any]:
+        self.dead += [self.leased.pop(name) for name in fields if name in self.leased]
+        return [b"ok"]
