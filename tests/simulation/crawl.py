@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 from scrapy_redis import spiders
 
-from scrapy_bloom.queue.operations import Flush, Requeue, Said
+from scrapy_bloom.queue.operations import Flush, Operation, Requeue, Said
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.faults import Faults
@@ -102,6 +102,7 @@ class World:
         self._has_ended = False
         self._late_starts = 0
         self._members: dict[bytes, str] = {}
+        self._last_heard: dict[str, float] = {}
         pages = Random(f"pages {plan.seed}").sample(self.site.urls[1:], plan.poison + plan.holding)
         self.poison, self.holding = set(pages[: plan.poison]), set(pages[plan.poison :])
 
@@ -127,12 +128,19 @@ class World:
             self.generation += 1
             self.faults.on_flush()
         if isinstance(operation, Requeue) and f": {Said.REQUEUED}," in text:
-            dead = {process.name for process in self.alive if self.hub.now >= process.stopped_until}
-            # On a link whose heartbeats take as long as a lease, a worker may be taken for dead that is alive.
-            self.outcome.hits += operation.dead.partition("-")[0] in dead
+            self.outcome.hits += self._was_late(operation.dead)
+        elif isinstance(operation, Operation):
+            self._last_heard[operation.worker] = self.hub.now
         if kind == "DeleteShard":
             self.generation += 1
         self.outcome.log.append((self.hub.now, "server", f"{kind} {text}"))
+
+    def _was_late(self, worker: str) -> bool:
+        """Return whether a worker that is taken for dead is alive, and its heartbeats took too long on a slow link."""
+        running = {process.name for process in self.alive if self.hub.now >= process.stopped_until}
+        silent = self.hub.now - self._last_heard.get(worker, 0.0)
+        # A look at the workers is on its way for a while, too.
+        return worker.partition("-")[0] in running and silent > float(self.plan.settings["BLOOMFILTER_LEASE"]) / 2  # type: ignore[arg-type]
 
     def _heard(self, owner: Any, name: str, reply: Any) -> None:
         if isinstance(reply, Exception):
