@@ -36,7 +36,7 @@ from scrapy_bloom.monitoring.stats import DEAD_LETTERS, QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.keys import QueueKeys, queue_name
-from scrapy_bloom.queue.operations import Ending, Flush, Heartbeat
+from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.tuning import TUNING, Tuning
@@ -311,9 +311,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
         A worker that is at work has what it holds queued and marked again. With the other order it could queue a
         request in between: the queue would be deleted with it, and the new filter have it.
+
+        This worker closes the queue meanwhile, so that nobody joins and asks the old filter. If it dies, the worker
+        that takes over deletes the filter.
         """
-        self._requests.execute(Flush(self.worker_name))
+        self._requests.execute(Flush(self.worker_name, lease=f"{self._config.lease:g}"))
         self.df.clear()
+        self._requests.execute(EndClosing(self.worker_name, clears=False))
 
     def when_queued(self, call: Callable[[], object]) -> None:
         """Have something called when all requests that were enqueued until now are leased or queued.

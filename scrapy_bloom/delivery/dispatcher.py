@@ -80,8 +80,9 @@ class Dispatcher:
                 if not has_told:
                     has_told = True
                     logger.info(
-                        "The last worker of an earlier crawl closes the queue %r: this one starts when that is done, "
-                        "or when that worker has been silent for its BLOOMFILTER_LEASE and counts as dead",
+                        "The last worker of an earlier crawl closes the queue %r, or another worker begins anew: this "
+                        "one starts when that is done, or when that worker has been silent for its BLOOMFILTER_LEASE "
+                        "and counts as dead",
                         self._executor.queue,
                     )
                 self._runtime.sleep(SHORTEST_PAUSE)

@@ -114,11 +114,7 @@ class Lifecycle(Opening):
         fields: dict[str, str] | None = (yield [RemoveUser(self.key, keys.user_field(user))])[0]
         if fields is None:
             return False
-        # A worker that adds between both steps restores the hash, finds the shards lost, and makes a new filter.
         yield from self._delete_shards(fields)
-        text = fields.get(keys.FILTER_FIELD)
-        if text is not None:
-            yield [DeleteUnusedHash(self.key, text)]
         return True
 
     def _delete_shards(self, fields: Mapping[str, str], *first: Operation) -> Steps[None]:
@@ -132,6 +128,11 @@ class Lifecycle(Opening):
         doomed = {key for layer in layers for key in layer.shard_keys}
         yield [*first, *(DeleteShard(key) for key in sorted(doomed))]
         yield from self._delete_unknown(max((layer.index for layer in layers), default=-1) + 1)
+        text = fields.get(keys.FILTER_FIELD)
+        if text is not None:
+            # A worker that adds may have restored the hash while the shards were there. One that does so later finds
+            # that they are gone, and deletes it itself.
+            yield [DeleteUnusedHash(self.key, text)]
         self.stack.void()
         self._forget()
 

@@ -15,6 +15,7 @@ from scrapy_bloom.storage import keys, layout, shards
 from scrapy_bloom.storage.base import Operation
 from scrapy_bloom.storage.counters import closed
 from scrapy_bloom.storage.fields import DeleteField, Load, RestoreFields, SetFieldIfAbsent, Snapshot
+from scrapy_bloom.storage.removal import DeleteUnusedHash
 from scrapy_bloom.storage.shards import DeleteShard, InspectShard
 
 
@@ -177,8 +178,13 @@ class Opening:
         """
         fields = yield from self._restored_fields()
         expires = self.parameters.expires_at(self.stack.newest.created)
-        if (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()), expires)])[0]:
+        if not (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()), expires)])[0]:
+            return
+        if (yield from self._has_all_shards()):
             self.events.on_restored(self.key)
+        else:
+            # The filter was being deleted, and the worker that did so may have looked for a hash before.
+            yield [DeleteUnusedHash(self.key, self.stack.text)]
 
     def _restored_fields(self) -> Steps[dict[str, str]]:
         """Return the hash of this worker's filter, as far as a worker can know it; all counters are closed."""

@@ -262,6 +262,9 @@ class Redrive(Operation):
 class Flush(Operation):
     """Delete everything of the queue, whoever works on it.
 
+    With a `lease` this worker is registered as closing the queue then. Nobody joins before it has deleted the filter,
+    too, and ends the closing; if it dies before, another worker takes over.
+
     With the `kind` of a key it is left if something of another is at the queue's: `foreign`. It is then left, too, if a
     worker is registered that is not among those `known`.
     """
@@ -270,9 +273,10 @@ class Flush(Operation):
     head = ()
     kind: str = ""
     known: tuple[str, ...] = ()
+    lease: str = ""
 
     def _arguments(self) -> Iterable[Argument]:
-        return self.kind, *self.known
+        return self.lease, self.kind, *self.known
 
 
 @functools.cache

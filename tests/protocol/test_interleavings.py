@@ -90,6 +90,12 @@ def asking(admission: Admission) -> Steps[int]:
     return 0
 
 
+def restoring(admission: Admission) -> Steps[int]:
+    """A worker that was silent for a while opens the filter before it adds."""
+    yield from admission.open()
+    return 0
+
+
 def clearing(admission: Admission) -> Steps[int]:
     """A worker deletes the filter."""
     yield from admission.clear()
@@ -162,6 +168,14 @@ def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["pipelines", "single operations"])
 @pytest.mark.parametrize("other", [describing, asking])
-def test_a_look_leaves_a_filter_deleted(other: Work, whole: bool) -> None:
-    """Whenever other workers look at a filter while its last user's worker deletes it, no key is left of it."""
-    assert Search(SMALL, [leaving, other, other], whole=whole).left_behind(0.0) == {()}
+@pytest.mark.parametrize("deleting", [leaving, clearing])
+def test_a_look_leaves_a_filter_deleted(deleting: Work, other: Work, whole: bool) -> None:
+    """Whenever other workers look at a filter that is deleted, no key is left of it."""
+    assert Search(SMALL, [deleting, other, other], whole=whole).left_behind(0.0) == {()}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["pipelines", "single operations"])
+@pytest.mark.parametrize("deleting", [leaving, clearing])
+def test_a_hash_that_is_restored_too_late_is_deleted(deleting: Work, whole: bool) -> None:
+    """Whenever a worker that is about to add restores the hash of a filter that is deleted, no key is left of it."""
+    assert Search(SMALL, [deleting, restoring], whole=whole).left_behind(0.0) == {()}

@@ -50,7 +50,13 @@ operations = st.one_of(
     st.builds(ops.EndClosing, names, st.booleans()),
     st.builds(ops.ReadDeadLetters, names, st.integers(0, 2), st.integers(1, 3)),
     st.builds(ops.Redrive, names, some),
-    st.builds(ops.Flush, names, st.sampled_from(["", "zset", "list"]), st.lists(names, max_size=3).map(tuple)),
+    st.builds(
+        ops.Flush,
+        names,
+        st.sampled_from(["", "zset", "list"]),
+        st.lists(names, max_size=3).map(tuple),
+        st.sampled_from(["", "5"]),
+    ),
 )
 
 

@@ -33,7 +33,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "flush"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_kind(kind: str) -> None:
     """No crawl of a kind has a problem."""
     done = run("--kind", kind, "--first", "0", "--count", "10")

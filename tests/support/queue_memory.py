@@ -277,10 +277,14 @@ class QueueMemory:
         is_foreign = (self.queue and op.kind != "zset") or self.workers.keys() - set(op.known)
         if op.kind and is_foreign:
             return Answer(Said.FOREIGN)
+        mine = self._find(op.worker)
         for worker in self.workers:
             self.leases.pop(worker, None)
         self.queue, self.dead_letters, self.workers = {}, {}, {}
         self.audit, self.deliveries = Audit(), {}
+        if op.lease:
+            beats = 0 if mine is None else mine.beats + 1
+            self._record(op.worker, Registration(op.lease, 0, beats=beats, is_closing=True))
         return Answer(Said.OK)
 
     def _find(self, worker: str) -> Registration | None:

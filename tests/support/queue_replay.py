@@ -195,6 +195,8 @@ _FURTHER: tuple[Callable[[_Place], ops.Operation], ...] = (
     lambda at: ops.Heartbeat(at.worker),
     lambda _: ops.Heartbeat("nobody"),
     lambda at: ops.Flush(at.worker),
+    lambda at: ops.Flush(at.worker, lease=LEASE),
+    lambda at: ops.Flush("nobody", "zset", at.workers, LEASE),
     lambda at: ops.Flush(at.worker, "zset", at.workers),
     lambda at: ops.Flush("nobody", "zset", at.workers[1:]),
     lambda at: ops.Flush(at.worker, "list", at.workers),

@@ -88,6 +88,9 @@ SCENARIOS: dict[str, Scenario] = {
         want=2, batch=1, at_once=2, faults=2, kinds=("crash",), max_deliveries=2
     ),
     "failover": spare(TINY, faults=1, kinds=FAILOVER),
+    "begun anew by another": two(SMALL, want=2, anew=(1,)),
+    "begun anew by another, a crash": spare(SMALL, anew=(1,), faults=1, kinds=("crash",)),
+    "begun anew by another, a false death": spare(TINY, anew=(1,), faults=1, kinds=("false",)),
     "two queues, any fault": Scenario(TWO, [["A"], ["P"], ["A"]], spare=(2,), queues=(0, 1, 0), faults=1, kinds=FAULTS),
 }
 """Searched by `make test`."""
@@ -119,6 +122,8 @@ DEEP: dict[str, Scenario] = {
     ),
     "failover, small": spare(SMALL, want=2, faults=1, kinds=FAILOVER),
     "failover, with another fault": spare(TINY, faults=2, kinds=FAILOVER),
+    "begun anew by another, any fault": spare(TINY, anew=(1,), faults=1, kinds=("lost", "crash", "false")),
+    "begun anew beside two workers": three(TINY, anew=(2,)),
     "three workers, a crash": three(SMALL, want=2, faults=1, kinds=("crash",)),
     "three workers, a lost reply": three(TINY, faults=1, kinds=("lost",)),
     "two queues, any two faults": Scenario(
@@ -359,6 +364,13 @@ class JoinsTwice(QueueMemory):
         return super().apply(operation)
 
 
+class NoBar(QueueMemory):
+    """Workers join between the deletion of the queue and that of the filter."""
+
+    def apply(self, operation: object) -> Answer:
+        return super().apply(replace(operation, lease="") if isinstance(operation, ops.Flush) else operation)
+
+
 class NoRelease(QueueWorker):
     """A worker that was taken for dead does not lease again what it has."""
 
@@ -582,6 +594,8 @@ MISTAKES: dict[str, Mistake] = {
     "a new request is taken for one that is asked for": Mistake(
         spare(TREE, want=2, faults=1, kinds=("crash",)), worker=SameIsOld
     ),
+    "joined while another one begins the crawl anew": Mistake(two(SMALL, want=2, anew=(1,)), memory=NoBar),
+    "nobody completes half a flush": Mistake(spare(TINY, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
     "ended although dead letters wait again": Mistake(two(SMALL, want=2, unreadable=UNREADABLE), worker=Hasty),
 }
 """The mistakes that the search must find."""

@@ -49,8 +49,9 @@ class Scenario:
     `tree` has for each request, in the order of their scores, its item and those that it leads to. Requests of one item
     are equal to the filter. Each worker offers its `roots`. Workers in `late` may start at any time, those in `spare`
     after a crash when nobody is left, those in `stop` may be stopped. `queues` has the number of each worker's queue.
-    `unfiltered` requests do not go through the filter. Of each worker some may be `unreadable`. An exchange carries
-    `most_bytes` where that is told; a request has one or two. An engine runs up to `at_once` requests.
+    Workers in `anew` start as late ones, and begin the crawl anew. `unfiltered` requests do not go through the filter.
+    Of each worker some may be `unreadable`. An exchange carries `most_bytes` where that is told; a request has one or
+    two. An engine runs up to `at_once` requests.
     """
 
     tree: Mapping[str, tuple[str, Sequence[str]]]
@@ -67,6 +68,7 @@ class Scenario:
     queues: Sequence[int] = ()
     unfiltered: Sequence[str] = ()
     unreadable: Sequence[Sequence[str]] = ()
+    anew: Sequence[int] = ()
     filter_is_flushed: bool = True
     loses_replies_of_filter: bool = True
     max_deliveries: int = 0
@@ -123,6 +125,8 @@ class Life:
     # It has not leased again all that it had when data were lost.
     is_stale: bool = False
     is_stopped: bool = False
+    # The steps by which it begins the crawl anew, and that are to come.
+    flushing: tuple[str, ...] = ()
     # Nobody could see that it had crashed: all others were at their end.
     is_left: bool = False
     # The requests that it had begun as it crashed.
@@ -214,7 +218,7 @@ class Search:
         kinds = set(scenario.kinds)
         self._kinds = kinds | ({"lost filter"} if "lost" in kinds and scenario.loses_replies_of_filter else set())
         # Then each page is fetched once.
-        self._once = (not scenario.faults or self._kinds <= {"lost"}) and not scenario.unreadable
+        self._once = (not scenario.faults or self._kinds <= {"lost"}) and not (scenario.unreadable or scenario.anew)
 
     # ---- what is frozen -------------------------------------------------------------------------------------------
 
@@ -394,7 +398,7 @@ class Search:
         memories = [self._freeze_memory(self._memory())] * (max(self._queues) + 1)
         lives = []
         for number in range(len(self._queues)):
-            is_there = number not in self.scenario.late and number not in self.scenario.spare
+            is_there = number not in (*self.scenario.late, *self.scenario.spare, *self.scenario.anew)
             knows = self._freeze_worker(self._new_worker(number))
             lives.append(Life("alive" if is_there else "new", knows))
         return State(tuple(memories), World(faults=self.scenario.faults), tuple(lives))
@@ -404,6 +408,8 @@ class Search:
         for number, life in enumerate(state.lives):
             if life.state == "new":
                 yield from self._starting(state, number)
+            elif life.flushing:
+                yield from self._flushing(state, number)
             elif life.state == "alive":
                 yield from self._events(state, number)
                 yield from self._suspicions(state, number)
@@ -415,9 +421,50 @@ class Search:
         others = [life for other, life in enumerate(state.lives) if other != number]
         has_died = any(state.lives[peer].state == "crashed" for peer in self._peers[number])
         is_late = number in self.scenario.late
-        if is_late or (has_died and all(life.state != "alive" for life in others)):
+        if number in self.scenario.anew:
+            yield Move(lambda: f"w{number} starts, and flushes the queue", self._anew(state, number), True)
+        elif is_late or (has_died and all(life.state != "alive" for life in others)):
             started = replace(state.lives[number], state="alive")
             yield Move(lambda: f"w{number} starts", self._with(state, number, started), is_late)
+
+    def _flushing(self, state: State, number: int) -> Iterator[Move]:
+        """The next step of a worker that begins the crawl anew."""
+        if state.world.faults and "crash" in self._kinds:
+            yield Move(lambda: f"w{number} CRASHES", self._crashed(state, number), True)
+        life = state.lives[number]
+        done = self._with(state, number, replace(life, flushing=life.flushing[1:]))
+        if life.flushing[0] == "clear":
+            done = done._replace(world=replace(done.world, marks=NOTHING, users=frozenset()))
+        else:
+            done = self._carried_out(done, number, ops.EndClosing(f"w{number}", clears=False))
+        yield Move(lambda: f"w{number}: {life.flushing[0]}", done)
+
+    def _anew(self, state: State, number: int) -> State:
+        """Flush the queue; from here on, what workers hold or offer is to be fetched, whatever was before."""
+        state = self._carried_out(state, number, ops.Flush(f"w{number}", lease=LEASE))
+        held: set[str] = set()
+        # Their workers hold what they led to.
+        finished: set[str] = set()
+        for other, life in enumerate(state.lives):
+            if life.state == "alive":
+                held |= self._in_memory(life)
+                finished |= {self._item[member] for member, _ in self._pairs(life, "finished")}
+                state = self._with(state, other, replace(life, is_stale=True))
+        state = self._with(state, number, replace(state.lives[number], state="alive", flushing=("clear", "end")))
+        begun = World(
+            marks=state.world.marks,
+            users=state.world.users,
+            offered=frozenset(held),
+            fetched=frozenset(finished),
+            faults=state.world.faults,
+        )
+        return state._replace(world=begun)
+
+    def _carried_out(self, state: State, number: int, operation: ops.Operation) -> State:
+        """The state after an operation of a worker that needs no answer."""
+        queue = self._queues[number]
+        after, _, changed = self._apply(state.memories[queue], operation)
+        return self._noticed(self._stored(state, queue, after), queue, changed)
 
     def _events(self, state: State, number: int) -> Iterator[Move]:
         life, world = state.lives[number], state.world

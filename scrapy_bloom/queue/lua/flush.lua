@@ -1,17 +1,25 @@
--- Deletes the queue, its dead letters, and what all workers have leased. With ARGV[2] it does so only if a queue of that
+-- Deletes the queue, its dead letters, and what all workers have leased. With ARGV[3] it does so only if a queue of that
 -- type is at its key, or nothing, and if all workers are among the arguments that follow. Those that are alive learn it
 -- with their next step, and join again.
+--
+-- With ARGV[2], its lease, worker ARGV[1] is registered as closing the queue then: nobody joins before it ends that.
 local workers = redis.call('HKEYS', KEYS[2])
-if ARGV[2] ~= '' then
+if ARGV[3] ~= '' then
   local kind = redis.call('TYPE', KEYS[1])['ok']
-  if kind ~= 'none' and kind ~= ARGV[2] then return {'foreign'} end
+  if kind ~= 'none' and kind ~= ARGV[3] then return {'foreign'} end
   local is_known = {}
-  for i = 3, #ARGV do is_known[ARGV[i]] = true end
+  for i = 4, #ARGV do is_known[ARGV[i]] = true end
   for _, worker in ipairs(workers) do
     if not is_known[worker] then return {'foreign'} end
   end
 end
+local before = redis.call('HGET', KEYS[2], ARGV[1]) or ''
 local leases = string.sub(KEYS[4], 1, #KEYS[4] - #ARGV[1])
 for _, worker in ipairs(workers) do redis.call('DEL', leases .. worker) end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6])
+if ARGV[2] ~= '' then
+  local time = redis.call('TIME')
+  local beats = math.max(time[1] * 1000 + math.floor(time[2] / 1000), 1 + (string.match(before, '^%S+ %S+ (%d+)') or 0))
+  redis.call('HSET', KEYS[2], ARGV[1], string.format('%s 0 %.0f closing', ARGV[2], beats))
+end
 return {'ok'}

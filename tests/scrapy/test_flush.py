@@ -1,0 +1,158 @@
+"""A crawl that is begun anew by SCHEDULER_FLUSH_ON_START, beside workers at work, or by halves."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from scrapy import Request
+
+from devtools.waiting import until
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom.queue.worker import Phase
+from tests.support import crawling
+from tests.support.clusters import running_cluster
+from tests.support.in_process import start
+from tests.support.servers import Server
+
+PAGES = range(1, 21)
+PLACES = ("one server", "a cluster", "a cluster, in other slots")
+Opening = Callable[..., BloomScheduler]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Server]:
+    """A node of a cluster of two."""
+    with running_cluster(2) as nodes:
+        yield nodes[0]
+
+
+@pytest.fixture(params=PLACES)
+def open_one(
+    request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Opening]:
+    """Opens workers of one crawl, whose queue and filter are on one server, in one slot of a cluster or in two."""
+    monkeypatch.chdir(tmp_path)
+    settings: dict[str, Any] = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": valkey.url,
+        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
+        "BLOOMFILTER_LEASE": 1,
+    }
+    if request.param != PLACES[0]:
+        settings["REDIS_URL"] = request.getfixturevalue("node").url
+        settings["REDIS_PARAMS"] = {"redis_cls": "redis.RedisCluster"}
+    if request.param != PLACES[1]:
+        settings["SCHEDULER_DUPEFILTER_KEY"] = f"{key}:filter"
+    opened = []
+
+    def open_another(**further: object) -> BloomScheduler:
+        crawler = start({**settings, **further})
+        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
+        opened.append(scheduler)
+        assert crawler.spider is not None
+        scheduler.open(crawler.spider)
+        return scheduler
+
+    yield open_another
+    for scheduler in opened:
+        scheduler.close("finished")
+    kind = redis.Redis if request.param == PLACES[0] else redis.RedisCluster
+    with kind.from_url(settings["REDIS_URL"]) as client:
+        assert list(client.scan_iter(match=f"*{key}*", count=10_000)) == []
+
+
+def enqueue(scheduler: BloomScheduler) -> None:
+    """Yield all pages."""
+    for number in PAGES:
+        scheduler.enqueue_request(Request(f"https://example.com/{number}"))
+
+
+def fetched_by(scheduler: BloomScheduler) -> list[int]:
+    """Take all that there is, when this worker has joined and delivered what it has."""
+
+    def has_delivered() -> bool:
+        scheduler.has_pending_requests()
+        return scheduler._worker.phase is Phase.WORKING and not scheduler._worker.has_news
+
+    until(has_delivered)
+    return sorted(int(request.url.rpartition("/")[2]) for request in iter(scheduler.next_request, None))
+
+
+def before_the_filter_is_deleted(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Have something happen once, between the deletion of the queue and that of the filter."""
+    clear = BloomRFPDupeFilter.clear
+
+    def clear_later(dupefilter: BloomRFPDupeFilter) -> None:
+        monkeypatch.setattr(BloomRFPDupeFilter, "clear", clear)
+        happens()
+        clear(dupefilter)
+
+    monkeypatch.setattr(BloomRFPDupeFilter, "clear", clear_later)
+
+
+def test_links_that_are_found_meanwhile(open_one: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that learns of the new crawl before the old filter is deleted has its links fetched, once."""
+    old = open_one()
+    enqueue(old)
+    assert fetched_by(old) == [*PAGES]
+
+    def go_on() -> None:
+        for _ in range(10):
+            # It is told that it has expired, and joins again when it may.
+            assert old.next_request() is None
+        enqueue(old)
+        old._tick()
+
+    # The old crawl has gone on since the filter was emptied first.
+    with monkeypatch.context() as patched:
+        patched.setattr(BloomRFPDupeFilter, "_open_at", keeping(BloomRFPDupeFilter._open_at))
+        before_the_filter_is_deleted(monkeypatch, go_on)
+        new = open_one(SCHEDULER_FLUSH_ON_START=True)
+    enqueue(old)
+    assert sorted([*fetched_by(old), *fetched_by(new)]) == [*PAGES]
+
+
+def keeping(open_at: Any) -> Any:
+    """Return what opens a filter that is as full when the queue is flushed as it was at the start."""
+    return lambda dupefilter, key, flush: open_at(dupefilter, key, flush=False)  # noqa: ARG005
+
+
+@pytest.mark.parametrize("who", ["a later start", "a worker at work"])
+def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """A worker that dies between the deletion of the queue and that of the filter: another deletes the filter."""
+    old = open_one(SCHEDULER_PERSIST=who == "a later start")
+    enqueue(old)
+    assert fetched_by(old) == [*PAGES]
+    if who == "a later start":
+        old.close("shutdown")
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BloomRFPDupeFilter, "_open_at", keeping(BloomRFPDupeFilter._open_at))
+        before_the_filter_is_deleted(monkeypatch, die)
+        with pytest.raises(KeyboardInterrupt):
+            open_one(SCHEDULER_FLUSH_ON_START=True)
+    following = open_one() if who == "a later start" else old
+    assert fetched_by(following) == []
+    enqueue(following)
+    assert fetched_by(following) == [*PAGES]
+
+
+def test_flush_in_the_middle(open_one: Opening) -> None:
+    """After a flush by a worker at work nobody closes the queue, and all begin anew at once."""
+    one, other = open_one(), open_one()
+    enqueue(one)
+    fetched = [*fetched_by(one), *fetched_by(other)]
+    assert sorted(fetched) == [*PAGES]
+    one.flush()
+    assert one.server.hgetall(one.queue_keys.workers) == {}
+    assert (one.next_request(), other.next_request()) == (None, None)
+    enqueue(one)
+    enqueue(other)
+    assert sorted([*fetched_by(one), *fetched_by(other)]) == [*PAGES]
