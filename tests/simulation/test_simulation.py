@@ -18,6 +18,7 @@ KEPT = {
     "kill 1": "A worker dies with leases, and the others wait for its pages.",
     "calm 13": "Nothing happens at all, on a link that is slow for some workers.",
     "lossy 75": "The filter marks a request, and its reply is lost.",
+    "flush 212": "A starter flushes the queue beside another one, and is killed before it deletes the filter.",
 }
 
 
