@@ -103,10 +103,14 @@ def plan_for(kind: str, seed: int) -> Plan:
     kept = max(drawn.tuning.requests_in_memory, batch)
     lease = drawn.settings["BLOOMFILTER_LEASE"]
     assert isinstance(lease, float)
-    # A link on which replies come after the timeout, and heartbeats after the lease, is another fault.
-    latency = min(drawn.link.latency, drawn.link.timeout / (20 * drawn.link.spread), lease / (40 * drawn.link.spread))
+    # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
+    # that is too long for the lease: one lost reply would be a death.
+    timeout = min(drawn.link.timeout, lease / 2)
+    latency = min(drawn.link.latency, timeout / (20 * drawn.link.spread), lease / (40 * drawn.link.spread))
     return replace(
-        drawn, tuning=replace(drawn.tuning, requests_in_memory=kept), link=replace(drawn.link, latency=latency)
+        drawn,
+        tuning=replace(drawn.tuning, requests_in_memory=kept),
+        link=replace(drawn.link, latency=latency, timeout=timeout),
     )
 
 
@@ -270,7 +274,7 @@ def _fed(plan: Plan, chance: Random) -> Plan:
 
 def _ttl(plan: Plan, chance: Random) -> Plan:
     # Without cycles: a link that is met again after its time would be fetched again, and so on.
-    settings = {**plan.settings, "BLOOMFILTER_TTL": chance.choice([0.5, 3.0, 20.0])}
+    settings = {**plan.settings, "BLOOMFILTER_TTL": chance.choice([5.0, 20.0, 60.0])}
     return replace(plan, settings=settings, shape=replace(plan.shape, density=0.0))
 
 
