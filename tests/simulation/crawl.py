@@ -245,9 +245,10 @@ class World:
     def _left(self) -> tuple[str | None, str | None]:
         """Return the spider that has to start again, and where; None: there is nothing left."""
         for process in self.processes:
-            if any(name.endswith(".jsonl") for name in os.listdir(process.directory)):
+            # A spider takes back its own requests, and may share its directory with another.
+            if any(name.startswith(f"undelivered-{process.spider_name}_") for name in _undelivered(process.directory)):
                 return process.spider_name, process.directory
-        if any(name.endswith(".jsonl") for name in os.listdir(f"{self.directory}/temporary")):
+        if _undelivered(f"{self.directory}/temporary"):
             return self.processes[-1].spider_name, None
         for spider in self.plan.spiders:
             queue = self.server.data.queues.get(f"{spider}:requests")
@@ -300,6 +301,10 @@ class _Handler(logging.Handler):
             is_planned = any(repr(datum) in record.getMessage() for datum in self._world.plan.unusable)
             if record.exc_info and record.exc_info[1] is not None and not is_planned:
                 self._world.found("exception", f"logged: {record.getMessage()[:200]}", record.exc_info[1])
+
+
+def _undelivered(directory: str) -> list[str]:
+    return [name for name in os.listdir(directory) if name.endswith(".jsonl")]
 
 
 def _without_callback(fields: dict[str, Any]) -> dict[str, Any]:
