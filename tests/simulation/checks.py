@@ -45,6 +45,7 @@ def check_end(world: Any, *, has_ended: bool) -> None:
     _check_pages(world)
     _check_rest(world)
     _check_fetches(world)
+    _check_reasons(world)
 
 
 def _check_pages(world: Any) -> None:
@@ -77,9 +78,10 @@ def _expected(world: Any) -> set[str]:
     if world.plan.is_fed:
         roots = world.site.urls[:1] + world.site.private
     else:
+        flushed_at = -1.0 if world.flushed_at is None else world.flushed_at
         for process in world.processes:
-            since = -1.0 if world.flushed_at is None else world.flushed_at
-            is_of_last = process.began_at >= since or process.name == world.flusher
+            is_flusher = process.name == world.flusher and flushed_at > world.deleted_at
+            is_of_last = is_flusher or process.began_at >= max(flushed_at, world.deleted_at)
             if process.how in ("finished", "shutdown") and is_of_last:
                 roots += process.offered_urls
     found: set[str] = set()
@@ -126,6 +128,14 @@ def _check_fetches(world: Any) -> None:
             f"{url} was fetched {most} times, where {world.outcome.hits} faults and {world.server.lost} lost replies "
             f"allow {allowed}",
         )
+
+
+def _check_reasons(world: Any) -> None:
+    """A worker that knows of lost requests does not end as finished."""
+    told = {who for _, who, line in world.outcome.log if line.startswith("ERROR") and "are gone" in line}
+    for process in world.processes:
+        if process.name in told and process.how == "finished":
+            world.found("finished", f"{process.name} has told of lost requests, and ends as finished")
 
 
 def _held(world: Any) -> Iterator[str]:

@@ -98,6 +98,8 @@ class World:
         self.flushed_at: float | None = None
         self.flusher = ""
         self.generation = 0
+        # The last time that a worker without persistence was stopped, and deleted requests with their filter.
+        self.deleted_at = -1.0
         self.has_lost_data = False
         self._has_ended = False
         self._late_starts = 0
@@ -298,6 +300,8 @@ class _Handler(logging.Handler):
         """Note a record."""
         if record.name.startswith(("scrapy_bloom", "scrapy.utils.signal")):
             self._world.log(f"{record.levelname} {record.getMessage()}")
+            if "are deleted, and the filter with them" in record.getMessage():
+                self._world.deleted_at = self._world.hub.now
             is_planned = any(repr(datum) in record.getMessage() for datum in self._world.plan.unusable)
             if record.exc_info and record.exc_info[1] is not None and not is_planned:
                 self._world.found("exception", f"logged: {record.getMessage()[:200]}", record.exc_info[1])

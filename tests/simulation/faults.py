@@ -20,6 +20,7 @@ class Faults:
         self._world = world
         self._snapshots: dict[int, tuple[Any, ...]] = {}
         self._on_flush: list[Callable[[], None]] = []
+        self._on_claim: list[Callable[[Any], None]] = []
         self.pending = 0
 
     def plan(self) -> None:
@@ -31,6 +32,11 @@ class Faults:
         """Do to the starter that flushes a queue what is planned for that moment."""
         while self._on_flush:
             self._on_flush.pop()()
+
+    def on_claim(self, process: Any) -> None:
+        """Do to a process that takes up a file what is planned for that moment."""
+        while self._on_claim:
+            self._on_claim.pop()(process)
 
     def _happen(self, fault: Fault) -> None:
         world = self._world
@@ -63,6 +69,16 @@ class Faults:
                 for name in os.listdir(directory):
                     os.remove(f"{directory}/{name}")
             self._start_later(process, directory, chance)
+
+    def _kill_at_restore(self, _: Fault, chance: Random) -> None:
+        """Kill the next process that takes up a file, a little later; its machine stays."""
+
+        def kill(process: Any) -> None:
+            process.kill()
+            self._start_later(process, process.directory, chance)
+
+        seconds = 10 * self._world.plan.link.latency * chance.random()
+        self._on_claim.append(lambda process: self._world.hub.after(seconds, lambda: process.is_dead or kill(process)))
 
     def _term(self, _: Fault, chance: Random) -> None:
         if process := self._one(chance):
@@ -132,6 +148,7 @@ _KINDS: dict[str, Callable[[Faults, Fault, Random], None]] = {
     "lossy": Faults._lossy,
     "stop": Faults._stop,
     "kill": Faults._kill,
+    "kill at restore": Faults._kill_at_restore,
     "term": Faults._term,
     "snapshot": Faults._snapshot,
     "delete queue": Faults._delete_queue,

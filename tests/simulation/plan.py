@@ -106,7 +106,9 @@ def plan_for(kind: str, seed: int) -> Plan:
     # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
     # that is too long for the lease: one lost reply would be a death.
     timeout = min(drawn.link.timeout, lease / 2)
-    latency = min(drawn.link.latency, timeout / (20 * drawn.link.spread), lease / (40 * drawn.link.spread))
+    # scrapy-redis's scheduler survives no reply that comes late, not even one of 20,000.
+    slowest = drawn.link.spread * (60 if drawn.is_stock else 20)
+    latency = min(drawn.link.latency, timeout / slowest, lease / (40 * drawn.link.spread))
     return replace(
         drawn,
         tuning=replace(drawn.tuning, requests_in_memory=kept),
@@ -221,15 +223,18 @@ def _mixed(plan: Plan, chance: Random) -> Plan:
 def _spool(plan: Plan, chance: Random) -> Plan:
     """Small memories, a long outage, and an end in the middle of it."""
     batch = chance.choice([1, 2, 3])
-    begin, seconds = 0.3 + 4 * chance.random(), chance.choice([4.0, 9.0])
+    # Start requests wait only where it begins at once.
+    begin, seconds = chance.choice([0.3, 4.0]) * chance.random(), chance.choice([4.0, 9.0])
+    away = Fault(begin, chance.choice(["refused", "hanging", "frozen"]), seconds)
     end = Fault(begin + seconds * chance.random(), chance.choice(["kill", "term", "term"]), 0.0, chance.randrange(99))
+    at_restore = [Fault(0.0, "kill at restore", 0.0, chance.randrange(99))] if chance.random() < 0.3 else []
     return replace(
         plan,
         settings={**plan.settings, "BLOOMFILTER_BATCH_SIZE": batch, "BLOOMFILTER_RETRY_TIMEOUT": 30.0},
         tuning=replace(plan.tuning, requests_in_memory=batch),
-        shape=replace(plan.shape, pages=chance.randint(10, 40), density=chance.choice([0.5, 2])),
+        shape=replace(plan.shape, pages=chance.randint(10, 40), density=chance.choice([0.5, 2]), private=0.3),
         link=replace(plan.link, loss=chance.choice([0.05, 0.2]), timeout=0.5),
-        faults=(Fault(begin, chance.choice(["refused", "hanging", "frozen"]), seconds), end, Fault(0, "lossy", 10.0)),
+        faults=(away, end, Fault(0.0, "lossy", 10.0), *at_restore),
         persists=True,
         workers=chance.choice([1, 1, 2]),
         stagger=0.0,
@@ -269,7 +274,21 @@ def _fed(plan: Plan, chance: Random) -> Plan:
         # Without it a crawl that is stopped deletes what waits, and says so.
         persists=True,
     )
-    return _with("outage", "lossy", "kill", "kill", "term", "stop", number=4, last=3.0)(plan, chance)
+    if chance.random() < 0.5:
+        return _with("outage", "lossy", "kill", "kill", "term", "stop", number=4, last=3.0)(plan, chance)
+    # The machine is lost while what waited for Redis is delivered, one request at a time.
+    away = Fault(2 * chance.random(), "refused", chance.choice([1.0, 3.0]))
+    kill = Fault(away.at + away.seconds + 1.5 * chance.random(), "kill", 0.0, chance.randrange(99))
+    return replace(
+        plan,
+        faults=(away, kill),
+        workers=chance.choice([1, 2]),
+        concurrency=8,
+        download=0.05,
+        keeps_machines=False,
+        tuning=replace(plan.tuning, disk_batch=1),
+        link=replace(plan.link, latency=0.05, loss=0.0, timeout=5.0),
+    )
 
 
 def _ttl(plan: Plan, chance: Random) -> Plan:

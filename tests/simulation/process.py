@@ -29,18 +29,27 @@ START_KEY = "sim:start_urls"
 
 
 class WatchedSpool(Spool):
-    """A spool whose open files are known, so that they are closed with a process that is killed."""
+    """A spool whose open files are known, so that they are closed with a process that is killed.
 
-    def __init__(self, *arguments: Any, opened: list[SpillFile], **options: Any) -> None:
+    `on_claim` is called when a file of an earlier process is taken up.
+    """
+
+    def __init__(
+        self, *arguments: Any, opened: list[SpillFile], on_claim: Callable[[], object], **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self._opened = opened
+        self._on_claim = on_claim
 
     def _create(self, path: Path) -> SpillFile:
         return self._note(super()._create(path))
 
     def _claim(self, path: Path) -> SpillFile | None:
         file = super()._claim(path)
-        return file if file is None else self._note(file)
+        if file is None:
+            return None
+        self._on_claim()
+        return self._note(file)
 
     def _note(self, file: SpillFile) -> SpillFile:
         self._opened.append(file)
@@ -210,7 +219,8 @@ class Process(Watch):
 
         def spool_in(scheduler: Any, directory: str | None) -> Spool:
             key = scheduler.queue_keys.queue
-            return WatchedSpool(key, directory, world.runtime, opened=self.files)
+            on_claim = partial(world.faults.on_claim, self)
+            return WatchedSpool(key, directory, world.runtime, opened=self.files, on_claim=on_claim)
 
         members = {
             "_runtime": world.runtime,
