@@ -74,11 +74,12 @@ class Faults:
         """Kill the next process that takes up a file, a little later; its machine stays."""
 
         def kill(process: Any) -> None:
-            process.kill()
-            self._start_later(process, process.directory, chance)
+            if not process.is_dead:
+                process.kill()
+                self._start_later(process, process.directory, chance)
 
         seconds = 10 * self._world.plan.link.latency * chance.random()
-        self._on_claim.append(lambda process: self._world.hub.after(seconds, lambda: process.is_dead or kill(process)))
+        self._on_claim.append(lambda process: self._world.hub.after(seconds, lambda: kill(process)))
 
     def _term(self, _: Fault, chance: Random) -> None:
         if process := self._one(chance):

@@ -13,12 +13,25 @@ ROOT = Path(__file__).parents[2]
 # Crawls by kind and seed that find a mistake of `devtools/mutants/simulation.toml`, and their stories.
 KEPT = {
     "mixed 0": "Others hold pages that lead to more, while a worker has nothing to do.",
-    "spool 38": "SIGTERM in an outage: requests are on the disk and in memory, and a later start takes them up.",
-    "spool 21": "A worker dies while links of pages that are done wait on its disk.",
+    "spool 11": "SIGTERM in an outage: a later start takes up what was in memory.",
+    "spool 170": "SIGTERM in an outage: requests are on the disk and in memory.",
+    "spool 2024": "A worker dies while links of pages that are done wait on its disk.",
     "kill 1": "A worker dies with leases, and the others wait for its pages.",
     "calm 13": "Nothing happens at all, on a link that is slow for some workers.",
     "lossy 75": "The filter marks a request, and its reply is lost.",
     "flush 212": "A starter flushes the queue beside another one, and is killed before it deletes the filter.",
+    "flush 132": "A worker at work remembers pages of the filter that a starter deletes.",
+    "flush 2": "A starter begins the crawl anew, and all pages are fetched again.",
+    "flush 1": "A starter dies while it closes the queue, and those that wait for it take over.",
+    "kill 0": "A worker dies with a page of which the callback has not run.",
+    "mixed 137": "Redis refuses a heartbeat, and others die later.",
+    "queue 2": "The queue is deleted alone: it is logged, and no worker ends as finished.",
+    "fed 6": "A worker dies with start URLs.",
+    "fed 1": "Start URLs of which no request can be made.",
+    "fed 153": "A machine is lost while requests of start URLs come back from its disk.",
+    "fed 574": "A machine is lost with requests of start URLs in its memory.",
+    "fed 899": "A machine is lost with requests of start URLs on its disk.",
+    "spool 284": "A worker dies while it queues the requests of a file.",
 }
 
 
