@@ -212,6 +212,22 @@ def test_several_keys(beside: Beside) -> None:
     assert beside.client.hlen(other.leased) == 0
 
 
+def test_dead_workers_of_several_keys(beside: Beside) -> None:
+    """Start URLs of all keys that a spider names come back from dead workers, whichever key is read."""
+    other = StartKeys(f"{beside.keys.start}:second")
+
+    class OwnSpider(RedisSpider):
+        _redis_keys = (beside.keys.start, other.start)
+
+    for number, keys in enumerate((beside.keys, other)):
+        beside.client.hset(keys.leased, f"0:dead:{beside.keys.start}", f" http://dead/{number}")
+    spider = beside.open(OwnSpider)
+    assert [request.url for request in spider.next_requests()] == ["http://dead/0"]
+    assert beside.client.lrange(other.start, 0, -1) == [b"http://dead/1"]
+    beside.close()
+    assert beside.client.hlen(other.leased) == 0
+
+
 def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the warnings that a worker is given of the class of its spider."""
     beside.open(spider_class)

@@ -571,6 +571,21 @@ def test_start_that_fails_while_it_joins(
         assert client.hlen(f"{{{key}:queue}}:workers") == 0
 
 
+def test_worker_that_was_taken_for_dead_clears_nothing(opened: Opened, valkey: Server) -> None:
+    """A worker that others took for dead, and that is stopped before it joins again, leaves the queue to them."""
+    scheduler = opened()
+    keys = scheduler.queue_keys
+    scheduler.enqueue_request(Request("http://shop.test/"))
+    with valkey.client() as client:
+        client.hdel(keys.workers, scheduler.worker_name)
+        client.zadd(keys.queue, {b"a request of the others": 0})
+        # Its next exchange tells the worker.
+        assert scheduler.has_pending_requests()
+        assert scheduler._worker.phase is Phase.JOINING
+        scheduler.close("shutdown")
+        assert client.zscore(keys.queue, b"a request of the others") is not None
+
+
 def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """A request that this worker cannot read is counted and logged once, however often it looks for some it can."""
     scheduler = opened()
