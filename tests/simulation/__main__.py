@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from tests.simulation.crawl import Outcome, simulate
 from tests.simulation.plan import KINDS, plan_for
-from tests.simulation.shrink import shrink, story
+from tests.simulation.shrink import shrink
+from tests.simulation.story import story, whole
 
 # Failing crawls of which the story is told.
 _MAX_STORIES = 3
@@ -31,8 +32,7 @@ def _show(outcome: Outcome, options: argparse.Namespace) -> int:
     if outcome.problems and options.shrink:
         outcome = shrink(outcome)
     print(outcome.plan)
-    lines = [f"{at:8.3f} {who:>6} {text}" for at, who, text in outcome.log] if options.verbose else story(outcome)
-    print(*lines, sep="\n")
+    print(*(whole(outcome) if options.verbose else story(outcome)), sep="\n")
     for problem in outcome.problems:
         print(f"{problem.kind}: {problem.text}\n{problem.details}")
     if not outcome.problems:

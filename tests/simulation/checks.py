@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Kinds of faults after which requests may be gone, if the log says so.
@@ -43,13 +44,19 @@ def check_call(world: Any, process: Any, name: str, begin: float) -> None:
 def check_end(world: Any, *, has_ended: bool) -> None:
     """All pages are fetched, nothing is left, and no page was fetched more often than faults explain."""
     if not has_ended:
-        alive = [process.name for process in world.alive]
-        world.found("endless", f"not ended after {world.hub.now:.0f} s; alive are {alive}")
+        alive = ", ".join(f"{process.name} ({_phase(process)})" for process in world.alive)
+        left = world.server.data.left(filters=False)
+        world.found("endless", f"not ended after {world.hub.now:.0f} s; alive: {alive}; on the server: {left}")
         return
     _check_pages(world)
     _check_rest(world)
     _check_fetches(world)
     _check_reasons(world)
+
+
+def _phase(process: Any) -> str:
+    worker = getattr(process.engine.scheduler, "_worker", None)
+    return "starting" if worker is None else str(worker.phase.name).lower()
 
 
 def _check_pages(world: Any) -> None:
@@ -160,6 +167,6 @@ def _on_disk(world: Any) -> Iterator[str]:
     for place, _, names in os.walk(world.directory):
         for name in names:
             if name.endswith(".jsonl"):
-                with open(f"{place}/{name}", "rb") as file:
+                with Path(place, name).open("rb") as file:
                     for line in [*file][1:]:
                         yield world.url_of(base64.b64decode(json.loads(line)["request"]))

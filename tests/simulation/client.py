@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.queue.operations import Answer, Operation
+from scrapy_bloom.queue.operations import Answer, Operation, Said
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage.base import Operation as StoreOperation
 from scrapy_bloom.storage.base import Results
@@ -160,9 +160,10 @@ class SimulatedQueue(RequestQueue):
         memory = queue_at(self._client.server, self.keys.queue)
         self._client.server.before(memory, operation)
         answer = memory.apply(operation)
-        self._listen(
-            f"{self.keys.queue}: {answer.said}, {answer.waiting} waiting, took {len(answer.entries)}", operation
-        )
+        told = f"{self.keys.queue}: {answer.said}, {answer.waiting} waiting, took {len(answer.entries)}"
+        if answer.said in (Said.EXPIRED, Said.WAIT):
+            told += f", registered: {', '.join(map(memory.described, memory.workers)) or 'nobody'}"
+        self._listen(told, operation)
         return answer
 
 

@@ -2,13 +2,13 @@
 
 import json
 import logging
-import os
 import pickle
 import shutil
 import tempfile
 import traceback
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -82,9 +82,9 @@ class World:
         self.plan = plan
         self.chance = Random(f"run {plan.seed} {plan.course}")
         self.hub = Hub()
-        shared = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108  # the name is drawn
+        shared = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  # the name is drawn
         self.directory = tempfile.mkdtemp(prefix="simulation-", dir=shared)
-        os.mkdir(f"{self.directory}/temporary")
+        Path(self.directory, "temporary").mkdir()
         self.runtime = SimulatedRuntime(self.hub, self.chance, f"{self.directory}/temporary")
         self.site = Site(plan.shape, Random(f"site {plan.seed}"))
         self.server = Server(self.hub, plan.link, self.chance)
@@ -121,9 +121,10 @@ class World:
         self.log(f"PROBLEM {kind}: {text}")
         self.outcome.problems.append(Problem(kind, text, details))
 
-    def listen(self, text: str, operation: object) -> None:
-        """Note an operation that the server carries out."""
+    def listen(self, sender: str, text: str, operation: object) -> None:
+        """Note an operation that the server carries out for a process."""
         kind = type(operation).__name__
+        self.outcome.log.append((self.hub.now, "server", f"{sender} > {kind} {text}"))
         if isinstance(operation, Flush):
             self.flushed_at = self.hub.now
             self.flusher = operation.worker.partition("-")[0]
@@ -135,7 +136,6 @@ class World:
             self._last_heard[operation.worker] = self.hub.now
         if kind == "DeleteShard":
             self.generation += 1
-        self.outcome.log.append((self.hub.now, "server", f"{kind} {text}"))
 
     def _was_late(self, worker: str) -> bool:
         """Return whether a worker that is taken for dead is alive, and its heartbeats took too long on a slow link."""
@@ -202,7 +202,7 @@ class World:
         number = len(self.processes)
         if directory is None:
             directory = f"{self.directory}/{'shared' if self.plan.shares_directory else f'w{number}'}"
-        os.makedirs(directory, exist_ok=True)
+        Path(directory).mkdir(exist_ok=True)
         process = Process(self, f"w{number}", spider, directory, number=number, flush=flush)
         self.processes.append(process)
         return process
@@ -240,7 +240,7 @@ class World:
                 self._has_ended = True
                 return
             self._late_starts += 1
-            self.log(f"a late start for {spider!r}")
+            self.log(f"the simulation starts one more worker of {spider!r}, for what is left")
             self.start(spider, directory)
         self.hub.after(0.5, self._watch)
 
@@ -308,7 +308,7 @@ class _Handler(logging.Handler):
 
 
 def _undelivered(directory: str) -> list[str]:
-    return [name for name in os.listdir(directory) if name.endswith(".jsonl")]
+    return [path.name for path in Path(directory).iterdir() if path.suffix == ".jsonl"]
 
 
 def _without_callback(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The faults of a simulated crawl, as its plan has them."""
 
 import copy
-import os
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -66,8 +66,8 @@ class Faults:
             directory = process.directory
             if not self._world.plan.keeps_machines and not self._world.plan.shares_directory:
                 self._world.log(f"the machine of {process.name} is lost")
-                for name in os.listdir(directory):
-                    os.remove(f"{directory}/{name}")
+                for path in Path(directory).iterdir():
+                    path.unlink()
             self._start_later(process, directory, chance)
 
     def _kill_at_restore(self, _: Fault, chance: Random) -> None:

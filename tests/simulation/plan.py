@@ -1,11 +1,20 @@
 """The plan of a simulated crawl: all that a seed decides before the first event."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, is_dataclass, replace
 from random import Random
+from typing import Any
 
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 from tests.simulation.site import Shape
+
+# Faults that take more words than their names.
+_FAULTS = {
+    "flush": "flush: one more worker begins the crawl anew",
+    "flush and stop": "flush and stop: one more worker begins the crawl anew, and is stopped when its Flush is done,",
+    "flush and kill": "flush and kill: one more worker begins the crawl anew, and is killed when its Flush is done,",
+    "kill at restore": "kill at restore: the next worker that takes up a file is killed a moment later, planned",
+}
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,8 @@ class Fault:
     number: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind} at {self.at:.2f} s" + (f" for {self.seconds:g} s" if self.seconds else "")
+        kind = _FAULTS.get(self.kind, self.kind)
+        return f"{kind} at {self.at:.2f} s" + (f" for {self.seconds:g} s" if self.seconds else "")
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,10 @@ class Plan:
     held: float = 0.0
     course: int = 0
 
+    def __str__(self) -> str:
+        usual = Plan(self.seed, self.kind, {}, faults=self.faults)
+        return "\n    ".join([f"--kind {self.kind} --seed {self.seed}", *_differences(self, usual)])
+
     @property
     def unusable(self) -> list[bytes]:
         """Start URLs of which no request can be made."""
@@ -90,6 +104,14 @@ class Plan:
     def faulty_until(self) -> float:
         """The moment after which the link is good and nothing happens any more."""
         return max((fault.at + fault.seconds for fault in self.faults), default=0.0)
+
+
+def _differences(drawn: Any, usual: Any) -> Iterator[str]:
+    """Yield the fields of a dataclass that are not as usual."""
+    for name, value in vars(drawn).items():
+        was = getattr(usual, name)
+        if value != was:
+            yield f"{name}: {', '.join(_differences(value, was))}" if is_dataclass(value) else f"{name}: {value}"
 
 
 def plan_for(kind: str, seed: int) -> Plan:

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -162,7 +161,7 @@ class Process(Watch):
         self.stopped_until = max(self.stopped_until, self.world.hub.now + seconds)
 
     def _main(self) -> None:
-        self.world.log(f"starts in {os.path.basename(self.directory)}{' and flushes' * self.flushes}", self.name)
+        self.world.log(f"starts in {Path(self.directory).name}{' and flushes' * self.flushes}", self.name)
         try:
             crawler = self._crawler()
             self.engine.open(crawler, partial(self._scheduler_type().from_crawler, crawler), self._start(crawler))
@@ -215,7 +214,7 @@ class Process(Watch):
             return scrapy_redis.scheduler.Scheduler
 
         def queue_at(scheduler: Any, key: str) -> SimulatedQueue:
-            return SimulatedQueue(scheduler.server, key, world.listen)
+            return SimulatedQueue(scheduler.server, key, partial(world.listen, self.name))
 
         def spool_in(scheduler: Any, directory: str | None) -> Spool:
             key = scheduler.queue_keys.queue
@@ -234,7 +233,7 @@ class Process(Watch):
         world = self.world
 
         def store_over(_: Any, client: Client) -> SimulatedStore:
-            return SimulatedStore(client, world.listen)
+            return SimulatedStore(client, partial(world.listen, self.name))
 
         filter_type = type("Filter", (CrawlFilter,), {"_runtime": world.runtime, "_store_over": store_over})
         members = {"_runtime": world.runtime, "_filter_type": filter_type}

@@ -31,6 +31,11 @@ class TimedQueue(QueueMemory):
         vars(copied).update(copy.deepcopy({name: part for name, part in vars(self).items() if name != "_hub"}, memo))
         return copied
 
+    def described(self, worker: str) -> str:
+        """Return a worker, and whether it closes the queue."""
+        found = self._find(worker)
+        return f"{worker} (closes it)" if found is not None and found.is_closing else worker
+
     def _record(self, worker: str, registration: Registration) -> None:
         before = self._find(worker)
         if before is None or registration.beats != before.beats:

@@ -10,8 +10,6 @@ from tests.simulation.site import Shape
 
 # Other courses of a smaller crawl that are tried: with fewer draws, chance takes another way.
 _COURSES = 6
-# Words of a log line that belong to a story.
-_WORTH_TELLING = ("FAULT", "PROBLEM", "WARNING", "ERROR", "starts in", "ends:", "machine of", "kills", "holds the GIL")
 
 
 def shrink(outcome: Outcome) -> Outcome:
@@ -20,18 +18,6 @@ def shrink(outcome: Outcome) -> Outcome:
     while smaller := _first_smaller(outcome, kinds):
         outcome = smaller
     return outcome
-
-
-def story(outcome: Outcome) -> list[str]:
-    """Return the lines of a crawl that tell how it came to its problem."""
-    urls = [word for problem in outcome.problems for word in problem.text.replace(",", " ").split() if "://" in word]
-    page = urls[0] if urls else None
-    lines = []
-    for at, who, text in outcome.log:
-        is_of_page = page is not None and text.split()[-1] == page and text.split()[0] in ("fetch", "drop", "offer")
-        if is_of_page or any(word in text for word in _WORTH_TELLING):
-            lines.append(f"{at:8.3f} {who:>6} {text}")
-    return lines
 
 
 def _first_smaller(outcome: Outcome, kinds: set[str]) -> Outcome | None:
