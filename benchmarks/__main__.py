@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = Asked(tuple(options.html), options.large)
     started = time.monotonic()
     command = " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
-    printed = f"Printed by `{command}` on {date.today():%Y-%m-%d}.\n\n{versions.text()}"
+    printed = f"Printed by `{command}` on {datetime.now(UTC):%Y-%m-%d}.\n\n{versions.text()}"
     report.line(f"# Results\n\n{printed}")
     for name in options.part or PARTS:
         report.heading(name, PARTS[name].__doc__ or "")

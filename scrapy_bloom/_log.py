@@ -38,4 +38,5 @@ class LimitedWarnings:
 
     def _log_left_out(self, text: str) -> None:
         number, level, arguments = self._left_out.pop(text)
-        self._logger.log(level, text + " (%d times since the last such line)", *arguments, number)
+        line = text % arguments if arguments else text
+        self._logger.log(level, "%s (%d times since the last such line)", line, number)

@@ -28,8 +28,7 @@ def run(asked: Asked) -> list[Bars]:
             **{name_of(path): ("--directory", str(path)) for path in asked.html},
         }.items():
             with serving(*options) as url:
-                for workers in (1, 2):
-                    bars.append(_measure(name, url, workers, server, Path(scratch)))
+                bars += [_measure(name, url, workers, server, Path(scratch)) for workers in (1, 2)]
     return bars
 
 

@@ -64,7 +64,7 @@ def working(each: Job, count: int, directory: Path) -> Iterator[list[CrawlProces
     crew: list[CrawlProcess] = []
     try:
         for number in range(1, count + 1):
-            crew.append(CrawlProcess(f"worker-{number}", each, directory))
+            crew.append(CrawlProcess(f"worker-{number}", each, directory))  # noqa: PERF401  # those that began are ended
         yield crew
     finally:
         for worker in crew:

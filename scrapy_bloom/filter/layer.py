@@ -128,12 +128,12 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
             layer = cls(key, index, identity, capacity, error_rate, size, float(created))
         except DAMAGED:
             layer = None
-        if layer is None or not layer._is_possible:
+        if layer is None or not layer.is_possible:
             raise WrongTypeError(f"layer {index} of the filter at {key!r} cannot be read: use another key")
         return layer
 
     @property
-    def _is_possible(self) -> bool:
+    def is_possible(self) -> bool:
         """True if its numbers can be those of a layer: damaged ones must not make a worker ask for terabytes."""
         size = self.size
         return (

@@ -83,7 +83,7 @@ def _check(request: Any) -> None:
     kind = _class_of(request["_class"]) if "_class" in request else Request
     unknown = request.keys() - {*kind.attributes, "_class"}
     if unknown:
-        name = sorted(map(str, unknown))[0]
+        name = min(map(str, unknown))
         raise ValueError(f"{name!r}: {kind.__name__} takes nothing of this name; add it to its `attributes`")
     for role in ("callback", "errback"):
         _check_callback(role, request.get(role))

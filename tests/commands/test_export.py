@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import struct
 import threading
 import zlib
@@ -123,7 +122,7 @@ def test_the_file_is_private_and_not_overwritten(client: redis.Redis, key: str, 
     grown.add_many(STRANGERS)
     export(client, key, path, overwrite=True)
     assert path.read_bytes() != before
-    assert os.listdir(path.parent) == [path.name]
+    assert [*path.parent.iterdir()] == [path]
 
 
 @of_three_layers
@@ -232,7 +231,7 @@ def test_a_filter_that_is_replaced_is_not_exported(
         export(client, key, path, advance=replace)
     with pytest.raises(MismatchError, match="was replaced or cleared while it was read"):
         export(client, key, path, advance=lambda _: grown.clear())
-    assert not os.listdir(path.parent)
+    assert not [*path.parent.iterdir()]
 
 
 @of_three_layers
@@ -246,7 +245,7 @@ def test_a_filter_that_lost_a_shard_is_not_exported(client: redis.Redis, key: st
     client.setbit(f"{key}:{lost}:0", last, 1)
     with pytest.raises(MismatchError, match="has lost its shard"):
         export(client, key, path)
-    assert not os.listdir(path.parent)
+    assert not [*path.parent.iterdir()]
 
 
 def test_a_filter_without_layers(client: redis.Redis, key: str, path: Path) -> None:

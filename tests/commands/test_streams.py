@@ -145,7 +145,7 @@ def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.Captur
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
 
     options = ["--key", key, "--redis-url", valkey.url, "--wait", "0", "--json"]
-    with valkey.client() as client, open(theirs, "w", 1) as terminal, pytest.MonkeyPatch.context() as patch:
+    with valkey.client() as client, os.fdopen(theirs, "w", 1) as terminal, pytest.MonkeyPatch.context() as patch:
         fill(client, key, 20_000)
         patch.setattr(sys, "stderr", terminal)
         assert command.call("import", *options, REDIS_PARAMS={"redis_cls": Closing}) == 0
@@ -168,7 +168,7 @@ def test_answers(unbuffered: str, valkey: Server, key: str, tmp_path: Path) -> N
     place = ["--key", key, "--redis-url", valkey.url]
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w") as broken, open("/dev/full", "w") as full:
+    with os.fdopen(writer, "w") as broken, Path("/dev/full").open("w") as full:
 
         def codes(*arguments: str) -> list[int]:
             return [

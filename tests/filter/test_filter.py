@@ -117,8 +117,8 @@ def test_a_filter_that_may_grow_keeps_a_quarter_in_reserve() -> None:
 
 def test_expected_false_positives_add_up() -> None:
     """The counter is the sum of the error rates that the additions met."""
-    bloom = MemoryBloomFilter(capacity=2000, error_rate=0.1, expansion=0)
-    asked = 4000
+    bloom = MemoryBloomFilter(capacity=8000, error_rate=0.1, expansion=0)
+    asked = 16_000
     added = sum(bloom.add(f"item {number}") for number in range(asked))
     assert bloom.counters.added == added
     missed = asked - added

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TextIO
 
 import pytest
@@ -18,12 +19,12 @@ def stream(kind: str) -> Iterator[TextIO | None]:
     if kind == CLOSED:
         yield None
     elif kind == FULL:
-        with open("/dev/full", "w", _EACH_LINE) as file:
+        with Path("/dev/full").open("w", _EACH_LINE) as file:
             yield file
     else:
         reader, writer = os.pipe()
         os.close(reader)
-        with open(writer, "w", _EACH_LINE) as file:
+        with os.fdopen(writer, "w", _EACH_LINE) as file:
             yield file
 
 

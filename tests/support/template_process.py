@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 LENGTH = struct.Struct("!I")
@@ -114,7 +115,7 @@ def _guard(descriptor: int) -> bool:
 def _become(job: Any, descriptors: list[int]) -> None:
     """Take over everything in which a new process would differ from this one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with open(os.devnull, "rb") as nothing:
+    with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for place, descriptor in enumerate(descriptors[:2], start=1):
         os.dup2(descriptor, place)
@@ -125,7 +126,7 @@ def _become(job: Any, descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(job["environment"])
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [os.getcwd(), *added, *(path for path in sys.path[1:] if path not in before)]
+    sys.path[:] = [str(Path.cwd()), *added, *(path for path in sys.path[1:] if path not in before)]
     sys.argv[1:] = job["arguments"]
 
 
