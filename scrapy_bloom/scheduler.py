@@ -15,6 +15,7 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.job import job_dir
+from scrapy.utils.misc import load_object
 from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
@@ -83,6 +84,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     _runtime: ClassVar[Runtime] = RUNTIME
     _tuning: ClassVar[Tuning] = TUNING
+    df: Any
+    queue: Any
+    spider: Spider
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -165,7 +169,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # Before SCHEDULER_FLUSH_ON_START deletes anything. A heartbeat registers nobody.
         heard = self._retry(lambda: self._requests.execute(Heartbeat(self.worker_name)))
         refuse_other_spiders(self._requests.keys.queue, heard, spider.name)
-        self._retry(lambda: super(BloomScheduler, self).open(spider))
+        self._retry(lambda: self._open_queue_and_filter(spider))
         self._set_up_delivery(spider)
         # Also where joining fails: the worker may be registered by then, and `close` takes it out.
         self._has_joined = True
@@ -182,6 +186,21 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
         _engine.apply_backpressure(spider.crawler, self._has_room, LONGEST_PAUSE, self._runtime)
         self._ticker.start()
+
+    def _open_queue_and_filter(self, spider: Spider) -> None:
+        """Do what scrapy-redis's `open` does, which logs a crawl that goes on by the deprecated Spider.log."""
+        self.spider = spider
+        queue_class, key = load_object(self.queue_cls), self.queue_key % {"spider": spider.name}
+        self.queue = queue_class(server=self.server, spider=spider, key=key, serializer=self.serializer)
+        if self.df is None:
+            self.df = load_object(self.dupefilter_cls).from_spider(spider)
+        if self.flush_on_start:
+            self.flush()
+        waiting = len(self.queue)
+        if waiting:
+            logger.info(
+                "This crawl goes on with %s requests in the queue %r", f"{waiting:,}", self._requests.keys.queue
+            )
 
     def _queue_at(self, key: str) -> RequestQueue:
         return RequestQueue(self.server, key)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request, Spider, signals
+from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
@@ -584,6 +586,18 @@ def test_worker_that_was_taken_for_dead_clears_nothing(opened: Opened, valkey: S
         assert scheduler._worker.phase is Phase.JOINING
         scheduler.close("shutdown")
         assert client.zscore(keys.queue, b"a request of the others") is not None
+
+
+def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl that goes on says so, and calls nothing that Scrapy is about to remove."""
+    caplog.set_level("INFO")
+    first = opened(SCHEDULER_PERSIST=True)
+    first.enqueue_request(Request("http://shop.test/"))
+    first.close("shutdown")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ScrapyDeprecationWarning)
+        second = opened(SCHEDULER_PERSIST=True)
+    assert f"goes on with 1 requests in the queue {second.queue_keys.queue!r}" in caplog.text
 
 
 def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 # Crawls by kind and seed that find a mistake of `devtools/mutants/simulation.toml`, and their stories.
 KEPT = {
     "mixed 0": "Others hold pages that lead to more, while a worker has nothing to do.",
+    "spool 1": "Requests on a disk come back to a filter that knows none of them.",
     "spool 11": "SIGTERM in an outage: a later start takes up what was in memory.",
     "spool 170": "SIGTERM in an outage: requests are on the disk and in memory.",
     "spool 2024": "A worker dies while links of pages that are done wait on its disk.",
