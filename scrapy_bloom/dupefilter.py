@@ -180,9 +180,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         place.warn_of_failovers(self.server)
         self.key = place.name
         warn_about_memory_policy(self.server, place.name, parameters.memory_bytes, expires=bool(parameters.ttl))
-        self._filter = self._open_at(place, flush=read_flag(settings, "SCHEDULER_FLUSH_ON_START"))
+        flushes = read_flag(settings, "SCHEDULER_FLUSH_ON_START")
+        self._filter = self._open_at(place, flush=flushes)
         self._report = CrawlReporter(self._filter, crawler.stats if crawler else None, self._runtime.monotonic)
-        self._report.start()
+        self._report.start(begins_anew=flushes)
         if crawler is not None:
             for fetches in (signals.request_reached_downloader, signals.response_received):
                 crawler.signals.connect(self._report.note_fetch, fetches)

@@ -13,7 +13,7 @@ from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.limits import members_of
-from scrapy_bloom.queue.operations import Ending, Exchange, Operation
+from scrapy_bloom.queue.operations import Ending, Exchange, Join, Operation
 from scrapy_bloom.queue.overflow import Overflow
 from scrapy_bloom.queue.plans import AskFilter, FilterOperation
 from scrapy_bloom.queue.spool import Spool
@@ -52,6 +52,7 @@ class Dispatcher:
         self._tuning = tuning
         self._runtime = runtime
         self.has_ended = False
+        self._has_told_of_closing = False
         self._worker = executor.worker
         self._executor = executor
         self._spool = spool
@@ -73,18 +74,10 @@ class Dispatcher:
 
     def join(self, timeout: float) -> None:
         """Join the workers of the queue; one that closes it is waited for. Redis may be away for `timeout` seconds."""
-        has_told = False
         while self._worker.phase is not Phase.WORKING:
             self._carry_out_within(timeout)
             if self._worker.phase is Phase.JOINING:
-                if not has_told:
-                    has_told = True
-                    logger.info(
-                        "The last worker of an earlier crawl closes the queue %r, or another worker begins anew: this "
-                        "one starts when that is done, or when that worker has been silent for its BLOOMFILTER_LEASE "
-                        "and counts as dead",
-                        self._executor.queue,
-                    )
+                self._tell_of_closing()
                 self._runtime.sleep(SHORTEST_PAUSE)
                 require_not_stopped(timeout, f"Another worker closes the queue {self._executor.queue!r}")
 
@@ -237,11 +230,24 @@ class Dispatcher:
             raise RedisAwayError
         operation, repeats = self.call(lambda: self._executor.carry_out_next(want))
         if self._worker.phase is Phase.JOINING and operation is not None:
-            # Another worker closes the queue.
+            if isinstance(operation, Join):
+                self._tell_of_closing()
             self._wakeup.set(SHORTEST_PAUSE)
             raise RedisAwayError
+        self._has_told_of_closing = False
         self._tell_of_delivery(operation, repeats)
         return operation
+
+    def _tell_of_closing(self) -> None:
+        """Tell once why this worker waits before it joins."""
+        if not self._has_told_of_closing:
+            self._has_told_of_closing = True
+            logger.info(
+                "The last worker of an earlier crawl closes the queue %r, or another worker begins anew: this one "
+                "waits until that is done, or until that worker has been silent for its BLOOMFILTER_LEASE and "
+                "counts as dead",
+                self._executor.queue,
+            )
 
     def _tell_of_delivery(self, operation: Operation | FilterOperation | None, repeats: Sequence[OutboxEntry]) -> None:
         """Tell what became of requests by an operation: they are new, repeats, or safe."""

@@ -49,8 +49,8 @@ class CrawlReporter:
         self._is_alone: bool | None = None
         self._is_concluded = False
 
-    def start(self) -> None:
-        """Say what was opened."""
+    def start(self, *, begins_anew: bool = False) -> None:
+        """Say what was opened. Where the crawl `begins_anew`, others may have filled the filter a moment ago."""
         self._publish(self._info)
         if self._filter.is_open:
             logger.info("Opened the Bloom filter at %r: it holds %s", self._filter.key, _in_words(self._info))
@@ -63,7 +63,7 @@ class CrawlReporter:
                 f"{self._info.capacity:,}",
                 self._info.error_rate,
             )
-        if self._info.estimated_count:
+        if self._info.estimated_count and not begins_anew:
             logger.info(
                 "What the filter at %r holds is not fetched again: this crawl goes on with it. To begin anew instead, "
                 "stop all of its workers, and start the first one with SCHEDULER_FLUSH_ON_START = True",

@@ -10,7 +10,8 @@ from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, FilterInfo
+from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from tests.support.in_process import start
 from tests.support.servers import Server
 
@@ -88,6 +89,25 @@ def test_begun_anew(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
     opened(crawler(BLOOMFILTER_CAPACITY=1000, SCHEDULER_FLUSH_ON_START=True))
     (line,) = logged(caplog, logging.INFO)
     assert "it is new" in line
+
+
+def test_begun_anew_beside_others(
+    crawler: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crawl that begins anew is not told of what others have added to the new filter meanwhile."""
+    beside = crawler(BLOOMFILTER_CAPACITY=1000)
+    others, report = opened(beside), BaseBloomFilter.info
+
+    def add_and_report(bloom: BaseBloomFilter) -> FilterInfo:
+        monkeypatch.undo()
+        meet(others, beside, *range(100))
+        return report(bloom)
+
+    monkeypatch.setattr(BaseBloomFilter, "info", add_and_report)
+    caplog.clear()
+    opened(crawler(BLOOMFILTER_CAPACITY=1000, SCHEDULER_FLUSH_ON_START=True))
+    assert "it holds" in caplog.text
+    assert "not fetched again" not in caplog.text
 
 
 def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:

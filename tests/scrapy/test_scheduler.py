@@ -335,6 +335,21 @@ def test_start_while_the_queue_is_closed(
     assert sum("closes the queue" in message for message in caplog.messages) == 1
 
 
+def test_crawl_while_the_queue_is_closed(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker at work that has to wait for one that begins anew says so, once."""
+    caplog.set_level("INFO")
+    scheduler = opened(BLOOMFILTER_LEASE=60)
+    scheduler.enqueue_request(Request("http://shop.test/"))
+    with valkey.client() as client:
+        client.delete(scheduler.queue_keys.workers)
+        client.hset(scheduler.queue_keys.workers, "starter", "60 0 7 closing")
+        for _ in range(10):
+            assert scheduler.has_pending_requests()
+        client.delete(scheduler.queue_keys.workers)
+    assert len(taken_from(scheduler)) == 1
+    assert sum("closes the queue" in message for message in caplog.messages) == 1
+
+
 def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) -> None:
     """A request of any priority is queued, and goes where it belongs."""
     scheduler = opened(REDIS_URL=valkey.url)
