@@ -1,130 +1,206 @@
-"""Reads docstrings as prose: their first words, their sections, and the length of their sentences.
+"""Lint prose: docstrings, comments, log lines, errors and help texts of Python, comments of Lua, and Markdown.
 
-`python -m devtools.prose PATH...` lists what breaks the rules, in Python files, folders of them, and Markdown.
+`python -m devtools.prose [--total] [PATH...]` prints the rates of two habits in 1,000 words, file by file or only in
+total, and every finding as file:line. Without a path it reads the package and its documentation.
 """
 
+import argparse
 import ast
+import itertools
 import re
 import sys
-from collections.abc import Iterator
-from inspect import cleandoc
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_WORDS = 25
-# A docstring says what something does or is; one that opens so says what it is about.
-OPENINGS = ("What", "Who", "Where", "Whether", "How")
-SECTIONS = ("Args", "Attributes", "Example", "Raises", "Returns", "Warning", "Yields")
+PRODUCT = ("scrapy_bloom", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "example_project")
 
-_SECTIONS_OF_ENTRIES = ("Args", "Attributes", "Raises")
-_HEADING = re.compile(rf"^({'|'.join(SECTIONS)}):$")
-# The name, or the type, that an entry of a section begins with.
-_ENTRY = re.compile(r"^(?:\*{0,2}\w+|`[^`]+`): +")
+
+class Pattern(NamedTuple):
+    """A habit of language that costs the reader time."""
+
+    regex: str
+    reason: str
+    example: str
+    better: str
+
+
+PATTERNS = (
+    # A question and an infinitive are idiom: "what now?", "what to do".
+    Pattern(
+        r"\bwhat\b(?!\s+to\b)(?!.*\?)",
+        "a noun of the field is shorter than a clause",
+        "`what could not be delivered`",
+        "`undelivered requests`",
+    ),
+    Pattern(r"\b(?:who|what|which)(?:so)?ever\b", "name the actor", "`whoever calls`", "`the caller`"),
+    Pattern(
+        r"\b(?:those|ones?|nothing|anything)\s+(?:that|which|who|whose)\b",
+        "an adjective and a noun are shorter than a clause",
+        "`one that is dead`",
+        "`a dead worker`",
+    ),
+    Pattern(r"\bnobody\b", "name the actor", "`nobody has it`", "`no worker holds the lease`"),
+    Pattern(
+        r"\b(?:told|tells?|telling)\s+of\b",
+        "use the verb of the trade: log, count, report, raise",
+        "`failures are told of`",
+        "`failures are logged`",
+    ),
+    Pattern(r"\ban\s+other\b|\bthe\s+begin\b", "not English", "`an other worker`", "`another worker`"),
+    Pattern(
+        r"(?:\S+\s+){35}\S+",
+        "a sentence over 35 words is read twice",
+        f"`{'word ' * 36}`",
+        f"`{'word ' * 34}word`",
+    ),
+)
+
+# Words of which few are idiom and many are a habit: the pattern, and the goal in 1,000 words.
+HABITS = {
+    "what": (r"\bwhat\b", 2),
+    "those-that/one-that/nobody/whoever": (
+        r"\b(?:(?:those|ones?|nothing)\s+(?:that|which|who|whose)|nobody|whoever)\b",
+        1,
+    ),
+}
+
 _CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_WORD = re.compile(r"[^\W\d_][\w'-]*")
 # A sentence ends before anything but a small letter. "et al." and such are followed by one, or by a comma.
-_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?![a-z])")
-_LIST_ITEM = re.compile(r"^(?:[-*]|\d+\.) +")
+_END = re.compile(r"(?<=[.!?])[\"')\]*]*\s+(?![a-z])")
+# A list item, the entry of a section, a heading: each begins a sentence without being part of the one before.
+_OPENING = re.compile(r"^\s*(?:[-*#>]+ +|\d+\. +|\*{0,2}\w+: +|`[^`]+`: +|\w+:$)")
+_PICTURE = re.compile(r"[─│┌└├▲▼►]")
 
 
-class Docstring(NamedTuple):
-    """A docstring, and where it stands."""
+class Sentence(NamedTuple):
+    """A sentence and the line on which it begins; each piece of code in it is the word CODE."""
 
     path: Path
     line: int
-    name: str
     text: str
 
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.name}"
+
+def read(path: Path) -> Iterator[Sentence]:
+    """Yield the sentences of a file, or of all files in a folder."""
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if reader := _READERS.get(file.suffix):
+            for line, text in reader(file):
+                yield from (Sentence(file, line + below, sentence) for below, sentence in sentences(text))
 
 
-def docstrings(path: Path) -> Iterator[Docstring]:
-    """Yield the docstrings of a Python file or of all in a folder; a file of Markdown is taken for one."""
-    if path.suffix == ".md":
-        yield Docstring(path, 1, "", path.read_text(encoding="utf-8"))
-        return
-    for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                text = ast.get_docstring(node)
-                if text is not None:
-                    yield Docstring(file, getattr(node, "lineno", 1), getattr(node, "name", "(module)"), text)
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of a text, and how many lines below its first line each begins.
 
-
-def opens_badly(text: str) -> bool:
-    """Return whether a docstring opens with one of the words that it should not open with."""
-    return bool(re.match(rf"({'|'.join(OPENINGS)})\b", text))
-
-
-def sections(text: str) -> dict[str, str]:
-    """Return the sections of a docstring by their headings; that of the first one is empty."""
-    parts, heading = {"": ""}, ""
-    for line in cleandoc(text).splitlines():
-        if match := _HEADING.match(line):
-            heading = match[1]
-        else:
-            parts[heading] = f"{parts.get(heading, '')}{line}\n"
-    return {heading: cleandoc(part) for heading, part in parts.items()}
-
-
-def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a docstring or of Markdown, in which code is one word.
-
-    Code blocks, examples, tables and headings are left out. Entries of a section and items of a list are sentences by
-    themselves, and the name of an entry is no part of one.
+    Examples, fenced blocks and pictures are left out. A cell of a table, an item of a list and an entry of a section
+    are sentences by themselves.
     """
-    for heading, section in sections(text).items():
-        for paragraph in _paragraphs(section, _ENTRY if heading in _SECTIONS_OF_ENTRIES else _LIST_ITEM):
-            prose = " ".join(paragraph.split())
-            yield from (sentence for sentence in _END.split(_CODE.sub("CODE", prose)) if sentence)
+    for first, paragraph in _paragraphs(text):
+        prose = _LINK.sub(r"\1", _CODE.sub(lambda code: "CODE" + "\n" * code.group().count("\n"), paragraph))
+        start = 0
+        for end in [*(match.end() for match in _END.finditer(prose)), len(prose)]:
+            if sentence := " ".join(prose[start:end].split()):
+                yield first + prose[:start].count("\n"), sentence
+            start = end
 
 
-def words(sentence: str) -> int:
-    """Return how many words a sentence has; signs between numbers are none."""
-    return sum(any(character.isalnum() for character in word) for word in sentence.split())
+def findings(text: str) -> list[str]:
+    """Return the reasons to rewrite a sentence."""
+    return [pattern.reason for pattern in PATTERNS if re.search(pattern.regex, text, re.IGNORECASE)]
 
 
-def too_long(text: str) -> list[str]:
-    """Return the sentences that have too many words."""
-    return [sentence for sentence in sentences(text) if words(sentence) > MOST_WORDS]
-
-
-def _paragraphs(text: str, opening: re.Pattern[str]) -> Iterator[str]:
-    """Yield paragraphs; a line that matches `opening` begins one, and the match is no part of it."""
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of a text, each with the number of lines above it."""
     lines: list[str] = []
-    for line in _prose_lines(text):
-        if lines and (not line or opening.match(line)):
-            yield "\n".join(lines)
-            lines = []
-        if line:
-            lines.append(opening.sub("", line))
-    yield "\n".join(lines)
-
-
-def _prose_lines(text: str) -> Iterator[str]:
-    """Yield lines; what is no prose is an empty line."""
-    is_example = is_fenced = False
-    for line in text.splitlines():
-        start = line.strip()
-        is_fence = start.startswith("```")
+    is_fenced = is_example = False
+    for number, line in enumerate([*text.splitlines(), ""]):
+        is_fence = line.lstrip().startswith("```")
         is_fenced ^= is_fence
-        is_example = bool(start) and (is_example or start.startswith(">>>"))
-        is_prose = not (is_fence or is_fenced or is_example or start.startswith(("|", "#")))
-        yield line.rstrip() if is_prose else ""
+        is_example = bool(line.strip()) and (is_example or line.lstrip().startswith(">>>"))
+        is_cut = is_fence or is_fenced or is_example or bool(_PICTURE.search(line)) or not line.strip()
+        if lines and (is_cut or line.lstrip().startswith("|") or _OPENING.match(line)):
+            yield number - len(lines), "\n".join(lines)
+            lines = []
+        if line.lstrip().startswith("|") and not is_cut:
+            yield from ((number, cell) for cell in line.split("|"))
+        elif not is_cut:
+            lines.append(_OPENING.sub("", line))
+
+
+def _python(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield docstrings, other strings with spaces, and comments of a Python file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "CODE" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
+            text = node.value
+        else:
+            continue
+        if " " in text.strip():
+            yield node.lineno, text
+    with tokenize.open(path) as file:
+        comments = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
+    yield from _blocks((each.start[0], each.line, each.string.lstrip("#: ")) for each in comments)
+
+
+def _lua(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments of a Lua script."""
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    return _blocks((number, line, line.partition("--")[2].strip()) for number, line in lines if "--" in line)
+
+
+def _blocks(comments: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str]]:
+    """Yield comments, given as number, line and text: those on lines of their own that follow each other as one."""
+    first, block = 0, [""]
+    for number, line, text in comments:
+        is_alone = line.lstrip().startswith(("#", "--"))
+        if not (is_alone and number == first + len(block)):
+            yield first, "\n".join(block)
+            first, block = number, []
+        block.append(text)
+        if not is_alone:
+            yield first, text
+            first, block = 0, [""]
+    yield first, "\n".join(block)
+
+
+def _markdown(path: Path) -> Iterator[tuple[int, str]]:
+    yield 1, path.read_text(encoding="utf-8")
+
+
+_READERS: dict[str, Callable[[Path], Iterator[tuple[int, str]]]] = {".py": _python, ".lua": _lua, ".md": _markdown}
+
+
+def _rates(sentences: list[Sentence]) -> str:
+    """Return the number of words, and how often each habit stands in 1,000 of them."""
+    text = "\n".join(sentence.text for sentence in sentences)
+    words = len(_WORD.findall(text))
+    counts = {habit: len(re.findall(pattern, text, re.IGNORECASE)) for habit, (pattern, _) in HABITS.items()}
+    rates = (f"{habit} {1000 * count / max(words, 1):.1f} (< {HABITS[habit][1]})" for habit, count in counts.items())
+    return f"{words:,} words; in 1,000: {', '.join(rates)}"
 
 
 def main() -> int:
-    """List what breaks the rules; 1 where something does."""
-    findings = 0
-    for path in map(Path, sys.argv[1:]):
-        for docstring in docstrings(path):
-            if opens_badly(docstring.text):
-                findings += 1
-                print(f"{docstring}: opens with {docstring.text.split()[0]}: {docstring.text.splitlines()[0]}")
-            for sentence in too_long(docstring.text):
-                findings += 1
-                print(f"{docstring}: {words(sentence)} words: {sentence}")
-    return 1 if findings else 0
+    """Print rates and findings; return 1 if there are findings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--total", action="store_true", help="print the rates of all files together, and no findings")
+    parser.add_argument("paths", nargs="*", type=Path, default=[Path(path) for path in PRODUCT])
+    options = parser.parse_args()
+    everything = [sentence for path in options.paths for sentence in read(path)]
+    found = 0
+    for path, sentences_of_file in itertools.groupby(everything, key=lambda sentence: sentence.path):
+        of_file = list(sentences_of_file)
+        lines = [f"  {path}:{each.line}: {reason}: {each.text}" for each in of_file for reason in findings(each.text)]
+        found += len(lines)
+        if not options.total:
+            print(f"{path}: {_rates(of_file)}", *lines, sep="\n")
+    print(f"total: {_rates(everything)}; {found} findings")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

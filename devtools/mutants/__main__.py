@@ -83,7 +83,7 @@ def copied() -> Iterator[Path]:
 
 
 def run(copy: Path, tests: Sequence[str]) -> int | None:
-    """pytest's exit code over a copy; None: it hung.
+    """Run tests over a copy and return pytest's exit code; None: it hung.
 
     The copy comes first in PYTHONPATH, which every process that a test starts inherits, so that no installed package is
     tested in its place. What hangs is killed with all that it has started, and leaves no files.

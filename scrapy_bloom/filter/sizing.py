@@ -56,10 +56,10 @@ class LayerSize:
 
 
 def size_class(size: int) -> int:
-    """Return the bytes that jemalloc takes for `size` bytes. Its classes are four to a doubling: 128, 160, 192, 224, …
+    """Return the bytes that jemalloc allocates for `size` bytes.
 
-    Source: jemalloc(3), "Size classes". On Redis 7.0 a string of exactly 32 MiB was seen to take 41.9 MB, and one of
-    33,554,000 bytes 33.6 MB.
+    Each doubling has four classes: 128, 160, 192, 224, 256, … (source: jemalloc(3), "Size classes"). On Redis 7.0
+    a string of exactly 32 MiB took 41.9 MB, a string of 33,554,000 bytes 33.6 MB.
     """
     if size <= _SMALLEST_CLASS:
         return _SMALLEST_CLASS

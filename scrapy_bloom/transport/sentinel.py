@@ -52,6 +52,7 @@ class FromSentinel:
             url: the Sentinels' addresses, and the master's user, password and database.
             service_name: the name by which the Sentinels know the master.
             sentinel_kwargs: options for the Sentinels themselves.
+            **options: passed to `redis.Redis`.
 
         Returns:
             A `redis.Redis`.

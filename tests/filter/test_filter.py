@@ -94,7 +94,7 @@ def test_a_repeat_of_what_another_added_is_remembered(client: redis.Redis, key: 
 
 
 def test_info_tells_what_the_filter_is(make_filter: MakeFilter) -> None:
-    """info gives what was asked for, the sizes, and what the bits say of the number of items."""
+    """`info` has the requested parameters, the sizes, and the number of items estimated from the bits."""
     bloom = make_filter(capacity=20_000, error_rate=1e-3, expansion=0)
     bloom.add_many([f"item {number}" for number in range(10_000)])
     info = bloom.info()

@@ -16,7 +16,7 @@ from tests.support.make_filter import MakeFilter
 
 
 def test_info_of_a_filter_that_has_grown(make_filter: MakeFilter) -> None:
-    """info counts the items and the bytes of all layers, not those of the newest."""
+    """`info` counts the items and bytes of all layers, not only of the newest."""
     bloom = make_filter(capacity=1000, error_rate=1e-3, cache_size=0)
     bloom.add_many([f"item {number}" for number in range(10_000)])
     info = bloom.info()

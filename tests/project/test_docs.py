@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -49,14 +48,6 @@ def anchors(file: str) -> set[str]:
     """The fragments by which the headings of a page are linked to."""
     headings = re.findall(r"^#+ (.*)$", text(file), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def sentences(file: str) -> Iterator[str]:
-    """The sentences of a page, without code, headings and tables, a link as its text; a colon ends none."""
-    prose = re.sub(r"^```[^`]*^```$|^[#|!].*$", "\n", text(file), flags=re.MULTILINE)
-    prose = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", prose)
-    for paragraph in re.split(r"\n\s*\n|\n- |\n\d+\. ", prose):
-        yield from re.split(r"(?<=[.!?])\**\s+(?=[\"`*A-Z0-9])", " ".join(paragraph.split()))
 
 
 def test_settings() -> None:
@@ -185,12 +176,6 @@ def test_map() -> None:
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", text("docs/index.md"))) == pages
     for page in PAGES[1:]:
         assert re.match(r"# .+\n\n(?:```python\n.*?```\n\n)?This page \w+", text(page), re.DOTALL), page
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_sentences_are_short(page: str) -> None:
-    """No sentence has more than 25 words."""
-    assert [sentence for sentence in sentences(page) if len(sentence.split()) > 25] == []
 
 
 @pytest.mark.parametrize("page", WITH_LINKS)

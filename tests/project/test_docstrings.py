@@ -1,4 +1,4 @@
-"""The docstrings: their examples run, the public ones say all that there is to say, and all of them are plain prose."""
+"""Docstrings: their examples run, and the public ones have all their sections."""
 
 import ast
 import dataclasses
@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +17,11 @@ import redis
 from scrapy.settings import Settings
 
 import scrapy_bloom
-from devtools import prose
 from scrapy_bloom.settings import BloomSettings
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
-# The files and folders in which no docstring opens badly, and those in which sentences are short; Markdown may be one.
-PLAIN_OPENINGS = ("scrapy_bloom", "tests", "benchmarks", "devtools", "example_project")
-SHORT_SENTENCES = ("scrapy_bloom", "devtools/prose.py")
+SECTIONS = re.compile(r"^(Args|Attributes|Example|Raises|Returns|Warning|Yields):$")
 
 # Modules of which every import says something, or starts something.
 MODULES = sorted(module.name for module in pkgutil.walk_packages(scrapy_bloom.__path__, "scrapy_bloom."))
@@ -66,13 +64,19 @@ def raised(function: FunctionType) -> set[str]:
 
 
 def entries(section: str) -> set[str]:
-    """The names of the entries of a section."""
-    return {line.partition(":")[0] for line in section.splitlines() if line and not line.startswith(" ")}
+    """The names of the entries of a section, without `**options`."""
+    return {line.partition(":")[0] for line in section.splitlines() if line and not line.startswith((" ", "*"))}
 
 
-def sections_of(thing: object) -> dict[str, str]:
-    """The sections of the docstring of something."""
-    return prose.sections(inspect.getdoc(thing) or "")
+def sections_of(docstring: str | None) -> dict[str, str]:
+    """The sections of a docstring by their headings; the heading of the first one is empty."""
+    parts, heading = {"": ""}, ""
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        if match := SECTIONS.match(line):
+            heading = match[1]
+        else:
+            parts[heading] = f"{parts.get(heading, '')}{line}\n"
+    return {heading: inspect.cleandoc(part) for heading, part in parts.items()}
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def test_examples(name: str, client: redis.Redis) -> None:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_public_classes(cls: type) -> None:
     """A public class has an example, `Args:` for what it is made of, or `Attributes:` where it holds plain values."""
-    sections = prose.sections(vars(cls)["__doc__"] or "")
+    sections = sections_of(vars(cls)["__doc__"])
     assert ">>>" in sections.get("Example", ""), "no example"
     if dataclasses.is_dataclass(cls):
         assert entries(sections.get("Attributes", "")) == {field.name for field in dataclasses.fields(cls)}
@@ -111,7 +115,7 @@ def test_public_methods(name: str) -> None:
 
     Dunder methods are known by their names. The body alone says what must stand in `Raises:`; more may.
     """
-    function, sections = METHODS[name], sections_of(METHODS[name])
+    function, sections = METHODS[name], sections_of(inspect.getdoc(METHODS[name]))
     assert entries(sections.get("Args", "")) == arguments(function)
     returns = inspect.signature(function).return_annotation
     assert ("Returns" in sections) == (returns not in (None, "None"))
@@ -124,57 +128,4 @@ def test_public_methods(name: str) -> None:
 def test_public_members_have_examples(name: str) -> None:
     """A public method or property has an example, unless Scrapy calls it: then its class has one for all of them."""
     if name.partition(".")[0] not in CALLED_BY_SCRAPY:
-        assert ">>>" in sections_of(MEMBERS[name][0]).get("Example", "")
-
-
-def test_openings() -> None:
-    """A docstring says what something does or is, and does not open with What, Who, Where, Whether or How."""
-    texts = [text for path in PLAIN_OPENINGS for text in prose.docstrings(ROOT / path)]
-    assert len(texts) > 100
-    assert [str(docstring) for docstring in texts if prose.opens_badly(docstring.text)] == []
-
-
-def test_sentences_are_short() -> None:
-    """No sentence of a docstring has more than 25 words."""
-    texts = [text for path in SHORT_SENTENCES for text in prose.docstrings(ROOT / path)]
-    assert {str(docstring): long for docstring in texts if (long := prose.too_long(docstring.text))} == {}
-
-
-SPLIT = """Return one thing. It has `code. With a stop`, e.g. this (Bloom, 1970). And 1.5 more.
-
-    A second paragraph
-    over two lines: it goes on; and on
-
-    | a table | is. no prose |
-
-    - an item
-    - another one. With two sentences
-
-    Args:
-        first: its meaning. And more
-            on another line.
-        second: no stop
-
-    Example:
-        >>> f("No. Prose.")
-        'Nor. This.'
-"""
-
-
-def test_sentences_are_found() -> None:
-    """Code is one word, entries and items stand alone, and tables and examples are no prose."""
-    assert list(prose.sentences(SPLIT)) == [
-        "Return one thing.",
-        "It has CODE, e.g. this (Bloom, 1970).",
-        "And 1.5 more.",
-        "A second paragraph over two lines: it goes on; and on",
-        "an item",
-        "another one.",
-        "With two sentences",
-        "its meaning.",
-        "And more on another line.",
-        "no stop",
-    ]
-    assert prose.words("With 1 / (1 - p) items, `code` and 2.5 more") == 9
-    assert prose.too_long("Word " * 25) == []
-    assert len(prose.too_long("Word " * 26)) == 1
+        assert ">>>" in sections_of(inspect.getdoc(MEMBERS[name][0])).get("Example", "")

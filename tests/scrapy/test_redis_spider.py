@@ -193,7 +193,6 @@ def test_redis_away(beside: Beside) -> None:
 @pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
 def test_several_keys(beside: Beside) -> None:
     """Of several start keys the first one that holds something is read; what dead workers held of any comes back."""
-
     other = StartKeys(f"{beside.keys.start}:second")
 
     class OwnSpider(RedisSpider):

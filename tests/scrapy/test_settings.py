@@ -35,7 +35,7 @@ DEFAULTS = {
 
 
 def test_defaults() -> None:
-    """Without settings: a million requests, one in a million lost, doubling layers, for ever, 65,536 repeats, …"""
+    """Without settings: a million requests, one in a million lost, doubling layers, for ever, 65,536 repeats."""
     assert dataclasses.asdict(read({})) == {field_of(setting): value for setting, value in DEFAULTS.items()}
     assert read({}) == BloomSettings()
 
