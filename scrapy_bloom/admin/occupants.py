@@ -1,19 +1,13 @@
 """Occupants of a filter's key, to be shown and deleted; one that is not ours is refused."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scrapy_bloom.errors import BloomError, WrongTypeError
 from scrapy_bloom.filter import stored
-from scrapy_bloom.filter.events import LoggedEvents
 from scrapy_bloom.filter.layer import DAMAGED, Layer
-from scrapy_bloom.filter.layers import LayerStack
-from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
-from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import carry_out
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.storage import keys, layout, shards
 from scrapy_bloom.storage.base import Store
@@ -97,18 +91,6 @@ def look(store: Store, key: str) -> Occupant:
     return Occupant(key, SHARDS if number else NOTHING, now, shards=number, strays=strays)
 
 
-def require(store: Store, key: str) -> StoredFilter:
-    """Return the filter at a key.
-
-    Raises:
-        WrongTypeError: there is none.
-    """
-    found = carry_out(stored.read(key), store.execute)
-    if found is None:
-        raise WrongTypeError(f"there is no filter at {key!r}: give the key of one")
-    return found
-
-
 def delete(store: Store, occupant: Occupant) -> bool:
     """Delete what was looked at, also what a filter has grown by since; return whether nothing else is at its key.
 
@@ -138,11 +120,6 @@ def _hash_deletion(occupant: Occupant) -> DeleteHash:
     text = occupant.fields.get(keys.FILTER_FIELD, "")
     unfinished = occupant.fields.get(keys.UNFINISHED_FIELD, "")
     return DeleteHash(occupant.key, "" if _REPLACED in text else text, unfinished, tuple(occupant.fields))
-
-
-def lifecycle_at(key: str, parameters: FilterParameters, hash_key: int | None = None) -> Lifecycle:
-    """Return the steps of a filter for whoever remembers nothing of it; one that is made takes the `hash_key`."""
-    return Lifecycle(LayerStack(key, parameters, time.monotonic), LoggedEvents(), lambda: None, hash_key)
 
 
 def _refuse_doubtful(key: str, snapshot: Snapshot) -> None:

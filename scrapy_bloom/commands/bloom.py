@@ -20,7 +20,6 @@ ACTIONS = {
     "import": "move the SET of scrapy-redis, or a file, into a filter",
     "export": "write a filter to a file",
     "restore": "make a filter from such a file",
-    "merge": "put filters of equal shape into one",
     "clear": "delete a filter",
     "push": "queue requests that a worker left in a file",
     "requeue": "queue dead letters again",

@@ -46,7 +46,6 @@ class BaseBloomFilter:
         *,
         cache_size: int = _options.CACHE_SIZE.default,
         flush: bool = False,
-        key_of: "BaseBloomFilter | None" = None,
         events: Events | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         randbelow: Callable[[int], int] = secrets.randbelow,
@@ -60,15 +59,11 @@ class BaseBloomFilter:
         self._forgets = 0
         cache_size = _options.CACHE_SIZE.read("cache_size", cache_size)
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
-        if key_of is not None and not isinstance(key_of, BaseBloomFilter):
-            raise ConfigError(f"key_of = {key_of!r}: must be another filter, whose key this one takes")
-        hash_key = None if key_of is None else key_of._hash_key()
         self._stack = LayerStack(self.key, parameters, monotonic)
         self._steps = Admission(
             self._stack,
             events or LoggedEvents(self._names, monotonic),
             self.forget_cached,
-            hash_key,
             fills=self._fills,
             names=self._names,
             randbelow=randbelow,
@@ -389,9 +384,6 @@ class BaseBloomFilter:
         """Return credit, once: an attempt that fails is not made again, and the room stays unused."""
         with contextlib.suppress(BloomError):
             self._run(self._steps.give_back(keep))
-
-    def _hash_key(self) -> int:
-        return self._run(self._steps.hash_key())
 
     def _run(self, steps: Steps[T]) -> T:
         return carry_out(steps, self._execute)

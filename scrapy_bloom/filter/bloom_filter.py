@@ -33,7 +33,6 @@ class BloomFilter(BaseBloomFilter):
         cache_size: repeats that the process remembers, 0 for none.
         retry_timeout: seconds to wait for a server that is away, 0 not to wait.
         flush: delete whatever is at the key first.
-        key_of: another filter, whose hash key this one takes, so that both can be merged. Else it draws its own.
 
     Raises:
         ConfigError: an argument is not allowed.
@@ -68,7 +67,6 @@ class BloomFilter(BaseBloomFilter):
         cache_size: int = _options.CACHE_SIZE.default,
         retry_timeout: float = _options.RETRY_TIMEOUT.default,
         flush: bool = False,
-        key_of: BaseBloomFilter | None = None,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         self._retrying = RetryingStore(
@@ -83,7 +81,6 @@ class BloomFilter(BaseBloomFilter):
             parameters,
             cache_size=cache_size,
             flush=flush,
-            key_of=key_of,
             monotonic=self._runtime.monotonic,
             randbelow=self._runtime.randbelow,
         )
@@ -132,7 +129,6 @@ class MemoryBloomFilter(BaseBloomFilter):
         ttl: as for `BloomFilter`.
         fingerprint: as for `BloomFilter`.
         cache_size: as for `BloomFilter`.
-        key_of: as for `BloomFilter`.
 
     Raises:
         ConfigError: an argument is not allowed.
@@ -154,7 +150,6 @@ class MemoryBloomFilter(BaseBloomFilter):
         ttl: float | None = None,
         fingerprint: str = "bytes",
         cache_size: int = _options.CACHE_SIZE.default,
-        key_of: BaseBloomFilter | None = None,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
-        super().__init__(MemoryStore(), "memory", parameters, cache_size=cache_size, key_of=key_of)
+        super().__init__(MemoryStore(), "memory", parameters, cache_size=cache_size)

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 from scrapy_bloom._names import SETTINGS, Names
-from scrapy_bloom.errors import MismatchError, WrongTypeError
+from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter import sampling
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer
@@ -22,8 +22,7 @@ from scrapy_bloom.storage.shards import DeleteShard, InspectShard
 class Opening:
     """Steps that bring one worker's `stack` in line with what is stored of its filter.
 
-    `forget` is called when answers that the process remembers become invalid. A filter that is made here takes the
-    `hash_key`, if there is one, and a stored filter must have it. One that is not filled yet is opened by
+    `forget` is called when answers that the process remembers become invalid. One that is not filled yet is opened by
     whoever `fills` it. Errors use the user's `names`.
     """
 
@@ -32,7 +31,6 @@ class Opening:
         stack: LayerStack,
         events: Events,
         forget: Callable[[], None],
-        hash_key: int | None = None,
         *,
         fills: bool = False,
         names: Names = SETTINGS,
@@ -41,7 +39,6 @@ class Opening:
         self.stack = stack
         self.events = events
         self._forget = forget
-        self._hash_key = hash_key
         self._fills = fills
         self._names = names
         self._randbelow = randbelow
@@ -91,15 +88,9 @@ class Opening:
     def store_parameters(self, now: float) -> Steps[float]:
         """Make the hash of a filter, unless another worker has done so, and return the server's time after that."""
         yield from self._refuse_occupied()
-        text = self.parameters.to_json(self._hash_key, self._randbelow)
+        text = self.parameters.to_json(self._randbelow)
         expires = self.parameters.expires_at(now)
         return (yield from self.open(SetFieldIfAbsent(self.key, keys.FILTER_FIELD, text, expires)))
-
-    def hash_key(self) -> Steps[int]:
-        """Return the secret key of the filter's hash; the filter is made where there is none."""
-        while self.stack.identity is None:
-            yield from self.verify()
-        return self.stack.identity.hash_key
 
     def _load(self, first: Sequence[Operation]) -> Steps[Snapshot]:
         """Return a look at the filter's key; a hash that alone is gone is put back before that."""
@@ -125,7 +116,7 @@ class Opening:
 
     def _adopt_stored(self, text: str, snapshot: Snapshot) -> Steps[None]:
         """Go on with the layers of a stored filter that are alive, and delete the others."""
-        identity = self._verify_stored(text)
+        identity = self.parameters.verify_stored(self.key, text, self._names)
         if not self._fills:
             _refuse_unfinished(self.key, snapshot)
         self.stack.text = text
@@ -141,15 +132,6 @@ class Opening:
             yield from self._delete_ended([layer for layer in stored if layer not in alive], alive, snapshot)
         self._adopt(identity, alive, snapshot)
         yield from self._count_bits()
-
-    def _verify_stored(self, text: str) -> Identity:
-        identity = self.parameters.verify_stored(self.key, text, self._names)
-        if self._hash_key not in (None, identity.hash_key):
-            raise MismatchError(
-                f"the filter at {self.key!r} has another hash key than the filter given as key_of: use another key, "
-                "or clear() it first"
-            )
-        return identity
 
     def _adopt(self, identity: Identity | None, alive: Sequence[Layer], snapshot: Snapshot) -> None:
         """Go on with these layers, and forget what others knew."""

@@ -99,10 +99,10 @@ class FilterParameters:
         """
         return math.ceil((began + self.ttl * EXPIRY) * 1000) if self.ttl else None
 
-    def to_json(self, hash_key: int | None = None, randbelow: Callable[[int], int] = secrets.randbelow) -> str:
-        """Return the JSON of a new filter, with an epoch of its own and, without `hash_key`, a hash key of its own."""
+    def to_json(self, randbelow: Callable[[int], int] = secrets.randbelow) -> str:
+        """Return the JSON of a new filter, with an epoch and a hash key of its own."""
         epoch = randbelow((1 << layout.EPOCH_BITS) - 1) + 1
-        key = randbelow(1 << hashing.KEY_BITS) if hash_key is None else hash_key
+        key = randbelow(1 << hashing.KEY_BITS)
         return json.dumps({"format": FORMAT, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
 
     @classmethod

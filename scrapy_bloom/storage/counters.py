@@ -17,9 +17,8 @@ PART = 64
 
 _CLOSED = "closed "
 
-_GRANT_CREDIT, _CLOSE_COUNTER, _RETURN_CREDIT, _CHARGE_COUNTER, _CHARGE_MERGE = (
-    load_script(__package__, name)
-    for name in ("grant_credit", "close_counter", "return_credit", "charge_counter", "charge_merge")
+_GRANT_CREDIT, _CLOSE_COUNTER, _RETURN_CREDIT, _CHARGE_COUNTER = (
+    load_script(__package__, name) for name in ("grant_credit", "close_counter", "return_credit", "charge_counter")
 )
 
 
@@ -147,34 +146,3 @@ class ChargeCounter(NamedTuple):
         granted = granted_of(fields[self.field]) + self.number
         fields[self.field] = closed(granted) if is_closed(fields[self.field]) else str(granted)
         return True
-
-
-class ChargeMerge(NamedTuple):
-    """Count the `total` items of a layer that is merged, but for what `merged` says was counted of it before.
-
-    The counter may be closed, and is not raised above `limit`. Returns how many were counted now, or None: too many.
-    """
-
-    key: str
-    field: str
-    merged: str
-    total: int
-    limit: int
-
-    def command(self) -> Command:
-        return Command("EVAL", _CHARGE_MERGE, 1, self.key, self.field, self.merged, self.total, self.limit)
-
-    def parse_reply(self, raw: Any) -> int | None:
-        return int(raw) if raw >= 0 else None
-
-    def apply(self, memory: Memory) -> int | None:
-        fields = memory.hashes.get(self.key, {})
-        number = self.total - int(fields.get(self.merged, 0))
-        if self.field not in fields or number <= 0:
-            return 0
-        granted = granted_of(fields[self.field]) + number
-        if self.limit != UNLIMITED and granted > self.limit:
-            return None
-        fields[self.field] = closed(granted) if is_closed(fields[self.field]) else str(granted)
-        fields[self.merged] = str(self.total)
-        return number

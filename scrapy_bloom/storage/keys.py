@@ -6,7 +6,8 @@ FILTER_FIELD = "filter"
 _LAYER_PREFIX = "layer:"
 _CREDIT_PREFIX = "credit:"
 _USER_PREFIX = "user:"
-_MERGED_PREFIX = "merged:"
+# Written by a command of earlier checkouts, and read by none: such a filter still opens and can be cleared.
+_RETIRED_PREFIX = "merged:"
 # It says what fills a filter that is not to be used before that is done.
 UNFINISHED_FIELD = "unfinished"
 # How far an import is that fills a filter from a SET.
@@ -37,19 +38,11 @@ def user_field(user: str) -> str:
     return f"{_USER_PREFIX}{user}"
 
 
-def merged_field(layer: int, epoch: int) -> str:
-    """Return the field of the filter's hash that counts what was merged into it from a layer of another filter.
-
-    The epoch is that of the other one.
-    """
-    return f"{_MERGED_PREFIX}{layer}:{epoch}"
-
-
 def is_field(field: str) -> bool:
     """Return whether a field of a hash is one of a filter's."""
     is_plain = field in (FILTER_FIELD, UNFINISHED_FIELD, IMPORT_FIELD)
     is_own = is_plain or layer_of_field(field) is not None or is_credit_field(field)
-    return is_own or field.startswith((_USER_PREFIX, _MERGED_PREFIX))
+    return is_own or field.startswith((_USER_PREFIX, _RETIRED_PREFIX))
 
 
 def is_credit_field(field: str) -> bool:

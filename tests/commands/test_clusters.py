@@ -1,4 +1,4 @@
-"""Moving, merging and deleting filters over a cluster, whose client decodes replies; and what its nodes say."""
+"""Moving and deleting filters over a cluster, whose client decodes replies; and what its nodes say."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,6 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.admin import clearing
 from scrapy_bloom.admin.doctor import server
 from scrapy_bloom.admin.doctor.finding import MEANINGS, Level
-from scrapy_bloom.admin.merging.merge import merge
 from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
 from scrapy_bloom.storage.redis import RedisStore
 from tests.support.clusters import running_cluster
@@ -30,20 +29,14 @@ def cluster() -> Iterator[Any]:
 
 
 def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
-    """A filter goes to a key in another slot; filters in one slot are merged; both go with a queue."""
-    first = BloomFilter(cluster, "{crawl}:one", **SMALL)
-    first.add_many(items(600))
+    """A filter is restored to a key in another slot, and filters are deleted with a queue."""
+    BloomFilter(cluster, "{crawl}:one", **SMALL).add_many(items(600))
     export(cluster, "{crawl}:one", tmp_path / "file")
     done = restore_file(cluster, "elsewhere", tmp_path / "file")
     assert (done.layers, done.replicas) == (3, [])
     assert all(BloomFilter(cluster, "elsewhere", **SMALL).contains_many(items(600)))
-    two, three = (BloomFilter(cluster, f"{{crawl}}:{name}", key_of=first, **SMALL) for name in ("two", "three"))
-    two.add("in two")
-    three.add("in three")
     store = RedisStore(cluster)
-    merge(store, "{crawl}:two", ["{crawl}:three"])
-    assert two.contains_many(["in two", "in three"]) == [True, True]
-    places = ["{crawl}:one", "{crawl}:two", "{crawl}:three", "elsewhere"]
+    places = ["{crawl}:one", "elsewhere"]
     cluster.zadd("queue", {"request": 0})
     doomed = clearing.look(store, cluster, places, [], ["queue"])
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)

@@ -21,7 +21,6 @@ from scrapy_bloom.admin.archive import exporting, saved
 from scrapy_bloom.admin.archive.format import Archive
 from scrapy_bloom.admin.archive.restore import restore
 from scrapy_bloom.admin.archive.restoring import Restoring
-from scrapy_bloom.admin.occupants import require
 from scrapy_bloom.connection import connect
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
@@ -32,7 +31,7 @@ from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
 from tests.support import command
-from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, restore_file
+from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
 from tests.support.servers import Server, expires_at, running
 
 # They fill three layers.

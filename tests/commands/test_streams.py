@@ -65,13 +65,6 @@ def restore(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], 
     return [str(directory / "file")], lambda: all(BloomFilter(client, key, **SMALL).contains_many(items(300)))
 
 
-def merge(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
-    options = {**SMALL, "error_rate": 1e-12}
-    first = BloomFilter(client, key, **options)
-    BloomFilter(client, f"{key}:other", key_of=first, **options).add_many(items(30))
-    return ["--source-key", f"{key}:other"], lambda: all(first.contains_many(items(30)))
-
-
 def push(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
     path = leave(directory, f"{key}:requests", 1, 2, 3)
     return [str(path)], lambda: client.zcard(f"{key}:requests") == 3 and not path.exists()
@@ -94,7 +87,6 @@ WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] 
     "import --from-file": import_file,
     "export": export_,
     "restore": restore,
-    "merge": merge,
     "push": push,
     "requeue": requeue,
 }

@@ -10,7 +10,6 @@ import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter, MismatchError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
-from tests.support.make_filter import MakeFilter
 
 VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"
 SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-6, "cache_size": 0}
@@ -57,34 +56,6 @@ def test_every_filter_draws_a_key(client: redis.Redis, key: str) -> None:
         client.unlink(f"{key}:{number}")
     assert len(drawn) == 100
     assert max(drawn) > 2**60
-
-
-def test_two_filters_can_have_one_key(make_filter: MakeFilter) -> None:
-    """A filter that is made with the key of another keeps each item at the same places."""
-    one = MemoryBloomFilter(**SMALL)
-    other = make_filter(key_of=one, **SMALL)
-    stranger = MemoryBloomFilter(**SMALL)
-    for bloom in (one, other, stranger):
-        bloom.add("the first")
-    places = [bloom._stack.newest.locate(VICTIM.encode())[1] for bloom in (one, other, stranger)]
-    assert places[0] == places[1] != places[2]
-
-
-def test_a_filter_with_another_key_is_refused(client: redis.Redis, key: str) -> None:
-    """A stored filter with another key than the one asked for is refused; the error says so, but not the keys."""
-    BloomFilter(client, key, **SMALL)
-    stored = json.loads(client.hget(key, "filter") or "")["key"]
-    with pytest.raises(MismatchError, match="key_of") as refusal:
-        BloomFilter(client, key, key_of=MemoryBloomFilter(**SMALL), **SMALL)
-    assert stored not in str(refusal.value)
-    assert BloomFilter(client, key, key_of=BloomFilter(client, key, **SMALL), **SMALL).add("a")
-
-
-@pytest.mark.parametrize("strange", ["k", b"k", 7])
-def test_a_key_is_taken_of_a_filter(strange: Any) -> None:
-    """Something that is not a filter has no key to take, and is refused by its value."""
-    with pytest.raises(ValueError, match="key_of = "):
-        MemoryBloomFilter(key_of=strange)
 
 
 def test_the_key_is_in_no_log(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,6 @@ LEVELS = (
 )
 # Which third-party packages may be imported where; every other module has the standard library alone.
 OUTSIDE = {
-    "admin.merging.mergeable": {"redis"},
     "admin.servers": {"redis"},
     "_components": {"scrapy"},
     "_engine": {"scrapy", "twisted"},
@@ -45,7 +44,6 @@ OUTSIDE = {
     "commands.push": {"scrapy"},
     "commands.requeue": {"scrapy"},
     "commands.export": {"scrapy"},
-    "commands.merge": {"scrapy"},
     "commands.restore": {"scrapy"},
     "commands.import_": {"scrapy"},
     "connection": {"redis", "scrapy", "scrapy_redis"},

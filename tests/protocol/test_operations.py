@@ -32,14 +32,6 @@ operations = st.one_of(
     st.builds(
         pieces.WritePiece, names, st.sampled_from(EPOCHS), st.sampled_from([8, 40, SIZE]), st.binary(max_size=20)
     ),
-    st.builds(
-        pieces.MergeShard,
-        st.just("0:0"),
-        st.sampled_from(EPOCHS),
-        st.just("0:1"),
-        st.sampled_from(EPOCHS),
-        st.sampled_from([SIZE, SIZE + 1]),
-    ),
     st.builds(bits.CountBits, names, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
     st.builds(fields.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
     st.builds(
@@ -95,14 +87,6 @@ operations = st.one_of(
         expiries,
     ),
     st.builds(counters.ChargeCounter, st.just("meta"), st.just("credit"), st.integers(1, 9)),
-    st.builds(
-        counters.ChargeMerge,
-        st.just("meta"),
-        st.just("credit"),
-        st.sampled_from(["merged:0:1", "merged:0:2"]),
-        st.integers(0, 40),
-        st.sampled_from([counters.UNLIMITED, 0, 100]),
-    ),
     st.builds(counters.CloseCounter, st.just("meta"), st.just("credit")),
     st.builds(counters.ReturnCredit, st.just("meta"), st.just("credit"), st.integers(1, 9)),
 )
@@ -122,7 +106,7 @@ def test_memory_is_the_twin_of_redis(
     if before is not None:
         client.set(names["0:0"], before)
         memory.strings[names["0:0"]] = bytearray(before)
-    moved = [_at(op, names) for op in sequence]
+    moved = [op._replace(key=names[op.key]) for op in sequence]  # type: ignore[attr-defined]
     said = over_redis.execute(moved), memory.execute(moved)
     for here, there in zip(*said, strict=True):
         if isinstance(here, fields.Snapshot):
@@ -137,13 +121,6 @@ def test_memory_is_the_twin_of_redis(
         assert expires_at(client, name) == memory.expiries.get(name, 0)
 
 
-def _at(operation: Operation, names: dict[str, str]) -> Operation:
-    """The operation on the keys of a test."""
-    if isinstance(operation, pieces.MergeShard):
-        operation = operation._replace(source=names[operation.source])
-    return operation._replace(key=names[operation.key])  # type: ignore[attr-defined,no-any-return]
-
-
 def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:
     """Alive (7 bits), sealed (1), epoch (40) and 16 reserved bits, in this order, from the first bit on."""
     store = RedisStore(client)
@@ -151,24 +128,6 @@ def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> N
     assert client.get(key) == bytes.fromhex("02123456789a0000").ljust(SIZE, b"\0")
     store.execute([shards.SealShard(key)])
     assert client.get(key) == bytes.fromhex("03123456789a0000").ljust(SIZE, b"\0")
-
-
-def test_a_merged_shard_keeps_its_header(client: redis.Redis, key: str) -> None:
-    """A sealed shard stays sealed and of its epoch, in both stores; and only the bits of the source are added."""
-    one, two = f"{key}:0:0", f"{key}:0:1"
-    for store, read in ((RedisStore(client), client.get), (memory := MemoryStore(), memory.strings.get)):
-        store.execute(
-            [
-                shards.CreateShard(one, SIZE, 7, sealed=True),
-                shards.CreateShard(two, SIZE, 9, sealed=False),
-                bits.CheckBits(one, [0], mark=True),
-                bits.CheckBits(two, [1, BITS - 1], mark=True),
-            ]
-        )
-        merges = [pieces.MergeShard(one, epoch, two, other, SIZE) for epoch, other in ((8, 9), (7, 8), (7, 9))]
-        assert store.execute(merges) == [pieces.NO_TARGET, pieces.NO_SOURCE, pieces.MERGED]
-        merged = bytes(read(one) or b"")  # type: ignore[arg-type]
-        assert merged == bytes.fromhex("0300000000070000c0").ljust(SIZE - 1, b"\0") + b"\1"
 
 
 def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.admin import occupants
+from scrapy_bloom.storage.redis import RedisStore
 
 DATA = Path(__file__).parents[1] / "data"
 FORMATS = {number: json.loads((DATA / f"filter-format-{number}.json").read_text()) for number in (1, 2)}
@@ -60,6 +62,21 @@ def test_a_filter_of_format_1_begins_with_what_its_bits_say(client: redis.Redis,
     bloom.add("https://example.org/")
     epoch = json.loads(FORMATS[1]["fields"]["filter"])["epoch"]
     assert counted <= int(client.hget(key, f"credit:1:{epoch}") or 0) <= counted + 3
+
+
+def test_retired_field(client: redis.Redis, key: str) -> None:
+    """A filter with a field that only an earlier version wrote opens unchanged, grows, and can be deleted."""
+    restore(client, key, FORMATS[2])
+    client.hset(key, "merged:0:7", "40")
+    before = dump(client, key)
+    bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis", cache_size=0)
+    assert all(bloom.contains_many(ADDED))
+    assert dump(client, key) == before
+    bloom.add_many([f"https://example.org/{number}" for number in range(500)])
+    assert bloom.info().layers > len(FORMATS[2]["strings"])
+    store = RedisStore(client)
+    assert occupants.delete(store, occupants.look(store, key))
+    assert dump(client, key) == {}
 
 
 def test_what_is_written_today_is_format_2(client: redis.Redis, key: str) -> None:

@@ -44,8 +44,6 @@ _OF_HASH: tuple[Callable[[_Hash], Any], ...] = (
     lambda at: counters.ReturnCredit("", at.credit, 1),
     lambda at: counters.ReturnCredit("", at.credit, at.granted + 1),
     lambda at: counters.ChargeCounter("", at.credit, 2),
-    lambda at: counters.ChargeMerge("", at.credit, keys.merged_field(0, 1), 3, at.granted + 2),
-    lambda at: counters.ChargeMerge("", at.credit, keys.merged_field(0, 1), 3, at.granted + 3),
     lambda _: fields.SetFieldIfAbsent("", keys.user_field(_OTHER), "1", 1),
     lambda _: fields.SetFieldIfAbsent("", keys.FILTER_FIELD, _OTHER, -1),
     lambda at: fields.SetFieldBesideFilter("", keys.layer_field(9), "", at.filter, 1),

@@ -12,7 +12,10 @@ from scrapy_bloom.admin.archive import exporting, saved
 from scrapy_bloom.admin.archive.exporting import Advance, Exported
 from scrapy_bloom.admin.archive.format import Archive
 from scrapy_bloom.admin.archive.restore import Restored, restore
-from scrapy_bloom.admin.occupants import require
+from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.steps import carry_out
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.storage.base import Store
 from scrapy_bloom.storage.redis import RedisStore
 
 # As many bits as fit, so that a filter takes a few kilobytes and grows at once.
@@ -22,6 +25,13 @@ SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
 def items(number: int, name: str = "item") -> list[str]:
     """So many different items."""
     return [f"{name} {each}" for each in range(number)]
+
+
+def require(store: Store, key: str) -> StoredFilter:
+    """The filter at a key."""
+    found = carry_out(stored.read(key), store.execute)
+    assert found is not None
+    return found
 
 
 def export(client: redis.Redis, key: str, path: Path, **options: Any) -> Exported:

@@ -58,7 +58,7 @@ def export(
         WrongTypeError: it is not complete.
         OSError: the file cannot be written.
     """
-    require_finished(found)
+    _require_finished(found)
     layers = _complete_layers(store, found)
     described = {
         "key": found.key,
@@ -80,7 +80,7 @@ def export(
     )
 
 
-def require_finished(found: StoredFilter) -> None:
+def _require_finished(found: StoredFilter) -> None:
     """Refuse a filter that an action is filling.
 
     Raises:
@@ -151,5 +151,5 @@ def _again(store: Store, found: StoredFilter) -> StoredFilter:
             f"the filter at {found.key!r} was replaced or cleared while it was read; run it again for the one that is "
             "there now"
         )
-    require_finished(now)
+    _require_finished(now)
     return now

@@ -1,9 +1,13 @@
 """The place where an import makes its filter, before that has its key."""
 
-from scrapy_bloom.admin import occupants
+import time
+
 from scrapy_bloom.admin.importing import refusals
 from scrapy_bloom.admin.importing.state import ImportState
 from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.events import LoggedEvents
+from scrapy_bloom.filter.layers import LayerStack
+from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import carry_out
 from scrapy_bloom.filter.stored import StoredFilter
@@ -44,7 +48,7 @@ class FillingPlace:
     def make(self, state: ImportState) -> None:
         """Make the filter where there is none, with the mark and the state of its import from the first moment on."""
         fields = (
-            (keys.FILTER_FIELD, self._parameters.to_json(None)),
+            (keys.FILTER_FIELD, self._parameters.to_json()),
             (keys.UNFINISHED_FIELD, refusals.ACTION),
             (keys.IMPORT_FIELD, state.to_json()),
         )
@@ -52,4 +56,5 @@ class FillingPlace:
 
     def throw_away(self) -> None:
         """Delete the filter."""
-        carry_out(occupants.lifecycle_at(self.key, self._parameters).clear(), self._store.execute)
+        stack = LayerStack(self.key, self._parameters, time.monotonic)
+        carry_out(Lifecycle(stack, LoggedEvents(), lambda: None).clear(), self._store.execute)

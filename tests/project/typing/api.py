@@ -51,7 +51,7 @@ def filter_in_redis(client: redis.Redis, cluster: RedisCluster) -> BloomFilter:
     assert_type(seen.counters.expected_false_positives, float)
     assert_type(seen.clear(), None)
     assert_type(seen.close(), None)
-    return BloomFilter(cluster, b"shop:other", fingerprint="sku", cache_size=0, retry_timeout=0, key_of=seen)
+    return BloomFilter(cluster, b"shop:other", fingerprint="sku", cache_size=0, retry_timeout=0)
 
 
 def filter_in_memory() -> bool:

@@ -1,1 +1,0 @@
-"""Filters that become one."""
