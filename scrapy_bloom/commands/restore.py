@@ -1,8 +1,7 @@
 """Make a filter from a file that `scrapy bloom export` wrote, on any server and at any key.
 
 The whole file is read before anything is written: one that was cut off or altered is refused. Workers refuse the
-filter until its bytes were compared with those of the file, on the server and on its replicas. What was stopped in the
-middle is run again.
+filter until its bytes were compared with those of the file. A restore that was stopped is run again.
 """
 
 import argparse
@@ -52,15 +51,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         warnings = _warnings(target, found)
         total = 2 * sum(layer.size.bits // 8 for layer in found.filter.layers)
         with progress_of("restoring", total) as advance:
-            done = restore(
-                target.store,
-                target.client,
-                target.key,
-                found,
-                overwrite=options.overwrite,
-                wait=target.wait,
-                advance=advance,
-            )
+            done = restore(target.store, target.client, target.key, found, overwrite=options.overwrite, advance=advance)
     if options.json:
         _output.print_json({"server": target.server, "key": target.key, **asdict(done), "warnings": warnings})
     else:
@@ -85,5 +76,3 @@ def _tell(target: Target, done: Restored) -> None:
     )
     if done.left_out:
         print(f"{done.left_out} layers of the file were left out: their time is over")
-    for replica in done.replicas:
-        print(f"replica {replica.address}: {replica.problem or 'its bytes are those of the file'}")

@@ -5,7 +5,7 @@ import json
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import redis
 from scrapy.settings import Settings
 
 from devtools import move
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin import occupants, servers
+from scrapy_bloom.admin import occupants
 from scrapy_bloom.admin.archive import exporting, saved
 from scrapy_bloom.admin.archive.format import Archive
 from scrapy_bloom.admin.archive.restore import restore
@@ -289,7 +288,7 @@ def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
         restoring = Restoring(store, "copy", kept, clock.time)
         assert (len(restoring.layers), restoring.left_out) == (3, 1)
         restoring.write()
-        restoring.compare(store)
+        restoring.compare()
         restoring.finish()
     copy = BaseBloomFilter(store, "copy", bloom.parameters, cache_size=0, monotonic=clock)
     for generation in range(2, 5):
@@ -426,7 +425,7 @@ def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str
             return super().execute(operations)
 
     with pytest.raises(ConfigError, match="something else by now, which stays"):
-        restore(Meddled(client), client, place, read(path), overwrite=True, wait=0.0)
+        restore(Meddled(client), client, place, read(path), overwrite=True)
     assert keys_at(client, place) == {place}
 
 
@@ -453,7 +452,7 @@ def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, ove
         first = Restoring(RedisStore(client), place, found, 0.0)
         first.write()
         with pytest.raises(ConfigError, match="something else by now, which stays"):
-            restore(Finished(client), client, place, found, overwrite=overwrite, wait=0.0)
+            restore(Finished(client), client, place, found, overwrite=overwrite)
     assert all(BloomFilter(client, place, **SMALL).contains_many(ITEMS))
 
 
@@ -541,49 +540,6 @@ def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: P
     assert not keys_at(client, place)
 
 
-@pytest.fixture
-def replica(valkey: Server) -> Iterator[redis.Redis]:
-    """A replica of the server, which has all of it."""
-    with valkey.client() as client:
-        client.config_set("repl-diskless-sync-delay", 0)
-    with (
-        running("valkey", "--replicaof", "127.0.0.1", str(valkey.port), "--replica-read-only", "no") as server,
-        server.client() as client,
-    ):
-        until(lambda: client.info("replication")["master_link_status"] == "up")
-        yield client
-
-
-def test_replicas_are_compared(valkey: Server, replica: redis.Redis, key: str, path: Path) -> None:
-    """A replica has the same bytes; one that has others is told of, and so is one that cannot be reached."""
-    with valkey.client() as client:
-        BloomFilter(client, key, **SMALL).add_many(ITEMS)
-        export(client, key, path)
-        done = restore_file(client, f"{key}:copy", path)
-        assert [compared.problem for compared in done.replicas] == [None]
-        with path.open("rb") as file:
-            restoring = Restoring(RedisStore(client), f"{key}:again", saved.read(Archive(path, file)), now=0.0)
-            restoring.write()
-            found = servers.replicas(client, 20.0)
-            replica.setbit(f"{key}:again:2:0", 100, 1 - replica.getbit(f"{key}:again:2:0", 100))
-            with pytest.raises(MismatchError, match="on the replica 127"):
-                restoring.compare_replicas(found)
-        replica.config_set("requirepass", "secret")
-        (away,) = servers.replicas(client, 0.0)
-        assert away.problem == "it cannot be reached from here"
-
-
-def test_a_replica_that_lags(valkey: Server, replica: redis.Redis) -> None:
-    """A replica whose link is up has not all of it before it has come as far as its master."""
-    with valkey.client() as client:
-        client.set("lagging", "")
-        offset = client.info("replication")["master_repl_offset"]
-        until(lambda: replica.info("replication")["slave_repl_offset"] >= offset)
-        far = replica.info("replication")["slave_repl_offset"] + 10**9
-        assert servers._lack(replica, offset) is None
-        assert servers._lack(replica, far) == "it has not got all of it yet"
-
-
 @pytest.mark.parametrize("what", ["waiting", "leased", "dead letters"])
 def test_requests_that_stay_behind(
     what: str, valkey: Server, key: str, path: Path, capsys: pytest.CaptureFixture[str]
@@ -600,24 +556,6 @@ def test_requests_that_stay_behind(
         client.zadd(places[what], {"a": 0, "b": 0})
         assert command.call(*arguments) == 0
     assert f"2 requests of the queue '{key}:requests' are in the filter and not fetched" in capsys.readouterr().err
-
-
-def test_a_replica_with_other_bytes(valkey: Server, replica: redis.Redis, key: str, path: Path) -> None:
-    """Workers do not open a restored filter before its replicas were compared, too."""
-    with valkey.client() as client:
-        BloomFilter(client, key, **SMALL).add_many(ITEMS)
-        export(client, key, path)
-        shard, parts = f"{key}:copy:2:0", iter(range(1, 10))
-
-        def flip(_: int) -> None:
-            # Three parts are written, and three compared on the server: this is the first one of the replica.
-            if next(parts) == 7:
-                replica.setbit(shard, 100, 1 - replica.getbit(shard, 100))
-
-        with pytest.raises(MismatchError, match="on the replica 127"):
-            restore_file(client, f"{key}:copy", path, advance=flip)
-        with pytest.raises(WrongTypeError, match="is not complete"):
-            BloomFilter(client, f"{key}:copy", **SMALL)
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -654,7 +592,7 @@ def test_outside_a_project(valkey: Server, key: str, path: Path, capsys: pytest.
     capsys.readouterr()
     assert command.call("restore", "--key", f"{key}:copy", *where, str(path), "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["layers"], told["replicas"], told["warnings"]) == (3, [], [])
+    assert (told["layers"], told["warnings"]) == (3, [])
     assert command.call("restore", "--key", f"{key}:copy", *where, str(path)) == 2
     path.write_bytes(path.read_bytes()[:-1])
     assert command.call("restore", "--key", f"{key}:third", *where, str(path)) == 2

@@ -19,7 +19,6 @@ LEVELS = (
 )
 # Which third-party packages may be imported where; every other module has the standard library alone.
 OUTSIDE = {
-    "admin.servers": {"redis"},
     "_components": {"scrapy"},
     "_engine": {"scrapy", "twisted"},
     "_runtime": {"twisted"},

@@ -53,7 +53,7 @@ def restore_file(
     with path.open("rb") as file:
         found = saved.read(Archive(path, file))
         store = RedisStore(client)
-        return restore(store, client, key, found, overwrite=overwrite, wait=20.0, advance=advance)
+        return restore(store, client, key, found, overwrite=overwrite, advance=advance)
 
 
 def killed_at(number: int, work: Callable[[Advance], object]) -> None:

@@ -1,34 +1,37 @@
 """Restoring a filter from a file, as a whole: the last look before, the writing, the comparison after it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scrapy_bloom.admin import occupants
 from scrapy_bloom.admin.archive.exporting import Advance
-from scrapy_bloom.admin.archive.restoring import ACTION, Compared, Restoring, no_room
+from scrapy_bloom.admin.archive.restoring import ACTION, Restoring, no_room
 from scrapy_bloom.admin.archive.saved import Saved
 from scrapy_bloom.admin.occupants import Occupant
-from scrapy_bloom.admin.servers import missing_room, replicas
 from scrapy_bloom.errors import ConfigError, WrongTypeError
 from scrapy_bloom.filter.opening import foreign_string
 from scrapy_bloom.storage import shards
 from scrapy_bloom.storage.base import Store
 from scrapy_bloom.storage.shards import InspectShard
+from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.server_info import evicts, is_cluster, nodes
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The outcome: `layers`, those `left_out` since they are over, bytes that were `written`, room that was `granted`.
+    """The outcome of a restore.
 
-    The bytes of the server are those of the file; `replicas` says of which others they are, too.
+    Attributes:
+        layers: restored layers.
+        left_out: layers of the file that have ended.
+        written: bytes of bits.
+        granted: items that the layers have given room for.
     """
 
     layers: int
     left_out: int
     written: int
     granted: int
-    replicas: Sequence[Compared]
 
 
 def restore(
@@ -38,13 +41,12 @@ def restore(
     saved: Saved,
     *,
     overwrite: bool,
-    wait: float,
     advance: Advance = lambda _: None,
 ) -> Restored:
-    """Make the filter at a key that was saved in a file, and compare its bytes on the server and its replicas.
+    """Make the filter at a key that was saved in a file, and compare its bytes with those of the file.
 
-    Replicas are waited for at most `wait` seconds. `advance` is told the bytes that were written and compared. Stopped
-    in the middle, it may be run again: workers refuse what it left.
+    `advance` is called with the bytes that were written, and with those that were compared. A restore that was stopped
+    can be run again: workers refuse the unfinished filter.
 
     Raises:
         ConfigError: something is there, and it shall not be overwritten.
@@ -56,10 +58,9 @@ def restore(
     restoring = Restoring(store, key, saved, there.now, advance)
     _make_way(store, client, there, saved, restoring, overwrite)
     restoring.write()
-    restoring.compare(store)
-    compared = restoring.compare_replicas(replicas(client, wait))
+    restoring.compare()
     restoring.finish()
-    return Restored(len(restoring.layers), restoring.left_out, restoring.bits_bytes, restoring.granted, compared)
+    return Restored(len(restoring.layers), restoring.left_out, restoring.bits_bytes, restoring.granted)
 
 
 def _make_way(  # noqa: PLR0917  # all that is compared
@@ -79,7 +80,7 @@ def _make_way(  # noqa: PLR0917  # all that is compared
         )
     freed = sum(layer.size.memory_bytes for layer in there.filter.layers) if there.filter else 0
     needed = sum(layer.size.memory_bytes for layer in restoring.layers) - freed
-    lacking = missing_room(client, needed)
+    lacking = _missing_room(client, needed)
     if lacking is not None:
         raise no_room(there.key, needed, *lacking)
     if not is_empty and not occupants.delete(store, there):
@@ -87,6 +88,22 @@ def _make_way(  # noqa: PLR0917  # all that is compared
             f"at the key {there.key!r} is something else by now, which stays: give another by --key, or run this again "
             "to overwrite that"
         )
+
+
+def _missing_room(client: Any, needed: int) -> tuple[int, int] | None:
+    """Return the used bytes and the limit of a server that has no room for `needed` more, or None.
+
+    A cluster, and a server that denies INFO, count as having room.
+    """
+    if is_cluster(client):
+        return None
+    try:
+        ((_, info),) = nodes(client)
+    except (*FAULTS, OSError):
+        return None
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    is_full = limit > 0 and not evicts(info, expires=False) and used + needed > limit
+    return (used, limit) if is_full else None
 
 
 def _is_empty(store: Store, there: Occupant, restoring: Restoring) -> bool:

@@ -4,13 +4,11 @@ Workers refuse to open it until its bytes were compared.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scrapy_bloom.admin.archive.exporting import Advance
 from scrapy_bloom.admin.archive.saved import Saved
-from scrapy_bloom.admin.servers import Replica
-from scrapy_bloom.errors import BloomError, MismatchError, RefusedError
+from scrapy_bloom.errors import MismatchError, RefusedError
 from scrapy_bloom.filter.layer import Identity, Layer
 from scrapy_bloom.filter.opening import foreign_string
 from scrapy_bloom.storage import keys, layout, shards
@@ -22,14 +20,6 @@ from scrapy_bloom.storage.pieces import ReadPiece, WritePiece
 from scrapy_bloom.storage.shards import CreateShard, Creation
 
 ACTION = "restore"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A server whose bytes are those of the file, or the `problem` for which they were not read."""
-
-    address: str
-    problem: str | None
 
 
 class Restoring:
@@ -94,8 +84,8 @@ class Restoring:
         for layer in self.layers:
             self._write_counter(layer)
 
-    def compare(self, store: Store) -> None:
-        """Compare the bytes of a store with those of the file.
+    def compare(self) -> None:
+        """Compare the bytes on the server with those of the file.
 
         Raises:
             MismatchError: they are not the same.
@@ -106,7 +96,7 @@ class Restoring:
                 continue
             layer = places[piece.layer]
             key = layer.shard_keys[piece.shard]
-            header, data = store.execute(
+            header, data = self._store.execute(
                 [
                     ReadPiece(key, 0, HEADER_BYTES - 1),
                     ReadPiece(key, piece.start, piece.start + len(piece.data) - 1),
@@ -119,14 +109,6 @@ class Restoring:
                     "it again"
                 )
             self._advance(len(piece.data))
-
-    def compare_replicas(self, replicas: Sequence[Replica]) -> list[Compared]:
-        """Compare the bytes of replicas, and return which of them could be read.
-
-        Raises:
-            MismatchError: those of one are not the same.
-        """
-        return [Compared(replica.address, replica.problem or self._problem_of(replica)) for replica in replicas]
 
     def finish(self) -> None:
         """Let workers open the filter.
@@ -169,15 +151,6 @@ class Restoring:
         granted = granted_of(counter)
         text = str(granted) if layer == self.layers[-1] else closed(granted)
         self._store.execute([SetFieldBesideFilter(self._key, layer.credit_field, text, self._text)])
-
-    def _problem_of(self, replica: Replica) -> str | None:
-        try:
-            self.compare(replica.store)
-        except MismatchError as error:
-            raise MismatchError(f"on the replica {replica.address}: {error}") from None
-        except BloomError as error:
-            return str(error)
-        return None
 
     def _places(self) -> dict[int, Layer]:
         return {layer.index: layer for layer in self.layers}
