@@ -89,9 +89,9 @@ def test_pages_missed() -> None:
 def test_readme_has_the_default_of_that_table() -> None:
     """The README's comparison with scrapy-redis has the first and the last row of the table of error rates."""
     (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "What an error rate means for a crawl")
-    rows = {row[0]: row[1:] for row in table("README.md", "Beside scrapy-redis")}
+    rows = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
     assert rows["memory for 1,000,000 requests"] == [of_the_set[3], memory]
-    assert rows["new requests dropped in a crawl of so many, expected"] == [of_the_set[2], missed]
+    assert rows["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], missed]
 
 
 def test_keys() -> None:
@@ -130,7 +130,7 @@ def test_messages() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    for message, _ in table("docs/operations.md", "It says so: what now?"):
+    for message, _ in table("docs/operations.md", "Messages and actions"):
         (quoted,) = re.findall("`(.+?)`", message)
         parts = [part.strip() for part in quoted.split("…") if part.strip()]
         assert [part for part in parts if not any(part in text for text in said)] == []
