@@ -349,8 +349,14 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return bloom
 
     def _open(self, flush: bool) -> BloomFilter:
-        scheme = self.fingerprint_scheme()
-        return self._filter_type(self.server, self.key, fingerprint=scheme, flush=flush, **self.config.filter_options())
+        return self._filter_type.with_parameters(
+            self.server,
+            self.key,
+            self.parameters(),
+            cache_size=self.config.cache_size,
+            retry_timeout=self.config.retry_timeout,
+            flush=flush,
+        )
 
     def _choose_fingerprints(self) -> Callable[[Request], bytes]:
         """Choose the function that makes of a request the bytes that the filter stores.

@@ -1,7 +1,7 @@
 """The BLOOMFILTER_* settings of a crawl, read once into a frozen dataclass; nothing reads them after that."""
 
 import difflib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from scrapy.settings import BaseSettings
@@ -12,8 +12,6 @@ from scrapy_bloom.filter.parameters import FilterParameters
 
 PREFIX = "BLOOMFILTER_"
 SETTINGS = tuple(PREFIX + option.name.upper() for option in _options.OPTIONS)
-
-_OF_THE_SCHEDULER = ("batch_size", "lease", "max_deliveries")
 
 # What the forks of scrapy-redis ask for instead: mechanism, from which nobody can tell what it promises.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
@@ -88,18 +86,6 @@ class BloomSettings:
             20480
         """
         return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl, prefix=PREFIX)
-
-    def filter_options(self) -> dict[str, Any]:
-        """Choose the settings that are arguments of `BloomFilter`; the others are the scheduler's.
-
-        Returns:
-            The values by the names of the arguments.
-
-        Example:
-            >>> sorted(BloomSettings().filter_options())
-            ['cache_size', 'capacity', 'error_rate', 'expansion', 'retry_timeout', 'ttl']
-        """
-        return {name: value for name, value in asdict(self).items() if name not in _OF_THE_SCHEDULER}
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:

@@ -9,9 +9,8 @@ after that. Stop the workers then, and run it again. --while-crawling changes pl
 """
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from scrapy import Request
 from scrapy.exceptions import UsageError
@@ -28,6 +27,7 @@ from scrapy_bloom.commands._target import Target
 from scrapy_bloom.commands._target import add_options as add_target
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
+from scrapy_bloom.filter.parameters import FilterParameters
 
 EXAMPLES = """\
 examples:
@@ -68,13 +68,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
     target = Target.of(options, settings, wait=True)
-    arguments = _arguments(options, target)
+    parameters = _chosen_parameters(options, target)
     progress = ShownProgress("B" if options.from_file else " members")
     try:
         if options.from_file:
-            report = _import_file(options.from_file, target, arguments, progress)
+            report = _import_file(options.from_file, target, parameters, progress)
         else:
-            report = _import_set(options, target, arguments, progress)
+            report = _import_set(options, target, parameters, progress)
     except KeyboardInterrupt:
         progress.end()
         _output.note(f"stopped: {_GO_ON}")
@@ -91,15 +91,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE if report.is_finished or options.copy_only else ExitCode.NO
 
 
-def _arguments(options: argparse.Namespace, target: Target) -> dict[str, Any]:
-    """Return the arguments of the filter: those of the crawl's settings, or what was given for a key."""
-    config = target.dupefilter.config
-    given = _parameters.given(options, config)
+def _chosen_parameters(options: argparse.Namespace, target: Target) -> FilterParameters:
+    """Return the parameters of the crawl's settings, with those that were given for a key."""
+    given = _parameters.given(options, target.dupefilter.config)
     if given and target.has_spider:
         raise UsageError(f"{', '.join(given)}: the spider's settings decide; set BLOOMFILTER_* there", print_help=False)
     _refuse_options(options)
-    scheme = target.dupefilter.fingerprint_scheme()
-    return {**config.filter_options(), **given, "fingerprint": scheme}
+    return replace(target.parameters, **given)
 
 
 def _refuse_options(options: argparse.Namespace) -> None:
@@ -116,20 +114,24 @@ def _refuse_options(options: argparse.Namespace) -> None:
 
 
 def _import_set(
-    options: argparse.Namespace, target: Target, arguments: dict[str, Any], progress: ShownProgress
+    options: argparse.Namespace, target: Target, parameters: FilterParameters, progress: ShownProgress
 ) -> ImportReport:
-    refuse_other_scheme(arguments["fingerprint"])
-    action = SetImport(target.client, target.key, arguments, progress)
+    refuse_other_scheme(parameters.fingerprint)
+    retry_timeout = target.dupefilter.config.retry_timeout
+    action = SetImport(target.client, target.key, parameters, progress, retry_timeout=retry_timeout)
     seconds = _WAIT_SECONDS if options.wait is None else options.wait
     wait = None if options.while_crawling else seconds
     return action.run(copy_only=options.copy_only, wait=wait, delete_source=options.delete_source)
 
 
-def _import_file(path: Path, target: Target, arguments: dict[str, Any], progress: ShownProgress) -> ImportReport:
-    import_files.refuse_seen_file(path, arguments["fingerprint"])
+def _import_file(path: Path, target: Target, parameters: FilterParameters, progress: ShownProgress) -> ImportReport:
+    import_files.refuse_seen_file(path, parameters.fingerprint)
+    config = target.dupefilter.config
     return import_files.import_file(
         path,
-        lambda: CrawlFilter(target.client, target.key, **arguments),
+        lambda: CrawlFilter.with_parameters(
+            target.client, target.key, parameters, cache_size=config.cache_size, retry_timeout=config.retry_timeout
+        ),
         lambda url: target.dupefilter.fingerprint_of(Request(url)),
         progress,
     )

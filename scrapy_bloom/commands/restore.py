@@ -11,12 +11,12 @@ from pathlib import Path
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
+from scrapy_bloom._names import SETTINGS
 from scrapy_bloom._text import as_size
 from scrapy_bloom.admin.archive import saved
 from scrapy_bloom.admin.archive.format import Archive
 from scrapy_bloom.admin.archive.restore import Restored, restore
 from scrapy_bloom.admin.archive.saved import Saved
-from scrapy_bloom.admin.shapes import setting_differences
 from scrapy_bloom.commands import _output
 from scrapy_bloom.commands._ending import ExitCode, stopped
 from scrapy_bloom.commands._progress import progress_of
@@ -62,11 +62,18 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _warnings(target: Target, found: Saved) -> list[str]:
-    """Return for which settings the workers of the spider would be refused."""
+    """Return the settings with which workers of the spider would be refused."""
     if not target.has_spider:
         return []
-    differing = setting_differences(target.parameters, found.filter.parameters, "in the file")
-    return [f"{each}: workers with these settings will be refused" for each in differing]
+    return [_warning(*each) for each in target.parameters.differences(found.filter.parameters)]
+
+
+def _warning(name: str, mine: object, theirs: object) -> str:
+    is_scheme = name == "fingerprint"
+    setting = "the fingerprints (REQUEST_FINGERPRINTER_CLASS)" if is_scheme else SETTINGS.option(name)
+    # BLOOMFILTER_TTL = 0 is for ever.
+    here, there = (0 if value is None else value for value in (mine, theirs))
+    return f"{setting} = {here!r} here, {there!r} in the file: workers with these settings will be refused"
 
 
 def _tell(target: Target, done: Restored) -> None:

@@ -1,6 +1,6 @@
 """The Bloom filters that a program uses: in Redis, and in this process. They know nothing of Scrapy."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from scrapy_bloom import _options
 from scrapy_bloom._names import SETTINGS
@@ -83,6 +83,54 @@ class BloomFilter(BaseBloomFilter):
             flush=flush,
             monotonic=self._runtime.monotonic,
             randbelow=self._runtime.randbelow,
+        )
+
+    @classmethod
+    def with_parameters(
+        cls,
+        server: Client,
+        key: str | bytes,
+        parameters: FilterParameters,
+        *,
+        cache_size: int = _options.CACHE_SIZE.default,
+        retry_timeout: float = _options.RETRY_TIMEOUT.default,
+        flush: bool = False,
+    ) -> Self:
+        """Open a filter with the parameters of another one.
+
+        Args:
+            server: as for `BloomFilter`.
+            key: as for `BloomFilter`.
+            parameters: those of another filter, its attribute `parameters`.
+            cache_size: as for `BloomFilter`.
+            retry_timeout: as for `BloomFilter`.
+            flush: as for `BloomFilter`.
+
+        Returns:
+            The filter at the key.
+
+        Raises:
+            ConfigError: an argument is not allowed.
+            MismatchError: the stored filter was made with other parameters, or by a newer format.
+            WrongTypeError: the key holds something that is not a filter.
+            UnavailableError: the server was away for `retry_timeout` seconds.
+            RefusedError: the server refuses a command, whatever the wait.
+
+        Example:
+            >>> pages = BloomFilter(client, "pages", capacity=5000)
+            >>> images = BloomFilter.with_parameters(client, "images", pages.parameters)
+            >>> images.parameters == pages.parameters
+            True
+            >>> images.clear(), pages.clear()
+            (None, None)
+        """
+        return cls(
+            server,
+            key,
+            **parameters.arguments(),
+            cache_size=cache_size,
+            retry_timeout=retry_timeout,
+            flush=flush,
         )
 
     def _store_over(self, client: Client) -> Store:

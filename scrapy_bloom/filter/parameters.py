@@ -3,9 +3,9 @@
 import json
 import math
 import secrets
-from collections.abc import Callable
-from dataclasses import InitVar, asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, asdict, dataclass, field, fields
+from typing import Any, NamedTuple, Self
 
 from scrapy_bloom import _options
 from scrapy_bloom._names import SETTINGS, Names
@@ -36,6 +36,17 @@ def has_counters(text: str) -> bool:
     return bool(json.loads(text)["format"] > 1)
 
 
+class Difference(NamedTuple):
+    """A parameter that a worker wants as `mine`, and that a stored filter has as `theirs`."""
+
+    name: str
+    mine: object
+    theirs: object
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.mine!r} here, {self.theirs!r} in the stored filter"
+
+
 @dataclass(frozen=True)
 class FilterParameters:
     """The parameters that every worker of a filter must agree on; values that are not allowed are refused by name.
@@ -59,11 +70,11 @@ class FilterParameters:
     prefix: InitVar[str] = ""
 
     def __post_init__(self, prefix: str) -> None:
-        names = {
-            name: prefix + name.upper() if prefix else name for name in ("capacity", "error_rate", "expansion", "ttl")
-        }
-        for field_name, name in names.items():
-            object.__setattr__(self, field_name, _options.BY_NAME[field_name].read(name, getattr(self, field_name)))
+        names = {}
+        for argument, value in self.arguments().items():
+            if argument in _options.BY_NAME:
+                name = names[argument] = prefix + argument.upper() if prefix else argument
+                object.__setattr__(self, argument, _options.BY_NAME[argument].read(name, value))
         capacity, share = self._first_capacity, self._share(self.error_rate)
         needed = bits_needed(capacity, share, choose_hashes(capacity, share)) // 8
         if needed > MAX_LAYER_BYTES:
@@ -72,6 +83,14 @@ class FilterParameters:
                 f"for so many would take {needed / 1e9:,.0f} GB, and at most {MAX_LAYER_BYTES / 1e9:.0f} GB are "
                 "allowed; set how many different requests the crawl is expected to meet, or a larger error rate"
             )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the parameters by the names under which `BloomFilter` takes them."""
+        return {name: getattr(self, name) for name in _argument_names(self)}
+
+    def differences(self, other: "FilterParameters") -> list[Difference]:
+        """Return the parameters that differ from those of `other`."""
+        return _differences(self, asdict(other))
 
     @property
     def memory_bytes(self) -> int:
@@ -116,8 +135,7 @@ class FilterParameters:
         try:
             stored: dict[str, Any] = json.loads(text)
             _refuse_newer(key, int(stored["format"]))
-            values = {name: stored[name] for name in ("capacity", "error_rate", "expansion", "ttl", "fingerprint")}
-            return cls(**values)
+            return cls(**{name: stored[name] for name in _argument_names(cls)})
         except DAMAGED:  # also a value that is not allowed
             raise _not_a_filter(key) from None
 
@@ -136,15 +154,11 @@ class FilterParameters:
         except DAMAGED:
             raise _not_a_filter(key) from None
         _refuse_newer(key, written_as)
-        differences = [
-            f"{name} = {mine!r} here, {stored.get(name)!r} in the stored filter"
-            for name, mine in asdict(self).items()
-            if stored.get(name) != mine
-        ]
+        differences = _differences(self, stored)
         if differences:
             raise MismatchError(
-                f"the filter at {key!r} was made with other parameters: {'; '.join(differences)}. Use the stored "
-                f"values, use another key, or start anew with {names.anew}"
+                f"the filter at {key!r} was made with other parameters: {'; '.join(map(str, differences))}. Use the "
+                f"stored values, use another key, or start anew with {names.anew}"
             )
         return Identity(epoch, hash_key)
 
@@ -197,6 +211,15 @@ class FilterParameters:
     def has_expired_generation(self, layer: Layer, now: float) -> bool:
         """Return whether a layer's generation has ended."""
         return self.generation is not None and now >= layer.created + self.generation
+
+
+def _argument_names(parameters: FilterParameters | type[FilterParameters]) -> list[str]:
+    return [each.name for each in fields(parameters) if each.init]
+
+
+def _differences(wanted: FilterParameters, stored: Mapping[str, Any]) -> list[Difference]:
+    values = asdict(wanted).items()
+    return [Difference(name, mine, stored.get(name)) for name, mine in values if stored.get(name) != mine]
 
 
 def _refuse_newer(key: str, written_as: int) -> None:

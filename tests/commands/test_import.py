@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from scrapy_bloom.admin.importing.set_import import SetImport
 from scrapy_bloom.admin.importing.state import is_mark
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from tests.support import command, crawling
-from tests.support.imports import OPTIONS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import
+from tests.support.imports import OPTIONS, PARAMETERS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import
 from tests.support.pages import tree
 from tests.support.servers import Server
 
@@ -390,7 +391,7 @@ def test_an_import_goes_on_with_its_own_parameters(valkey: Server, key: str) -> 
         fill(client, key, 20)
         set_import(client, key).run(copy_only=True)
         with pytest.raises(MismatchError, match="was begun with other parameters: capacity = 77 here, 1000 in the"):
-            SetImport(client, key, {**OPTIONS, "capacity": 77}, Silent()).run()
+            SetImport(client, key, replace(PARAMETERS, capacity=77), Silent(), retry_timeout=5.0).run()
         faulty.arm(lambda: None, 12)
         with pytest.raises(KilledError):
             set_import(faulty, key).run()

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from scrapy_bloom.admin.importing.set_import import SetImport
+from scrapy_bloom.filter.parameters import FilterParameters
 
 OPTIONS: dict[str, Any] = {
     "capacity": 1000,
@@ -15,8 +16,8 @@ OPTIONS: dict[str, Any] = {
     "expansion": 2,
     "ttl": None,
     "fingerprint": "scrapy-redis",
-    "retry_timeout": 5.0,
 }
+PARAMETERS = FilterParameters(**OPTIONS)
 BEFORE, AFTER, LOST = "before", "after", "lost"
 
 
@@ -102,4 +103,6 @@ def fill(client: redis.Redis, key: str, members: int, first: int = 0) -> list[st
 
 def set_import(client: redis.Redis, key: str, **tuning: Any) -> SetImport:
     """An import that reads few members at once, and saves its state after each batch."""
-    return SetImport(client, key, OPTIONS, Silent(), **{"batch": 2, "save_seconds": 0.0, **tuning})
+    return SetImport(
+        client, key, PARAMETERS, Silent(), retry_timeout=5.0, **{"batch": 2, "save_seconds": 0.0, **tuning}
+    )

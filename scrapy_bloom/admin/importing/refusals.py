@@ -80,15 +80,13 @@ def refuse_filter(at: ImportKeys, fields: Mapping[str, str], aside: str) -> None
 
 def refuse_other_parameters(found: StoredFilter, parameters: FilterParameters) -> None:
     """Refuse to go on with an import that was begun with other parameters."""
-    key = found.key
-    try:
-        parameters.verify_stored(key, found.fields[keys.FILTER_FIELD])
-    except MismatchError as error:
-        differences = str(error).partition(": ")[2].partition(". Use")[0]
+    differences = parameters.differences(found.parameters)
+    if differences:
         raise MismatchError(
-            f"the import at {key!r} was begun with other parameters: {differences}. Go on with the stored ones, or "
-            f"drop what was done by `scrapy bloom clear --key {key} --yes` and run it again"
-        ) from None
+            f"the import at {found.key!r} was begun with other parameters: {'; '.join(map(str, differences))}. Go on "
+            f"with the stored ones, or drop what was done by `scrapy bloom clear --key {found.key} --yes` and run it "
+            "again"
+        )
 
 
 def occupied(at: ImportKeys, kind: str) -> WrongTypeError:

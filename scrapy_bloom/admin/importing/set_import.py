@@ -15,7 +15,6 @@ away then: the new crawl has not met it.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,25 +47,32 @@ from scrapy_bloom.storage.redis import RedisStore
 from scrapy_bloom.storage.retrying import RetryingStore
 
 _FIRST_MEMBERS = 1000
-_PARAMETERS = ("capacity", "error_rate", "expansion", "ttl", "fingerprint")
 
 
 class SetImport:
-    """One run of an import into the filter at `key`.
+    """One run of an import into the filter at `key`, which has these parameters.
 
-    `options` are arguments of `BloomFilter`; `tuning` are those of `Passes`.
+    A server that goes away is waited for `retry_timeout` seconds. `tuning` are arguments of `Passes`.
     """
 
-    def __init__(self, client: Any, key: str, options: Mapping[str, Any], progress: Progress, **tuning: float) -> None:
+    def __init__(
+        self,
+        client: Any,
+        key: str,
+        parameters: FilterParameters,
+        progress: Progress,
+        *,
+        retry_timeout: float,
+        **tuning: float,
+    ) -> None:
         self.at = ImportKeys.of(key)
         refusals.refuse_other_slots(client, self.at)
         self._client = client
-        # What a filter remembers itself it would not look up.
-        self._options = {**options, "cache_size": 0}
-        self._parameters = FilterParameters(**{name: options[name] for name in _PARAMETERS if name in options})
-        self._store = RetryingStore(RedisStore(client), options["retry_timeout"])
+        self._retry_timeout = retry_timeout
+        self._parameters = parameters
+        self._store = RetryingStore(RedisStore(client), retry_timeout)
         self._filling = FillingPlace(self.at.filling, self._parameters, self._store)
-        self._scripts = ImportScripts(client, options["retry_timeout"])
+        self._scripts = ImportScripts(client, retry_timeout)
         # The members of the SET as the copying begins, and the seconds in which nothing is done but wait.
         self._members = self._grown_by = 0
         self._waited = 0.0
@@ -138,7 +144,7 @@ class SetImport:
         total = self._members - 1
         refusals.warn_of_size(self.at.key, total, self._parameters)
         if self._passes.state.phase == COPYING:
-            bloom = FillingFilter(self._client, self.at.filling, **self._options)
+            bloom = self._open(FillingFilter, self.at.filling)
             self._passes.copy(bloom, total)
             bloom.close()
 
@@ -192,7 +198,7 @@ class SetImport:
         if found is None or state is None:
             raise refusals.TakenOverError(self.at.key)
         self._take_over(found, state)
-        bloom = FillingFilter(self._client, self.at.key, **self._options)
+        bloom = self._open(FillingFilter, self.at.key)
         self._passes.check(bloom, self._load(self.at.aside).members)
         bloom.close()
         members = self._load(self.at.aside).members
@@ -204,7 +210,7 @@ class SetImport:
     def _look_again(self, began: float, *, delete_source: bool) -> ImportReport:
         """Look for every member once more: the filter may be another one by now."""
         members = self._load(self.at.aside).members
-        self._passes.look(CrawlFilter(self._client, self.at.key, **self._options), members)
+        self._passes.look(self._open(CrawlFilter, self.at.key), members)
         refusals.require_count(self.at, members, self._passes.state.checked)
         if delete_source:
             self._scripts.delete(self.at.aside)
@@ -215,6 +221,12 @@ class SetImport:
         members = self._scripts.scan(self.at.key, START, "", _FIRST_MEMBERS).members
         others = [each for each in members if not is_fingerprint(each)]
         refusals.require_fingerprints(self.at.key, others)
+
+    def _open(self, kind: type[CrawlFilter], key: str) -> CrawlFilter:
+        """Open a filter that looks everything up: a cache would hide what the server has lost."""
+        return kind.with_parameters(
+            self._client, key, self._parameters, cache_size=0, retry_timeout=self._retry_timeout
+        )
 
     def _load(self, key: str) -> Snapshot:
         snapshot: Snapshot = self._store.execute([Load(key)])[0]

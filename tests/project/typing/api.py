@@ -49,6 +49,7 @@ def filter_in_redis(client: redis.Redis, cluster: RedisCluster) -> BloomFilter:
     assert_type(seen.info().estimated_error_rate, float)
     assert_type(seen.info().by_layer[0].created, float)
     assert_type(seen.counters.expected_false_positives, float)
+    assert_type(BloomFilter.with_parameters(client, "shop:copy", seen.parameters), BloomFilter)
     assert_type(seen.clear(), None)
     assert_type(seen.close(), None)
     return BloomFilter(cluster, b"shop:other", fingerprint="sku", cache_size=0, retry_timeout=0)
