@@ -4,4 +4,5 @@ import multiprocessing
 
 CONTEXT = multiprocessing.get_context("forkserver")
 """Makes processes that inherit nothing of a test, as new ones, without the seconds that imports take."""
-CONTEXT.set_forkserver_preload(["pytest", "scrapy_bloom"])
+# The names of the package are imported when they are used: these modules use them.
+CONTEXT.set_forkserver_preload(["tests.support.make_filter", "tests.support.servers"])
