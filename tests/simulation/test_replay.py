@@ -21,10 +21,11 @@ OFTEN = {
 }
 
 
-def test_replay(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("turns", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_replay(turns: int, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """Each distinct operation on a state has on a server the reply and the effect that it has in the twin."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.replay", "--crawls", f"{2 * len(KINDS)}", "--port", f"{server.port}"],
+        [sys.executable, "-m", "tests.simulation.replay", "--crawls", f"{turns * len(KINDS)}", "--port", f"{server.port}"],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,

@@ -2,12 +2,13 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.plan import KINDS
+from tests.support import forked
+from tests.support.template_process import SIMULATION
 
 ROOT = Path(__file__).parents[2]
 # Crawls by kind and seed that find a mistake of `devtools/mutants/simulation.toml`, and their stories.
@@ -37,22 +38,16 @@ KEPT = {
 }
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the simulation in a process of its own, in which the order of sets does not depend on chance."""
-    return subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forked.run(arguments, ROOT, {**os.environ, "PYTHONHASHSEED": "0"}, SIMULATION)
 
 
+@pytest.mark.parametrize(("first", "count"), [(0, 3), pytest.param(3, 7, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_kind(kind: str) -> None:
+def test_kind(kind: str, first: int, count: int) -> None:
     """No crawl of a kind has a problem."""
-    done = run("--kind", kind, "--first", "0", "--count", "10")
+    done = run("--kind", kind, "--first", str(first), "--count", str(count))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Processes of `scrapy` that are forked from a template which has imported it: `tests.support.template_process`."""
+"""Processes of `scrapy` and of the simulation, forked from a template that has imported it: `template_process`."""
 
 import json
 import os
@@ -15,10 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from devtools.crawl_process import LIMIT, ROOT, Process, start_scrapy
-from tests.support.template_process import LENGTH, STATUS
+from devtools.crawl_process import LIMIT, ROOT, Process, start_python
+from tests.support.template_process import LENGTH, SCRAPY, STATUS
 
 _POLL_SECONDS = 0.1
+# Python reads it before anything else, and a fork keeps it.
+_HASH_SEED = "PYTHONHASHSEED"
 
 
 class Forked:
@@ -80,27 +82,32 @@ class Forked:
 
 
 def start(
-    arguments: Sequence[str], directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    arguments: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    module: str = SCRAPY,
 ) -> Process:
-    """Start `scrapy` with these arguments. Where coverage is measured, as a new process, which measures itself."""
+    """Start a module with these arguments. Where coverage is measured, as a new process, which measures itself."""
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
-        return start_scrapy(arguments, directory, environment, out, err)
+        return start_python(["-m", module, *arguments], directory, environment, out, err)
     job = {"arguments": list(arguments), "directory": f"{directory}", "environment": dict(environment)}
     body = json.dumps(job).encode()
     mine, its = socket.socketpair()
     with its:
-        control = _template()
+        control = _template(module, environment.get(_HASH_SEED))
         socket.send_fds(control, [LENGTH.pack(len(body))], [out.fileno(), err.fileno(), its.fileno()])
         control.sendall(body)
-    return Forked(["scrapy", *arguments], mine)
+    return Forked([module, *arguments], mine)
 
 
 def run(
-    arguments: Sequence[str], directory: Path, environment: Mapping[str, str]
+    arguments: Sequence[str], directory: Path, environment: Mapping[str, str], module: str = SCRAPY
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `scrapy` with these arguments to its end, and return what it has written."""
+    """Run a module with these arguments to its end, and return its output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = start(arguments, directory, environment, out, err)
+        process = start(arguments, directory, environment, out, err, module)
         try:
             code = process.wait(LIMIT)
         finally:
@@ -109,19 +116,19 @@ def run(
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode())
-    return subprocess.CompletedProcess(["scrapy", *arguments], code, *texts)
+    return subprocess.CompletedProcess([module, *arguments], code, *texts)
 
 
 @cache
-def _template() -> socket.socket:
-    """Return the control socket of the template process, which ends when this process does."""
+def _template(module: str, hash_seed: str | None) -> socket.socket:
+    """Return the control socket of a template process, which ends when this process does."""
     mine, its = socket.socketpair()
     path = os.pathsep.join([f"{ROOT}", *filter(None, [os.environ.get("PYTHONPATH")])])
     with its:
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.template_process", str(its.fileno())],
+            [sys.executable, "-m", "tests.support.template_process", str(its.fileno()), module],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path} | ({_HASH_SEED: hash_seed} if hash_seed else {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[its.fileno()],

@@ -1,10 +1,11 @@
-"""A process that has imported Scrapy and this package, and forks `scrapy` processes: `tests.support.forked` starts it.
+"""A process that has imported a module and forks processes that run it: `tests.support.forked` starts it.
 
-Importing takes a second of CPU, which hundreds of crawls need not spend again. A fork has a directory, an environment,
-arguments, output and signals of its own, and ends as any Python process does.
+The module is `scrapy` or `tests.simulation`. Importing takes a second of CPU, which hundreds of crawls need not spend
+again. A fork has a directory, an environment, arguments, output and signals of its own, and ends as any Python process
+does.
 
 A request on the control socket is the length of a JSON object, with three descriptors: standard output, standard error,
-and a socket for the status. A guard process forks the `scrapy` process, sends its id and then its exit code on that
+and a socket for the status. A guard process forks the process that is asked for, sends its id and then its exit code on that
 socket, and reaps it when the other side has closed: until then nothing else has the id.
 """
 
@@ -25,6 +26,9 @@ from typing import Any
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 DESCRIPTORS = 3
+
+SCRAPY = "scrapy"
+SIMULATION = "tests.simulation"
 
 # Modules of every crawl. None may install a reactor, and none may keep the time at which it is imported, as
 # `scrapy_redis.spiders` does: a spider is idle since then.
@@ -54,23 +58,27 @@ _PRELOADED_PACKAGES = (
 
 
 def main() -> None:
-    """Fork until the other side of the control socket closes; in a fork, run `scrapy`."""
+    """Fork until the other side of the control socket closes; in a fork, run the module."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
-    _preload()
-    control = socket.socket(fileno=int(sys.argv[1]))
+    descriptor, module = sys.argv[1:]
+    _PRELOADS[module]()
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
+    control = socket.socket(fileno=int(descriptor))
     while (request := _next_request(control)) is not None:
         job, descriptors = request
         if os.fork() == 0:
             control.close()
             if _guard(descriptors[-1]):
                 _become(job, descriptors)
-                runpy.run_module("scrapy", run_name="__main__", alter_sys=True)
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
             return
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _preload() -> None:
+def _preload_scrapy() -> None:
     with warnings.catch_warnings(action="ignore"):  # a crawl warns of the deprecated parts that it uses
         for name in _PRELOADED:
             importlib.import_module(name)
@@ -80,9 +88,13 @@ def _preload() -> None:
     unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
     if unfit:
         raise RuntimeError(f"{sorted(unfit)} must not be imported before the fork")
-    gc.collect()
-    gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
+
+
+def _preload_simulation() -> None:
+    importlib.import_module("tests.simulation.shrink")
+
+
+_PRELOADS = {SCRAPY: _preload_scrapy, SIMULATION: _preload_simulation}
 
 
 def _next_request(control: socket.socket) -> tuple[Any, list[int]] | None:
