@@ -24,8 +24,9 @@ OFTEN = {
 @pytest.mark.parametrize("turns", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_replay(turns: int, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """Each distinct operation on a state has on a server the reply and the effect that it has in the twin."""
+    arguments = ["--crawls", f"{turns * len(KINDS)}", "--port", f"{server.port}"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.replay", "--crawls", f"{turns * len(KINDS)}", "--port", f"{server.port}"],
+        [sys.executable, "-m", "tests.simulation.replay", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,

@@ -87,6 +87,7 @@ def start(
     environment: Mapping[str, str],
     out: IO[bytes],
     err: IO[bytes],
+    *,
     module: str = SCRAPY,
 ) -> Process:
     """Start a module with these arguments. Where coverage is measured, as a new process, which measures itself."""
@@ -107,7 +108,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a module with these arguments to its end, and return its output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = start(arguments, directory, environment, out, err, module)
+        process = start(arguments, directory, environment, out, err, module=module)
         try:
             code = process.wait(LIMIT)
         finally:

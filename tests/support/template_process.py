@@ -5,8 +5,8 @@ again. A fork has a directory, an environment, arguments, output and signals of 
 does.
 
 A request on the control socket is the length of a JSON object, with three descriptors: standard output, standard error,
-and a socket for the status. A guard process forks the process that is asked for, sends its id and then its exit code on that
-socket, and reaps it when the other side has closed: until then nothing else has the id.
+and a socket for the status. A guard process forks the process that is asked for, sends its id and then its exit code on
+that socket, and reaps it when the other side has closed: until then nothing else has the id.
 """
 
 import gc
