@@ -60,12 +60,12 @@ _PRELOADED_PACKAGES = (
 def main() -> None:
     """Fork until the other side of the control socket closes; in a fork, run the module."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
-    descriptor, module = sys.argv[1:]
+    control_descriptor, module = sys.argv[1:]
     _PRELOADS[module]()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
-    control = socket.socket(fileno=int(descriptor))
+    control = socket.socket(fileno=int(control_descriptor))
     while (request := _next_request(control)) is not None:
         job, descriptors = request
         if os.fork() == 0:
