@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         WrongTypeError,
     )
     from scrapy_bloom.filter.bloom_filter import BloomFilter, MemoryBloomFilter
-    from scrapy_bloom.filter.info import FilterInfo, LayerInfo
+    from scrapy_bloom.filter.describe import FilterInfo, LayerInfo
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
     from scrapy_bloom.transport.sentinel import FromSentinel
@@ -45,7 +45,7 @@ _MODULES = {
     "dupefilter": ("BloomRFPDupeFilter",),
     "errors": ("BloomError", "ConfigError", "MismatchError", "RefusedError", "UnavailableError", "WrongTypeError"),
     "filter.bloom_filter": ("BloomFilter", "MemoryBloomFilter"),
-    "filter.info": ("FilterInfo", "LayerInfo"),
+    "filter.describe": ("FilterInfo", "LayerInfo"),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
     "transport.sentinel": ("FromSentinel",),

@@ -1,6 +1,7 @@
-"""The key that the filter of a crawl has, and whether the filter stays there when the crawl ends."""
+"""Choose the key of a crawl's filter, and whether the filter stays when the crawl ends."""
 
 import logging
+import os
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -13,12 +14,11 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.job import job_dir
 from scrapy_redis import defaults
 
-from scrapy_bloom import _jobdir
-from scrapy_bloom._components import read_flag
-from scrapy_bloom._text import as_text
+from scrapy_bloom._format import as_text
+from scrapy_bloom._scrapy.components import read_flag
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.keys import QueueKeys, key_of, queue_name
-from scrapy_bloom.storage import keys as filter_keys
+from scrapy_bloom.queue.queue_keys import QueueKeys, key_of, queue_name
+from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class FilterKey:
         jobdir = job_dir(settings)
         if name:
             return cls(name, bool(jobdir) or read_flag(settings, "SCHEDULER_PERSIST"), jobdir)
-        kept = _jobdir.read_key(jobdir) if jobdir else None
+        kept = read_key(jobdir) if jobdir else None
         # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
         return cls(kept or _unique_key(), bool(jobdir), jobdir, is_resumed=bool(kept), is_unique=not kept)
 
@@ -133,7 +133,7 @@ class FilterKey:
     def keep(self) -> None:
         """Write a new key into the JOBDIR, if there is one; raises ConfigError where that is not possible."""
         if self.jobdir and self.is_unique:
-            _jobdir.write_key(self.jobdir, self.name)
+            write_key(self.jobdir, self.name)
 
     def warn_of_loss(self) -> None:
         """Warn that an earlier crawl's filter is not there any more: nothing else would tell of it."""
@@ -141,7 +141,7 @@ class FilterKey:
             "The filter at %r, which %s names, is not on the server any more: this crawl begins with an empty one, and "
             "fetches pages again",
             self.name,
-            Path(str(self.jobdir), _jobdir.KEY_FILE),
+            Path(str(self.jobdir), KEY_FILE),
         )
 
 
@@ -170,3 +170,44 @@ def _refuse_common_keys(key: str, queue: str) -> None:
             "one a key that the other makes; set two names, as the defaults are, '%(spider)s:requests' and "
             "'%(spider)s:dupefilter'"
         )
+
+
+KEY_FILE = "bloomfilter.key"
+
+
+def read_key(directory: str) -> str | None:
+    """Return the key that an earlier crawl in this directory had, or None: there was none."""
+    path = Path(directory, KEY_FILE)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refusal(path, f"cannot be read ({type(error).__name__})") from None
+    if len(lines) != 1 or not lines[0].strip():
+        raise _refusal(path, "must be one line, the key of the job's filter")
+    return lines[0].strip()
+
+
+def write_key(directory: str, key: str) -> None:
+    """Keep the key; nobody ever finds a part of it."""
+    path = Path(directory, KEY_FILE)
+    unfinished = path.with_suffix(".part")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(f"{key}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"JOBDIR = {directory!r}: the file {path} cannot be written ({error.strerror}), which keeps the key of the "
+            "filter for the crawl that goes on; use a directory that can be written to, or set SCHEDULER_DUPEFILTER_KEY"
+        ) from None
+
+
+def _refusal(path: Path, what: str) -> ConfigError:
+    return ConfigError(
+        f"JOBDIR = {str(path.parent)!r}: the file {path} {what}; write the key into it that the last crawl's log "
+        "names, or set SCHEDULER_DUPEFILTER_KEY to it, or delete the file: the crawl then fetches pages again"
+    )

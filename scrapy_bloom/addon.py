@@ -7,9 +7,9 @@ from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._components import load_setting, require_serializer
 from scrapy_bloom._filter_key import FilterKey
-from scrapy_bloom._last_line import running_command, told_at_exit
+from scrapy_bloom._scrapy.components import load_setting, require_serializer
+from scrapy_bloom._scrapy.exit_report import running_command, told_at_exit
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import BloomSettings

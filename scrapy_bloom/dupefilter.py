@@ -17,19 +17,18 @@ from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProto
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import _engine
-from scrapy_bloom._components import read_flag
 from scrapy_bloom._filter_key import FilterKey
-from scrapy_bloom._last_line import tell_at_exit, told_at_exit
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.connection import connect
+from scrapy_bloom._scrapy import engine
+from scrapy_bloom._scrapy.components import read_flag
+from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.exit_report import tell_at_exit, told_at_exit
+from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
-from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_of_deleted_requests
-from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
-from scrapy_bloom.queue.audit import delete_audit, mark_shared
+from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_about_memory_policy, warn_of_deleted_requests
+from scrapy_bloom.queue.inspection import delete_audit, mark_shared
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
@@ -325,7 +324,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def _warn_of_deleted_requests(self) -> None:
         """Warn where scrapy-redis's Scheduler is about to delete requests with the filter: it does so in silence."""
-        scheduler = _engine.closing_scheduler(self._crawler) if self._crawler else None
+        scheduler = engine.closing_scheduler(self._crawler) if self._crawler else None
         if scheduler is None or not _takes_without_scripts(type(scheduler)):
             return
         # Whatever goes wrong here, the deletion goes on.
@@ -367,7 +366,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             if self._fingerprinter is None:
                 return CachedFingerprints(self.request_fingerprint, self.config.cache_size)
             if type(self._fingerprinter) is RequestFingerprinter:
-                return CachedFingerprints(self.request_fingerprint, self.config.cache_size, _engine.FINGERPRINTED_META)
+                return CachedFingerprints(self.request_fingerprint, self.config.cache_size, engine.FINGERPRINTED_META)
         return uncached_fingerprints(self.request_fingerprint)
 
     def _has_users_fingerprint(self) -> bool:
@@ -413,7 +412,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._has_ended = True
             logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", describe(error))
             tell_at_exit(describe(error))
-            _engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE, self._runtime)
+            engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE, self._runtime)
 
 
 _OURS = BloomRFPDupeFilter.request_fingerprint

@@ -20,29 +20,28 @@ from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import _engine
-from scrapy_bloom._components import load_setting, read_flag, read_seconds, require_serializer
-from scrapy_bloom._intake import warn_of_popped_start_urls
-from scrapy_bloom._last_line import told_at_exit
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.connection import connect, refusing_unfit, with_socket_timeouts
-from scrapy_bloom.delivery.announcer import DEQUEUED, ENQUEUED, Announcer
+from scrapy_bloom._scrapy import engine
+from scrapy_bloom._scrapy.components import load_setting, read_flag, read_seconds, require_serializer
+from scrapy_bloom._scrapy.connection import connect, refusing_unfit, with_socket_timeouts
+from scrapy_bloom._scrapy.exit_report import told_at_exit
 from scrapy_bloom.delivery.codec import RequestCodec
-from scrapy_bloom.delivery.dispatcher import Dispatcher
+from scrapy_bloom.delivery.dispatcher import LONGEST_PAUSE, SHORTEST_PAUSE, Dispatcher, Idleness
 from scrapy_bloom.delivery.executor import Executor, refuse_other_spiders
-from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE, Idleness
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
+from scrapy_bloom.monitoring.notifier import DEQUEUED, ENQUEUED, Announcer
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.keys import QueueKeys, queue_name
 from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat
+from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisAwayError, disable_client_retries, retry_until
@@ -184,7 +183,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if self._has_made_server:
             # A spider's start URLs go back over it later than `close`.
             spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
-        _engine.apply_backpressure(spider.crawler, self._has_room, LONGEST_PAUSE, self._runtime)
+        engine.apply_backpressure(spider.crawler, self._has_room, LONGEST_PAUSE, self._runtime)
         self._ticker.start()
 
     def _open_queue_and_filter(self, spider: Spider) -> None:
@@ -225,8 +224,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime
         )
         self._idleness = Idleness(lease, self._runtime.monotonic)
-        self._wakeup = _engine.EngineWakeup(spider.crawler, self._runtime)
-        self._ticker = _engine.Ticker(_TICK_SECONDS, self._tick, self._runtime)
+        self._wakeup = engine.EngineWakeup(spider.crawler, self._runtime)
+        self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, self._runtime)
         executor = Executor(self._worker, self._requests, self.df, self._runtime)
         self._watch = executor.watch
         self._dispatcher = Dispatcher(
@@ -391,7 +390,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Note the requests that the engine is done with; what they led to was offered by then."""
         if not self._dispatcher.overflow.is_empty:
             return
-        running = _engine.in_progress(self.spider.crawler)
+        running = engine.in_progress(self.spider.crawler)
         for request in [request for request in self._leased if request not in running]:
             self._worker.finish(self._leased.pop(request))
 
@@ -400,7 +399,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
         Return whether there is more than there was time for.
         """
-        if _engine.is_closing(self.spider.crawler):
+        if engine.is_closing(self.spider.crawler):
             self._worker.stop()
         self._note_finished()
         self._show_troubles()

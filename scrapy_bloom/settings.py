@@ -6,12 +6,12 @@ from typing import Any, Self
 
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom import _options
+from scrapy_bloom import options
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 
 PREFIX = "BLOOMFILTER_"
-SETTINGS = tuple(PREFIX + option.name.upper() for option in _options.OPTIONS)
+SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
 
 # What the forks of scrapy-redis ask for instead: mechanism, from which nobody can tell what it promises.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
@@ -37,15 +37,15 @@ class BloomSettings:
         (5000, 100)
     """
 
-    capacity: int = _options.CAPACITY.default
-    error_rate: float = _options.ERROR_RATE.default
-    expansion: int = _options.EXPANSION.default
-    ttl: float | None = _options.TTL.default
-    cache_size: int = _options.CACHE_SIZE.default
-    retry_timeout: float = _options.RETRY_TIMEOUT.default
-    batch_size: int = _options.BATCH_SIZE.default
-    lease: float = _options.LEASE.default
-    max_deliveries: int = _options.MAX_DELIVERIES.default
+    capacity: int = options.CAPACITY.default
+    error_rate: float = options.ERROR_RATE.default
+    expansion: int = options.EXPANSION.default
+    ttl: float | None = options.TTL.default
+    cache_size: int = options.CACHE_SIZE.default
+    retry_timeout: float = options.RETRY_TIMEOUT.default
+    batch_size: int = options.BATCH_SIZE.default
+    lease: float = options.LEASE.default
+    max_deliveries: int = options.MAX_DELIVERIES.default
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -67,7 +67,7 @@ class BloomSettings:
         _refuse_unknown(settings)
         values: dict[str, Any] = {
             option.name: option.read(name, settings[name])
-            for name, option in zip(SETTINGS, _options.OPTIONS, strict=True)
+            for name, option in zip(SETTINGS, options.OPTIONS, strict=True)
             if name in settings
         }
         read = cls(**values)
@@ -96,8 +96,8 @@ def _refuse_unknown(settings: BaseSettings) -> None:
             raise ConfigError(
                 f"{name} = {settings[name]!r}: scrapy-bloom sizes the filter by its purpose. Remove "
                 f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, how many different requests the "
-                f"crawl is expected to meet (default {_options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the "
-                f"share of new ones that may be taken for seen (default {_options.ERROR_RATE.default:g})"
+                f"crawl is expected to meet (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the "
+                f"share of new ones that may be taken for seen (default {options.ERROR_RATE.default:g})"
             )
         nearest = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0)[0]
         raise ConfigError(

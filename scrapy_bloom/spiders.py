@@ -7,11 +7,11 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy_redis import spiders
 
-from scrapy_bloom._intake import Intake
-from scrapy_bloom._last_line import told_at_exit
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.connection import connect
+from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.exit_report import told_at_exit
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.start_urls.feed import Intake
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.retry import retry_until
 

@@ -9,7 +9,7 @@ from pybloom_live import ScalableBloomFilter
 
 from devtools.servers import memory_usage
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.transport.base import Client
+from scrapy_bloom.transport.client import Client
 
 GROWS = "scrapy-bloom, 10,000"
 SIZED = "scrapy-bloom, 1,000,000"

@@ -26,8 +26,8 @@ from benchmarks.harness.plots import Plot
 from benchmarks.harness.urls import urls
 from benchmarks.suites.repeats import POSTGRESQL, PYTHON, streams
 from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._options import CACHE_SIZE
-from scrapy_bloom.fingerprints import CachedFingerprints
+from scrapy_bloom._scrapy.fingerprints import CachedFingerprints
+from scrapy_bloom.options import CACHE_SIZE
 
 SIZES = (256, 1_024, 65_536)
 ROUNDS = 5

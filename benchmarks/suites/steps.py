@@ -26,7 +26,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import size_for
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.storage.bits import CheckBits
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.client import transport_for
 
 NUMBER = 2_000
 TURNS = 15

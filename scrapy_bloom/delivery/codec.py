@@ -6,8 +6,8 @@ from typing import Protocol
 
 from scrapy import Request, Spider
 
-from scrapy_bloom import _engine
-from scrapy_bloom.delivery.announcer import Announcer
+from scrapy_bloom._scrapy import engine
+from scrapy_bloom.monitoring.notifier import Announcer
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -89,7 +89,7 @@ def _why_not(request: Request, error: Exception) -> str:
 
 def _cause_of(error: Exception, spider: Spider) -> str:
     """Return why a request cannot be read; the text of an error may have anything of the request."""
-    callback = _engine.missing_callback(error)
+    callback = engine.missing_callback(error)
     if callback is None:
         return type(error).__name__
     return (

@@ -1,29 +1,60 @@
-"""The delivery while a crawl runs: within the time that the reactor can spare, and only while Redis is there."""
+"""Deliver requests within the time that the reactor can spare, and only while Redis answers."""
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from scrapy_bloom._engine import EngineWakeup
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.delivery.announcer import ENQUEUED, Announcer
+from scrapy_bloom._scrapy.engine import EngineWakeup
 from scrapy_bloom.delivery.executor import Executor
-from scrapy_bloom.delivery.idleness import LONGEST_PAUSE, SHORTEST_PAUSE
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.monitoring.notifier import ENQUEUED, Announcer
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
-from scrapy_bloom.queue.limits import members_of
 from scrapy_bloom.queue.operations import Ending, Exchange, Join, Operation
-from scrapy_bloom.queue.overflow import Overflow
-from scrapy_bloom.queue.plans import AskFilter, FilterOperation
-from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.sync import AskFilter, FilterOperation, members_of
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import Phase
+from scrapy_bloom.spool.buffer import Overflow
+from scrapy_bloom.spool.directory import Spool
 from scrapy_bloom.transport.failures import FAULTS
-from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
-from scrapy_bloom.transport.stopping import require_not_stopped
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, require_not_stopped, retry_until
 
 logger = logging.getLogger(__name__)
+
+# Seconds after which an idle worker asks again: the first time, and at most.
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 0.6
+
+
+class Idleness:
+    """Tells how long an idle worker waits before it asks again, and logs once why it does not end."""
+
+    def __init__(self, lease: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lease = lease
+        self._since: float | None = None
+        self._pause = SHORTEST_PAUSE
+        self._has_told = False
+
+    def end(self) -> None:
+        """Note that there is work again."""
+        self._since, self._pause = None, SHORTEST_PAUSE
+
+    def next_pause(self) -> float:
+        """Return the seconds to wait now: each time twice as long, up to a limit."""
+        now = self._monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since > 2 * LONGEST_PAUSE and not self._has_told:
+            self._has_told = True
+            logger.info(
+                "This worker is idle and waits for others: they have requests that may lead to more, or are silent and "
+                "put back within BLOOMFILTER_LEASE = %g s",
+                self._lease,
+            )
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return pause
 
 
 T = TypeVar("T")

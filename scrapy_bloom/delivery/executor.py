@@ -4,18 +4,18 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from scrapy_bloom._format import as_size
 from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._text import as_size
-from scrapy_bloom.delivery.loss_watch import LossWatch
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
 from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.members import Registration
 from scrapy_bloom.queue.operations import Answer, EndClosing, Ending, Exchange, Join, Leave, Operation, Said
-from scrapy_bloom.queue.plans import AskFilter, FilterOperation, ReleaseFilter, UseFilter
-from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.sync import AskFilter, FilterOperation, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 

@@ -2,8 +2,8 @@
 
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.lifecycle import Lifecycle
-from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.storage.counters import ChargeCounter, GrantCredit, Granted, ReturnCredit
+from scrapy_bloom.storage.operation import Steps
 
 # A server that loses the filter as often as this while something is added has no room for it.
 MAX_RECOVERIES = 8

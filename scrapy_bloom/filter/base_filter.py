@@ -6,19 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from scrapy_bloom import _options
+from scrapy_bloom import options
 from scrapy_bloom._cache import TwoGenerationCache
 from scrapy_bloom._names import ARGUMENTS
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
-from scrapy_bloom.filter.description import describe
+from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents
-from scrapy_bloom.filter.info import Counters, FilterInfo
-from scrapy_bloom.filter.layers import LayerStack
+from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps, carry_out
-from scrapy_bloom.storage.base import Operation, Results, Store
+from scrapy_bloom.storage.operation import Operation, Results, Steps, Store, carry_out
 
 T = TypeVar("T")
 Item = str | bytes
@@ -44,7 +42,7 @@ class BaseBloomFilter:
         key: str | bytes,
         parameters: FilterParameters,
         *,
-        cache_size: int = _options.CACHE_SIZE.default,
+        cache_size: int = options.CACHE_SIZE.default,
         flush: bool = False,
         events: Events | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -57,7 +55,7 @@ class BaseBloomFilter:
         self._ambiguous: set[bytes] = set()
         self._contact = 0
         self._forgets = 0
-        cache_size = _options.CACHE_SIZE.read("cache_size", cache_size)
+        cache_size = options.CACHE_SIZE.read("cache_size", cache_size)
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
         self._stack = LayerStack(self.key, parameters, monotonic)
         self._steps = Admission(

@@ -2,16 +2,15 @@
 
 from typing import ClassVar, Self
 
-from scrapy_bloom import _options
+from scrapy_bloom import options
 from scrapy_bloom._names import SETTINGS
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.base import Store
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.redis import RedisStore
-from scrapy_bloom.storage.retrying import RetryingStore
-from scrapy_bloom.transport.base import Client, require_usable
+from scrapy_bloom.storage.operation import Store
+from scrapy_bloom.storage.stores import RedisStore, RetryingStore
+from scrapy_bloom.transport.client import Client, require_usable
 from scrapy_bloom.transport.retry import disable_client_retries
 
 
@@ -59,19 +58,19 @@ class BloomFilter(BaseBloomFilter):
         server: Client,
         key: str | bytes,
         *,
-        capacity: int = _options.CAPACITY.default,
-        error_rate: float = _options.ERROR_RATE.default,
-        expansion: int = _options.EXPANSION.default,
+        capacity: int = options.CAPACITY.default,
+        error_rate: float = options.ERROR_RATE.default,
+        expansion: int = options.EXPANSION.default,
         ttl: float | None = None,
         fingerprint: str = "bytes",
-        cache_size: int = _options.CACHE_SIZE.default,
-        retry_timeout: float = _options.RETRY_TIMEOUT.default,
+        cache_size: int = options.CACHE_SIZE.default,
+        retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         self._retrying = RetryingStore(
             self._store_over(disable_client_retries(require_usable(server, self._names))),
-            _options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout),
+            options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout),
             self._names,
             self._runtime,
         )
@@ -92,8 +91,8 @@ class BloomFilter(BaseBloomFilter):
         key: str | bytes,
         parameters: FilterParameters,
         *,
-        cache_size: int = _options.CACHE_SIZE.default,
-        retry_timeout: float = _options.RETRY_TIMEOUT.default,
+        cache_size: int = options.CACHE_SIZE.default,
+        retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> Self:
         """Open a filter with the parameters of another one.
@@ -192,12 +191,12 @@ class MemoryBloomFilter(BaseBloomFilter):
     def __init__(
         self,
         *,
-        capacity: int = _options.CAPACITY.default,
-        error_rate: float = _options.ERROR_RATE.default,
-        expansion: int = _options.EXPANSION.default,
+        capacity: int = options.CAPACITY.default,
+        error_rate: float = options.ERROR_RATE.default,
+        expansion: int = options.EXPANSION.default,
         ttl: float | None = None,
         fingerprint: str = "bytes",
-        cache_size: int = _options.CACHE_SIZE.default,
+        cache_size: int = options.CACHE_SIZE.default,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         super().__init__(MemoryStore(), "memory", parameters, cache_size=cache_size)

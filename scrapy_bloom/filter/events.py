@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from scrapy_bloom._format import as_size
 from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom._names import SETTINGS, Names
-from scrapy_bloom._text import as_size
 from scrapy_bloom.filter.layer import Layer
 
 logger = logging.getLogger(__name__)

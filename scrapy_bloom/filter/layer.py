@@ -1,6 +1,7 @@
-"""One layer of a filter, as it is stored."""
+"""One layer of a filter as it is stored, and estimates of its fill from samples."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -10,12 +11,15 @@ from scrapy_bloom.filter.sizing import (
     MAX_LAYER_BYTES,
     MAX_SHARD_BYTES,
     LayerSize,
+    count_of_fill,
     error_rate_at,
     most_items,
     offered_items,
     spread_of_errors,
 )
-from scrapy_bloom.storage import keys
+from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.storage.bits import CountBits
+from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
 # Below this as many items were new to a layer as were offered to it, but for less than that part of them.
 _NEGLIGIBLE_ERROR_RATE = 1e-3
@@ -59,17 +63,17 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
     @property
     def shard_keys(self) -> list[str]:
         """The keys of its shards."""
-        return [keys.shard_key(self.key, self.index, shard) for shard in range(self.size.shards)]
+        return [filter_keys.shard_key(self.key, self.index, shard) for shard in range(self.size.shards)]
 
     @property
     def field(self) -> str:
         """The field of the filter's hash that describes it."""
-        return keys.layer_field(self.index)
+        return filter_keys.layer_field(self.index)
 
     @property
     def credit_field(self) -> str:
         """The field of the filter's hash that counts the room of it that was given away."""
-        return keys.credit_field(self.index, self.identity.epoch)
+        return filter_keys.credit_field(self.index, self.identity.epoch)
 
     @property
     def most_items(self) -> int:
@@ -98,7 +102,7 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
             shard_bits=size.shard_bits,
             key=self.identity.hash_key,
         )
-        return keys.shard_key(self.key, self.index, shard), positions
+        return filter_keys.shard_key(self.key, self.index, shard), positions
 
     def to_json(self) -> str:
         """Return the JSON that is stored."""
@@ -145,3 +149,24 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
             and size.shard_bytes <= MAX_SHARD_BYTES
             and size.bits // 8 <= 2 * MAX_LAYER_BYTES
         )
+
+
+# 64 KB are counted in 0.1 to 0.2 ms, and give the number of items within 0.2 % at half full (one standard deviation).
+_SAMPLE_BYTES = 64 * 1024
+
+
+def sample_bits(layer: Layer) -> list[CountBits]:
+    """Return the operations that count the ones at the start of each shard."""
+    end = min(HEADER_BYTES + _SAMPLE_BYTES, layer.size.shard_bytes) - 1
+    return [CountBits(key, HEADER_BYTES, end) for key in layer.shard_keys]
+
+
+def sampled_fill(operations: Sequence[CountBits], ones: Sequence[int]) -> float:
+    """Return the fill ratio that samples show."""
+    counted = sum(8 * (sample.end - sample.start + 1) for sample in operations)
+    return sum(ones) / counted
+
+
+def sampled_count(layer: Layer, operations: Sequence[CountBits], ones: Sequence[int]) -> int:
+    """Return the number of items that samples of a layer show."""
+    return count_of_fill(sampled_fill(operations, ones), layer.size)

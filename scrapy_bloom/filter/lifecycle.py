@@ -7,17 +7,15 @@ credit, and only the counter gives that. So additions find all shards, and a sha
 from collections.abc import Mapping, Sequence
 
 from scrapy_bloom.errors import RefusedError, WrongTypeError
-from scrapy_bloom.filter import sampling
-from scrapy_bloom.filter.layer import Layer
-from scrapy_bloom.filter.layers import ShardState
+from scrapy_bloom.filter.layer import Layer, sample_bits, sampled_count
+from scrapy_bloom.filter.layer_stack import ShardState
 from scrapy_bloom.filter.opening import Opening, foreign_string, stored_layers
 from scrapy_bloom.filter.parameters import has_counters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage import keys, shards
-from scrapy_bloom.storage.base import Operation
+from scrapy_bloom.storage import filter_keys, shards
 from scrapy_bloom.storage.counters import CloseCounter, closed
-from scrapy_bloom.storage.fields import (
+from scrapy_bloom.storage.filter_hash import (
     DeleteField,
+    DeleteUnusedHash,
     Load,
     RemoveUser,
     SetFieldBesideFilter,
@@ -25,7 +23,7 @@ from scrapy_bloom.storage.fields import (
     Snapshot,
     Unlink,
 )
-from scrapy_bloom.storage.removal import DeleteUnusedHash
+from scrapy_bloom.storage.operation import Operation, Steps
 from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, SealShard
 
 # The epoch of what a late write left where no shard is.
@@ -107,11 +105,11 @@ class Lifecycle(Opening):
 
     def add_user(self, user: str) -> Steps[None]:
         """Use the filter for somebody."""
-        yield [SetFieldIfAbsent(self.key, keys.user_field(user), "1")]
+        yield [SetFieldIfAbsent(self.key, filter_keys.user_field(user), "1")]
 
     def remove_user(self, user: str) -> Steps[bool]:
         """Use the filter for somebody no more; with the last user it is deleted. Return whether it was."""
-        fields: dict[str, str] | None = (yield [RemoveUser(self.key, keys.user_field(user))])[0]
+        fields: dict[str, str] | None = (yield [RemoveUser(self.key, filter_keys.user_field(user))])[0]
         if fields is None:
             return False
         yield from self._delete_shards(fields)
@@ -128,7 +126,7 @@ class Lifecycle(Opening):
         doomed = {key for layer in layers for key in layer.shard_keys}
         yield [*first, *(DeleteShard(key) for key in sorted(doomed))]
         yield from self._delete_unknown(max((layer.index for layer in layers), default=-1) + 1)
-        text = fields.get(keys.FILTER_FIELD)
+        text = fields.get(filter_keys.FILTER_FIELD)
         if text is not None:
             # A worker that adds may have restored the hash while the shards were there. One that does so later finds
             # that they are gone, and deletes it itself.
@@ -188,8 +186,8 @@ class Lifecycle(Opening):
         """
         count = 0
         if not is_new:
-            samples = sampling.samples(layer)
-            count = sampling.count(layer, samples, (yield samples))
+            samples = sample_bits(layer)
+            count = sampled_count(layer, samples, (yield samples))
         return closed(layer.most_items) if count and has_counters(self.stack.text) else str(count)
 
     def _remake_shards(self, layers: Sequence[Layer]) -> Steps[None]:
@@ -207,7 +205,7 @@ class Lifecycle(Opening):
         """Delete the shards of layers from this one on, of which no hash tells any more."""
         shard = 0
         while True:
-            key = keys.shard_key(self.key, index, shard)
+            key = filter_keys.shard_key(self.key, index, shard)
             if (yield [InspectShard(key)])[0].kind == shards.SHARD:
                 yield [DeleteShard(key)]
                 shard += 1

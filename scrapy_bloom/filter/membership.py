@@ -9,12 +9,12 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from scrapy_bloom.filter.admission import MAX_RECOVERIES, Admission
-from scrapy_bloom.filter.batch import NO_LAYER, Group, PendingBatch
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
-from scrapy_bloom.filter.layers import LayerStack, ShardState
+from scrapy_bloom.filter.layer_stack import LayerStack, ShardState
 from scrapy_bloom.filter.outcomes import Outcome, resolve
-from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, PendingBatch
 from scrapy_bloom.storage.bits import CheckBits, LookUpBits
+from scrapy_bloom.storage.operation import Steps
 
 # What one round trip carries at most: more of it keeps others waiting, and may take longer than a timeout allows.
 _CHUNK_BYTES = 1024 * 1024

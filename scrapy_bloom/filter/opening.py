@@ -5,17 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.filter import sampling
 from scrapy_bloom.filter.events import Events
-from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer
-from scrapy_bloom.filter.layers import LayerStack, ShardState
+from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer, sample_bits, sampled_count
+from scrapy_bloom.filter.layer_stack import LayerStack, ShardState
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage import keys, layout, shards
-from scrapy_bloom.storage.base import Operation
+from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.counters import closed
-from scrapy_bloom.storage.fields import DeleteField, Load, RestoreFields, SetFieldIfAbsent, Snapshot
-from scrapy_bloom.storage.removal import DeleteUnusedHash
+from scrapy_bloom.storage.filter_hash import (
+    DeleteField,
+    DeleteUnusedHash,
+    Load,
+    RestoreFields,
+    SetFieldIfAbsent,
+    Snapshot,
+)
+from scrapy_bloom.storage.operation import Operation, Steps
 from scrapy_bloom.storage.shards import DeleteShard, InspectShard
 
 
@@ -83,14 +87,14 @@ class Opening:
         if self.stack.identity is None:
             yield from self.store_parameters(now)
         # Whoever may not do with bits what a filter does learns that now.
-        yield [InspectShard(keys.shard_key(self.key, 0, 0))]
+        yield [InspectShard(filter_keys.shard_key(self.key, 0, 0))]
 
     def store_parameters(self, now: float) -> Steps[float]:
         """Make the hash of a filter, unless another worker has done so, and return the server's time after that."""
         yield from self._refuse_occupied()
         text = self.parameters.to_json(self._randbelow)
         expires = self.parameters.expires_at(now)
-        return (yield from self.open(SetFieldIfAbsent(self.key, keys.FILTER_FIELD, text, expires)))
+        return (yield from self.open(SetFieldIfAbsent(self.key, filter_keys.FILTER_FIELD, text, expires)))
 
     def _load(self, first: Sequence[Operation]) -> Steps[Snapshot]:
         """Return a look at the filter's key; a hash that alone is gone is put back before that."""
@@ -104,11 +108,11 @@ class Opening:
 
     def _lacks_hash(self, snapshot: Snapshot) -> bool:
         """Return whether the hash of this worker's filter is gone; a filter whose time is over has expired instead."""
-        is_gone = keys.FILTER_FIELD not in snapshot.fields and bool(self.stack.layers)
+        is_gone = filter_keys.FILTER_FIELD not in snapshot.fields and bool(self.stack.layers)
         return is_gone and not self.stack.is_over(snapshot.now)
 
     def _adopt_snapshot(self, snapshot: Snapshot) -> Steps[None]:
-        text = snapshot.fields.get(keys.FILTER_FIELD)
+        text = snapshot.fields.get(filter_keys.FILTER_FIELD)
         if text is None:
             self._adopt(None, [], snapshot)
         else:
@@ -149,7 +153,7 @@ class Opening:
         """
         stack = self.stack
         wanted = [key for layer in stack.layers for key in layer.shard_keys]
-        following = keys.shard_key(self.key, stack.newest.index + 1, 0)
+        following = filter_keys.shard_key(self.key, stack.newest.index + 1, 0)
         *known, unknown = yield [InspectShard(key) for key in (*wanted, following)]
         return all(self._is_ours(each.identity) for each in known) and not self._is_ours(unknown.identity)
 
@@ -160,7 +164,7 @@ class Opening:
         """
         fields = yield from self._restored_fields()
         expires = self.parameters.expires_at(self.stack.newest.created)
-        if not (yield [RestoreFields(self.key, keys.FILTER_FIELD, tuple(fields.items()), expires)])[0]:
+        if not (yield [RestoreFields(self.key, filter_keys.FILTER_FIELD, tuple(fields.items()), expires)])[0]:
             return
         if (yield from self._has_all_shards()):
             self.events.on_restored(self.key)
@@ -171,10 +175,10 @@ class Opening:
     def _restored_fields(self) -> Steps[dict[str, str]]:
         """Return the hash of this worker's filter, as far as a worker can know it; all counters are closed."""
         stack = self.stack
-        fields = {keys.FILTER_FIELD: stack.text}
+        fields = {filter_keys.FILTER_FIELD: stack.text}
         for layer in stack.layers:
-            samples = sampling.samples(layer)
-            count = max(stack.granted(layer), sampling.count(layer, samples, (yield samples)))
+            samples = sample_bits(layer)
+            count = max(stack.granted(layer), sampled_count(layer, samples, (yield samples)))
             fields[layer.field] = layer.to_json()
             fields[layer.credit_field] = closed(count)
         return fields
@@ -189,7 +193,7 @@ class Opening:
         for key, inspection in zip(layer.shard_keys, inspections, strict=True):
             if inspection.kind == shards.FOREIGN:
                 raise foreign_string(key, self._names)
-        if any(layout.is_alive(inspection.identity) for inspection in inspections):
+        if any(shard_header.is_alive(inspection.identity) for inspection in inspections):
             self.events.on_orphaned(self.key)
 
     def _delete_ended(self, ended: Sequence[Layer], alive: Sequence[Layer], snapshot: Snapshot) -> Steps[None]:
@@ -206,15 +210,15 @@ class Opening:
         uncounted = self.stack.uncounted()
         if not uncounted:
             return
-        samples = [sampling.samples(layer) for layer in uncounted]
+        samples = [sample_bits(layer) for layer in uncounted]
         ones = iter((yield [sample for of_layer in samples for sample in of_layer]))
         for layer, of_layer in zip(uncounted, samples, strict=True):
-            self.stack.note_counted(layer, sampling.count(layer, of_layer, [next(ones) for _ in of_layer]))
+            self.stack.note_counted(layer, sampled_count(layer, of_layer, [next(ones) for _ in of_layer]))
 
 
 def stored_layers(key: str, fields: Mapping[str, str], hash_key: int) -> list[Layer]:
     """Return the layers that the fields of a filter's hash describe, oldest first."""
-    texts = {keys.layer_of_field(name): text for name, text in fields.items()}
+    texts = {filter_keys.layer_of_field(name): text for name, text in fields.items()}
     indexes = sorted(index for index in texts if index is not None)
     return [Layer.from_json(key, index, texts[index], hash_key) for index in indexes]
 
@@ -230,12 +234,12 @@ def foreign_string(key: str, names: Names = SETTINGS) -> WrongTypeError:
 def _ended_fields(ended: Sequence[Layer], alive: Sequence[Layer], snapshot: Snapshot) -> list[str]:
     """Return the fields of layers that ended, and the counters that belong to no layer that is alive."""
     counters = {layer.credit_field for layer in alive}
-    strange = [name for name in snapshot.fields if keys.is_credit_field(name) and name not in counters]
+    strange = [name for name in snapshot.fields if filter_keys.is_credit_field(name) and name not in counters]
     return strange + [layer.field for layer in ended]
 
 
 def _refuse_unfinished(key: str, snapshot: Snapshot) -> None:
-    by = snapshot.fields.get(keys.UNFINISHED_FIELD)
+    by = snapshot.fields.get(filter_keys.UNFINISHED_FIELD)
     if by is not None:
         raise WrongTypeError(
             f"the filter at {key!r} is not complete: `scrapy bloom {by}` is filling it, or was stopped. Start again "
@@ -251,6 +255,6 @@ def reject_foreign_key(key: str, snapshot: Snapshot, names: Names = SETTINGS) ->
             f"`scrapy bloom import` with the spider's name or --key, use another {names.key}, or delete it "
             f"and begin anew with {names.anew}"
         )
-    strangers = snapshot.fields and not any(keys.is_field(name) for name in snapshot.fields)
+    strangers = snapshot.fields and not any(filter_keys.is_field(name) for name in snapshot.fields)
     if snapshot.kind not in ("none", "hash") or strangers:
         raise WrongTypeError(f"the key {key!r} holds a {snapshot.kind} that is not a filter: use another key")

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from scrapy_bloom.filter.layers import ShardState
+from scrapy_bloom.filter.layer_stack import ShardState
 
 
 class Outcome(Enum):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
-from scrapy_bloom import _options
+from scrapy_bloom import options
 from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.layer import DAMAGED, NO_IDENTITY, Identity, Layer
 from scrapy_bloom.filter.sizing import MAX_LAYER_BYTES, bits_needed, choose_hashes, roomy_size, size_for
-from scrapy_bloom.storage import layout
+from scrapy_bloom.storage import shard_header
 
 # Format 2 has the key of the hash, and a counter for each layer; format 1 has neither.
 FORMAT = 2
@@ -61,9 +61,9 @@ class FilterParameters:
         prefix: stands before the names in a refusal, which are in capitals then: those of settings. It is not stored.
     """
 
-    capacity: int = _options.CAPACITY.default
-    error_rate: float = _options.ERROR_RATE.default
-    expansion: int = _options.EXPANSION.default
+    capacity: int = options.CAPACITY.default
+    error_rate: float = options.ERROR_RATE.default
+    expansion: int = options.EXPANSION.default
     ttl: float | None = None
     fingerprint: str = "bytes"
     hash: str = field(default=hashing.SCHEME, init=False)
@@ -72,9 +72,9 @@ class FilterParameters:
     def __post_init__(self, prefix: str) -> None:
         names = {}
         for argument, value in self.arguments().items():
-            if argument in _options.BY_NAME:
+            if argument in options.BY_NAME:
                 name = names[argument] = prefix + argument.upper() if prefix else argument
-                object.__setattr__(self, argument, _options.BY_NAME[argument].read(name, value))
+                object.__setattr__(self, argument, options.BY_NAME[argument].read(name, value))
         capacity, share = self._first_capacity, self._share(self.error_rate)
         needed = bits_needed(capacity, share, choose_hashes(capacity, share)) // 8
         if needed > MAX_LAYER_BYTES:
@@ -120,7 +120,7 @@ class FilterParameters:
 
     def to_json(self, randbelow: Callable[[int], int] = secrets.randbelow) -> str:
         """Return the JSON of a new filter, with an epoch and a hash key of its own."""
-        epoch = randbelow((1 << layout.EPOCH_BITS) - 1) + 1
+        epoch = randbelow((1 << shard_header.EPOCH_BITS) - 1) + 1
         key = randbelow(1 << hashing.KEY_BITS)
         return json.dumps({"format": FORMAT, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
 

@@ -7,7 +7,7 @@ import math
 import sys
 from dataclasses import dataclass
 
-from scrapy_bloom.storage.layout import HEADER_BYTES
+from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
 MAX_SHARD_BYTES = 32 * 1024 * 1024
 # A layer is never larger: 1,024 of the largest shards, 34 GB.

@@ -1,4 +1,4 @@
-"""The report to a crawl on its filter: a line at the start, stats while it runs, a line at the end."""
+"""Report a crawl's filter: server warnings and a summary at the start, stats while it runs, a verdict at the end."""
 
 import logging
 import time
@@ -10,20 +10,53 @@ from scrapy import Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_bloom._text import as_expected_pages, as_size
+from scrapy_bloom._format import as_expected_pages, as_size
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
-from scrapy_bloom.filter.info import FilterInfo
+from scrapy_bloom.filter.describe import FilterInfo
 from scrapy_bloom.monitoring import stats
-from scrapy_bloom.transport.failures import describe
+from scrapy_bloom.transport.failures import FAULTS, describe
+from scrapy_bloom.transport.server_info import evicts, nodes, policy
+
+logger = logging.getLogger(__name__)
+
+
+def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expires: bool = False) -> None:
+    """Warn where the filter does not fit the server's maxmemory, or where the server may evict it.
+
+    `memory_bytes` is what the filter takes when it is made. The keys of one that `expires` may be evicted where others
+    may not. Managed servers may deny INFO. The nodes of a cluster share the filter.
+    """
+    try:
+        told = [info for _, info in nodes(server)]
+    except FAULTS:
+        return
+    limits = [int(info.get("maxmemory", 0)) for info in told]
+    limit = sum(limits) if all(limits) else 0
+    if limit and memory_bytes > limit:
+        logger.warning(
+            "The filter at %r takes %s bytes, and the server's maxmemory is %s bytes: raise maxmemory, or set a "
+            "smaller BLOOMFILTER_CAPACITY or a larger BLOOMFILTER_ERROR_RATE",
+            key,
+            f"{memory_bytes:,}",
+            f"{limit:,}",
+        )
+    evicting = [policy(info) for info in told if evicts(info, expires=expires)]
+    if evicting:
+        logger.warning(
+            "The server's maxmemory-policy is %s: it may evict parts of the filter at %r, and the crawl then fetches "
+            "pages again; or the queue, with requests whose pages are then missed. Set noeviction%s",
+            evicting[0],
+            key,
+            ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
+        )
+
 
 _SHOWN_EVERY_SECONDS = 0.1
 _TTL_ADVICE = (
     " BLOOMFILTER_TTL = %d keeps a request for up to 1.25 times as long: to crawl again every P seconds, set 0.75 P "
     "at most."
 )
-
-logger = logging.getLogger(__name__)
 
 
 class CrawlReporter:

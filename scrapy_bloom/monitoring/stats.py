@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_bloom.filter.info import Counters, FilterInfo
+from scrapy_bloom.filter.describe import Counters, FilterInfo
 
 logger = logging.getLogger(__name__)
 

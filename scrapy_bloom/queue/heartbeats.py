@@ -5,9 +5,8 @@ from collections import deque
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.liveness import Liveness
+from scrapy_bloom.queue.members import Liveness, Registration
 from scrapy_bloom.queue.operations import Heartbeat, Requeue, Said
-from scrapy_bloom.queue.registration import Registration
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.transport.failures import describe
 

@@ -10,12 +10,12 @@ from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from scrapy_bloom._lua import load_script
-from scrapy_bloom._text import as_text
+from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.registration import spider_mark
+from scrapy_bloom.queue.members import spider_mark
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.commands import Argument, Command
+from scrapy_bloom.transport.scripts import load_script
 
 Encode = Callable[[Any], bytes]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from scrapy_bloom._text import as_bytes
+from scrapy_bloom._format import as_bytes
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer, Operation
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 
 

@@ -14,12 +14,10 @@ from enum import Enum, auto
 from itertools import chain
 
 from scrapy_bloom.queue import operations as ops
+from scrapy_bloom.queue.dead_letters import Review, Suspects
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
-from scrapy_bloom.queue.limits import Limit, members_of
 from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Exchange, Operation, Said
-from scrapy_bloom.queue.plans import AskFilter, Cargo, FilterOperation, Plan, ReleaseFilter, UseFilter
-from scrapy_bloom.queue.review import Review
-from scrapy_bloom.queue.suspects import Suspects
+from scrapy_bloom.queue.sync import AskFilter, Cargo, FilterOperation, Limit, Plan, ReleaseFilter, UseFilter, members_of
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 
 

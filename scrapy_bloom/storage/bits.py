@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from scrapy_bloom.storage import layout
-from scrapy_bloom.storage.base import Memory
-from scrapy_bloom.storage.layout import HEADER_BYTES
+from scrapy_bloom.storage import shard_header
+from scrapy_bloom.storage.operation import Memory
+from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.transport.commands import Argument, Command
 
 # The bits of a shard begin behind its header.
-_FIRST_BIT = layout.BITS
+_FIRST_BIT = shard_header.BITS
 
 # The start of a part of a BITFIELD, by the number of digits of its offset.
 _GET, _SET = (

@@ -7,9 +7,9 @@ and raised it then, both would be granted the last of the room.
 
 from typing import Any, NamedTuple
 
-from scrapy_bloom._lua import load_script
-from scrapy_bloom.storage.base import Memory
+from scrapy_bloom.storage.operation import Memory
 from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.scripts import load_script
 
 UNLIMITED = -1
 # A worker is given at most this part of what is left beyond what it needs at once.

@@ -1,10 +1,39 @@
-"""The store in this process."""
+"""The store in this process: hashes, strings and their expiry.
+
+Times are Unix times in whole milliseconds, as a server counts them.
+"""
 
 import time
 from collections.abc import Callable, Sequence
 
-from scrapy_bloom.storage.base import Operation, Results
-from scrapy_bloom.storage.expiry import delete_expired
+from scrapy_bloom.storage.operation import Memory, Operation, Results
+
+
+def keep_until(memory: Memory, key: str, expiry: int | None) -> None:
+    """Extend the expiry of a key; an earlier one, or None, changes nothing."""
+    if expiry is not None and (key not in memory.expiries or expiry > memory.expiries[key]):
+        if expiry <= _milliseconds(memory):
+            delete(memory, key)
+        else:
+            memory.expiries[key] = expiry
+
+
+def delete(memory: Memory, key: str) -> bool:
+    """Delete a key with its expiry, and return whether it was there."""
+    memory.expiries.pop(key, None)
+    fields, string = memory.hashes.pop(key, None), memory.strings.pop(key, None)
+    return bool(fields) or string is not None
+
+
+def delete_expired(memory: Memory) -> None:
+    """Delete expired keys."""
+    now = _milliseconds(memory)
+    for key in [key for key, expiry in memory.expiries.items() if now > expiry]:
+        delete(memory, key)
+
+
+def _milliseconds(memory: Memory) -> int:
+    return int(memory.now() * 1000)
 
 
 class MemoryStore:

@@ -7,16 +7,16 @@ shard may be longer than it was made: a late write of another filter's worker go
 
 from typing import Any, NamedTuple
 
-from scrapy_bloom._lua import load_script
-from scrapy_bloom._text import as_text
-from scrapy_bloom.storage import layout
-from scrapy_bloom.storage.base import Memory
+from scrapy_bloom._format import as_text
+from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import header_of, set_bit
-from scrapy_bloom.storage.expiry import delete, keep_until
-from scrapy_bloom.storage.layout import HEADER_BYTES, SHORTEST_SHARD_BYTES
+from scrapy_bloom.storage.memory import delete, keep_until
+from scrapy_bloom.storage.operation import Memory
+from scrapy_bloom.storage.shard_header import HEADER_BYTES, SHORTEST_SHARD_BYTES
 from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.scripts import load_script
 
-_ALIVE_AND_SEALED = layout.live(0) >> layout.EPOCH_BITS
+_ALIVE_AND_SEALED = shard_header.live(0) >> shard_header.EPOCH_BITS
 
 # The kinds of what is at a key: nothing, a shard (of any filter, or what a late write left), or something foreign.
 ABSENT, SHARD, FOREIGN = "absent", "shard", "foreign"
@@ -48,7 +48,7 @@ class InspectShard(NamedTuple):
 
     def apply(self, memory: Memory) -> Inspection:
         kind = _kind(memory, self.key)
-        return Inspection(kind, layout.identity(header_of(memory, self.key)) if kind == SHARD else 0)
+        return Inspection(kind, shard_header.identity(header_of(memory, self.key)) if kind == SHARD else 0)
 
 
 class Creation(NamedTuple):
@@ -82,11 +82,11 @@ class CreateShard(NamedTuple):
     def apply(self, memory: Memory) -> Creation:
         if _kind(memory, self.key) == FOREIGN:
             return Creation(FOREIGN, 0, 0)
-        identity = layout.identity(header_of(memory, self.key))
-        if identity in (layout.live(self.epoch), layout.sealed(self.epoch)):
+        identity = shard_header.identity(header_of(memory, self.key))
+        if identity in (shard_header.live(self.epoch), shard_header.sealed(self.epoch)):
             return Creation(PRESENT, 0, 0)
-        made = (layout.sealed if self.sealed else layout.live)(self.epoch)
-        start = (made << layout.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
+        made = (shard_header.sealed if self.sealed else shard_header.live)(self.epoch)
+        start = (made << shard_header.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
         delete(memory, self.key)
         memory.strings[self.key] = bytearray(start.ljust(self.size, b"\0"))
         keep_until(memory, self.key, self.expires)
@@ -112,7 +112,7 @@ class DeleteShard(NamedTuple):
     def apply(self, memory: Memory) -> bool:
         if _kind(memory, self.key) != SHARD:
             return False
-        epoch = layout.epoch(layout.identity(header_of(memory, self.key)))
+        epoch = shard_header.epoch(shard_header.identity(header_of(memory, self.key)))
         if self.epoch not in (None, epoch):
             return False
         return delete(memory, self.key)
@@ -124,14 +124,14 @@ class SealShard(NamedTuple):
     key: str
 
     def command(self) -> Command:
-        return Command("BITFIELD", self.key, "GET", "i64", 0, "SET", "u1", layout.SEALED_BIT, 1)
+        return Command("BITFIELD", self.key, "GET", "i64", 0, "SET", "u1", shard_header.SEALED_BIT, 1)
 
     def parse_reply(self, raw: Any) -> int:
         return int(raw[0])
 
     def apply(self, memory: Memory) -> int:
         before = header_of(memory, self.key)
-        set_bit(memory, self.key, layout.SEALED_BIT)
+        set_bit(memory, self.key, shard_header.SEALED_BIT)
         return before
 
 

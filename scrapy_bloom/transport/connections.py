@@ -1,13 +1,20 @@
-"""The connections that a client has had: behind a new one the server's data may be older than what replies said before.
+"""Track a client's connections: behind a new one, the server's data may be older than earlier replies.
 
 A server that is started from a snapshot, and a replica that is promoted, lack the last writes of before. Neither says
 so, but no connection survives either. A second connection of a pool is new once as well, and then known.
+
+A load balancer, a name or a Sentinel sends whoever connects anew to the new master. A connection that was open before
+stays with the old one.
 """
 
+import contextlib
+import queue
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+from redis import BlockingConnectionPool
 
 from scrapy_bloom.transport.failures import FAULTS
 
@@ -78,3 +85,29 @@ def connections_of(client: Any) -> Iterator[Any]:
         # since another thread may use the pool.
         for name in ("_connections", "_available_connections", "_in_use_connections"):
             yield from list(getattr(pool, name, ()))
+
+
+def drop_connections(client: Any) -> None:
+    """Disconnect what a client holds and does not use, so that it connects anew; no client of a cluster has such."""
+    connection, pool = getattr(client, "connection", None), getattr(client, "connection_pool", None)
+    if connection is not None:
+        with client.single_connection_lock:
+            connection.disconnect()
+    elif pool is not None:
+        drop_idle_connections(pool)
+
+
+def drop_idle_connections(pool: Any) -> None:
+    """Disconnect the connections of a pool that nobody uses now; they stay in it, and connect when they are taken."""
+    if not isinstance(pool, BlockingConnectionPool):
+        pool.disconnect(inuse_connections=False)
+        return
+    # Its `disconnect` takes those in use as well (redis-py 6), or may take one that a thread is about to use (8).
+    places: list[Any] = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            places.append(pool.pool.get_nowait())
+    for connection in reversed(places):
+        if connection is not None:
+            connection.disconnect()
+        pool.pool.put_nowait(connection)

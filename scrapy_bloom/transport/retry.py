@@ -1,10 +1,14 @@
-"""Retries with backoff, and a circuit breaker: what is done while a server is away.
+"""Retry with backoff and a circuit breaker while a server is unreachable.
+
+Scrapy's handlers of SIGINT and SIGTERM only leave a note for its loop. With the second signal they have both ignored,
+which is all that can be seen of them from elsewhere. Without such handlers Ctrl-C is a KeyboardInterrupt.
 
 redis-py sends a command again when its reply was lost, in silence, and the second reply then says "seen". So its own
 retries are turned off, and what is retried here is marked as such: only the filter knows what that means.
 """
 
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,9 +18,28 @@ from redis.retry import Retry
 
 from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.errors import RefusedError, StoppedError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
-from scrapy_bloom.transport.stopping import require_not_stopped
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _are_ignored() -> bool:
+    return all(signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS)
+
+
+# One that was started to ignore them is not asked.
+_IGNORED_FROM_THE_BEGINNING = _are_ignored()
+
+
+def require_not_stopped(timeout: float, cause: str) -> None:
+    """Raise a StoppedError if the process was asked twice to stop.
+
+    It waits for up to `timeout` seconds, since there is this `cause`.
+    """
+    if _are_ignored() and not _IGNORED_FROM_THE_BEGINNING:
+        raise StoppedError(timeout, cause) from None
+
 
 logger = logging.getLogger(__name__)
 

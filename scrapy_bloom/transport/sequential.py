@@ -6,9 +6,8 @@ from typing import Any, Protocol
 from redis.client import NEVER_DECODE
 
 from scrapy_bloom.transport.commands import Command
-from scrapy_bloom.transport.connections import KnownConnections, connections_of, in_turn
+from scrapy_bloom.transport.connections import KnownConnections, connections_of, drop_connections, in_turn
 from scrapy_bloom.transport.failures import FAULTS, is_from_replica
-from scrapy_bloom.transport.reconnecting import drop_connections
 
 
 class _Executes(Protocol):

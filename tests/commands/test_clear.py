@@ -9,13 +9,13 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom._text import as_text
-from scrapy_bloom.admin import clearing
-from scrapy_bloom.admin.clearing import Doomed
+from scrapy_bloom._format import as_text
+from scrapy_bloom.cli import key_contents
+from scrapy_bloom.cli.key_contents import Doomed
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Exchange, Join
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
 from tests.support.moving import SMALL, items, keys_at
 from tests.support.servers import Server
@@ -226,10 +226,10 @@ def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> N
     shown(client, key)
     client.zadd(f"{key}:queue", {"request": 0})
     store = RedisStore(client)
-    doomed = clearing.look(store, client, [key], [], [f"{key}:queue"])
+    doomed = key_contents.plan_deletion(store, client, [key], [], [f"{key}:queue"])
     change(client, key)
     before = {name: client.dump(name) for name in keys_at(client, key)}
-    assert clearing.delete(store, client, doomed) == [key, f"{key}:queue"]
+    assert key_contents.execute_deletion(store, client, doomed) == [key, f"{key}:queue"]
     assert {name: client.dump(name) for name in keys_at(client, key)} == before
 
 
@@ -243,11 +243,11 @@ def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
     client.delete(f"{key}:lost", f"{key}:lost:0:0")
     client.zadd(f"{key}:queue", {"request": 0})
     store = RedisStore(client)
-    doomed = clearing.look(store, client, [key], [], [f"{key}:queue", f"{key}:other"])
+    doomed = key_contents.plan_deletion(store, client, [key], [], [f"{key}:queue", f"{key}:other"])
     bloom.add_many(items(1000))
     client.zadd(f"{key}:other", {"a request that was not shown": 0})
-    assert clearing.delete(store, client, doomed) == []
-    assert clearing.delete(store, client, doomed) == []
+    assert key_contents.execute_deletion(store, client, doomed) == []
+    assert key_contents.execute_deletion(store, client, doomed) == []
     assert [as_text(name) for name in client.scan_iter(f"*{key}*", count=10_000)] == [f"{key}:other"]
 
 
@@ -255,10 +255,10 @@ def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None
     """So does anything that has taken its place."""
     client.zadd(key, {"request": 0})
     store = RedisStore(client)
-    doomed = clearing.look(store, client, [f"{key}:filter"], [], [key])
+    doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
     client.delete(key)
     client.set(key, "a")
-    assert clearing.delete(store, client, doomed) == [key]
+    assert key_contents.execute_deletion(store, client, doomed) == [key]
     assert client.get(key) == b"a"
 
 
@@ -268,12 +268,12 @@ def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, ke
     queue.execute(Join("shown", "30", 0, is_new=True))
     client.zadd(key, {"request": 0})
     store = RedisStore(client)
-    doomed = clearing.look(store, client, [f"{key}:filter"], [], [key])
+    doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
     queue.execute(Join("new", "30", 0, is_new=True))
-    assert clearing.delete(store, client, doomed) == [key]
+    assert key_contents.execute_deletion(store, client, doomed) == [key]
     assert queue.count() == 1
-    doomed = clearing.look(store, client, [f"{key}:filter"], [], [key])
-    assert clearing.delete(store, client, doomed) == []
+    doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
+    assert key_contents.execute_deletion(store, client, doomed) == []
     assert not client.exists(key)
 
 
@@ -281,7 +281,7 @@ def test_exit_code_of_what_was_not_shown(
     client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else is said to be deleted, and the last line says why it was not."""
-    look = clearing.look
+    look = key_contents.plan_deletion
 
     def look_and_begin_anew(*arguments: Any) -> Doomed:
         doomed = look(*arguments)
@@ -289,7 +289,7 @@ def test_exit_code_of_what_was_not_shown(
         return doomed
 
     begin_anew(client, key)
-    monkeypatch.setattr(clearing, "look", look_and_begin_anew)
+    monkeypatch.setattr(key_contents, "look", look_and_begin_anew)
     assert command.call("clear", "--key", key, "--redis-url", server.url, "--yes") == 2
     said = capsys.readouterr()
     assert "a filter, " in said.out

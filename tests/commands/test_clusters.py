@@ -8,11 +8,11 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin import clearing
-from scrapy_bloom.admin.doctor import server
-from scrapy_bloom.admin.doctor.finding import MEANINGS, Level
-from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.cli import key_contents
+from scrapy_bloom.cli.checks import server
+from scrapy_bloom.cli.checks.findings import MEANINGS, Level
+from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
+from scrapy_bloom.storage.stores import RedisStore
 from tests.support.clusters import running_cluster
 from tests.support.examining import OURS, examine, wrong
 from tests.support.moving import SMALL, export, items, restore_file
@@ -38,9 +38,9 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
     store = RedisStore(cluster)
     places = ["{crawl}:one", "elsewhere"]
     cluster.zadd("queue", {"request": 0})
-    doomed = clearing.look(store, cluster, places, [], ["queue"])
+    doomed = key_contents.plan_deletion(store, cluster, places, [], ["queue"])
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)
-    clearing.delete(store, cluster, doomed)
+    key_contents.execute_deletion(store, cluster, doomed)
     assert not [*cluster.scan_iter()]
 
 

@@ -9,7 +9,7 @@ import pytest
 from scrapy.exceptions import UsageError
 
 from devtools.servers import free_port
-from scrapy_bloom.commands.bloom import ACTIONS
+from scrapy_bloom.cli.bloom import ACTIONS
 from tests.support import command
 
 # What takes time to import, and Scrapy itself does without.
@@ -20,7 +20,7 @@ from scrapy.cmdline import execute
 try:
     execute(["scrapy", "list"])
 finally:
-    print(sorted({HEAVY!r} & set(sys.modules)), "scrapy_bloom.commands.bloom" in sys.modules)
+    print(sorted({HEAVY!r} & set(sys.modules)), "scrapy_bloom.cli.bloom" in sys.modules)
 """
 
 
@@ -127,9 +127,7 @@ def test_help_of_each_action(action: str, capsys: pytest.CaptureFixture[str]) ->
         command.call(action, "--help")
     assert ended.value.code == 0
     assert f"usage: scrapy bloom {action}" in capsys.readouterr().out
-    assert import_module(f"scrapy_bloom.commands.{action.replace('import', 'import_')}").EXAMPLES.startswith(
-        "examples:\n"
-    )
+    assert import_module(f"scrapy_bloom.cli.{action.replace('import', 'import_')}").EXAMPLES.startswith("examples:\n")
 
 
 @pytest.mark.parametrize("action", ["check", "push", "export", "restore"])

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin.doctor import leftovers
-from scrapy_bloom.admin.doctor.finding import Level
-from scrapy_bloom.commands._checks import OF_SERVER, Case
-from scrapy_bloom.commands._target import Target
-from scrapy_bloom.queue import start_urls
+from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli.checks import leftovers
+from scrapy_bloom.cli.checks.case import OF_SERVER, Case
+from scrapy_bloom.cli.checks.findings import Level
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.operations import Exchange, Heartbeat, Join
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.transport.base import Transport
+from scrapy_bloom.start_urls import leases
+from scrapy_bloom.transport.client import Transport
 from tests.support import command
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import KINDS, Server, running
@@ -179,14 +179,14 @@ def test_a_worker_that_leaves_meanwhile(mine: Any, key: str, monkeypatch: pytest
     assert leftovers.leases(mine, keys.queue, leave).level is Level.OK
     mine.hset(start.leased, f"1:leaving:{keys.queue}", "http://localhost/1")
     mine.hset(start.leased, f"2:gone:{keys.queue}", "http://localhost/2")
-    look = start_urls._registered
+    look = leases._registered
 
     def look_late(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
         mine.hdel(start.leased, f"1:leaving:{keys.queue}")
         return look(transport, queues)
 
-    monkeypatch.setattr(start_urls, "_registered", look_late)
-    assert start_urls.inspect(mine, start.start).abandoned == 1
+    monkeypatch.setattr(leases, "_registered", look_late)
+    assert leases.inspect(mine, start.start).abandoned == 1
 
 
 def test_the_probe_leaves_keys_alone(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from devtools import waiting
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong

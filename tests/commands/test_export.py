@@ -15,20 +15,18 @@ from scrapy.settings import Settings
 
 from devtools import move
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin import occupants
-from scrapy_bloom.admin.archive import exporting, saved
-from scrapy_bloom.admin.archive.format import Archive
-from scrapy_bloom.admin.archive.restore import restore
-from scrapy_bloom.admin.archive.restoring import Restoring
-from scrapy_bloom.connection import connect
+from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom.cli import key_contents
+from scrapy_bloom.cli.archive import exporting, reader
+from scrapy_bloom.cli.archive.file_format import Archive
+from scrapy_bloom.cli.archive.restoring import Restoring, restore
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.redis import RedisStore
-from scrapy_bloom.storage.retrying import RetryingStore
+from scrapy_bloom.storage.operation import Operation, Results
+from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 from tests.support import command
 from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
 from tests.support.servers import Server, expires_at, running
@@ -284,7 +282,7 @@ def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
 
     assert exporting.export(store, found, path, advance=end).layers == 4
     with path.open("rb") as file:
-        kept = saved.read(Archive(path, file))
+        kept = reader.read(Archive(path, file))
         restoring = Restoring(store, "copy", kept, clock.time)
         assert (len(restoring.layers), restoring.left_out) == (3, 1)
         restoring.write()
@@ -309,10 +307,10 @@ def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str
     export(client, key, path)
     store = RedisStore(client)
     with path.open("rb") as file:
-        found = saved.read(Archive(path, file))
+        found = reader.read(Archive(path, file))
         first, second = (Restoring(store, f"{key}:copy", found, 0.0) for _ in range(2))
         first.write()
-        assert occupants.delete(store, occupants.look(store, f"{key}:copy"))
+        assert key_contents.delete_contents(store, key_contents.inspect_key(store, f"{key}:copy"))
         second.write()
     with pytest.raises(MismatchError, match="somebody has cleared"):
         first.finish()
@@ -448,7 +446,7 @@ def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, ove
             return super().execute(operations)
 
     with path.open("rb") as file:
-        found = saved.read(Archive(path, file))
+        found = reader.read(Archive(path, file))
         first = Restoring(RedisStore(client), place, found, 0.0)
         first.write()
         with pytest.raises(ConfigError, match="something else by now, which stays"):

@@ -22,11 +22,10 @@ from devtools.forwarder import Link, forwarding
 from devtools.site import path_of, serving
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
-from scrapy_bloom.admin.importing.files import kind_of
-from scrapy_bloom.admin.importing.filling import FillingFilter
-from scrapy_bloom.admin.importing.refusals import GoneError
-from scrapy_bloom.admin.importing.set_import import SetImport
-from scrapy_bloom.admin.importing.state import is_mark
+from scrapy_bloom.cli.importing.file_import import kind_of
+from scrapy_bloom.cli.importing.import_errors import GoneError
+from scrapy_bloom.cli.importing.import_state import is_mark
+from scrapy_bloom.cli.importing.set_import import FillingFilter, SetImport
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from tests.support import command, crawling
 from tests.support.imports import OPTIONS, PARAMETERS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import

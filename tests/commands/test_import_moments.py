@@ -7,8 +7,8 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin.importing.filling import FillingFilter
-from scrapy_bloom.admin.importing.refusals import TakenOverError
+from scrapy_bloom.cli.importing.import_errors import TakenOverError
+from scrapy_bloom.cli.importing.set_import import FillingFilter
 from scrapy_bloom.errors import WrongTypeError
 from tests.support.imports import (
     AFTER,

@@ -10,8 +10,8 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin.metrics import FILTER_METRICS, QUEUE_METRICS, UP
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import command
 from tests.support.servers import Server
 

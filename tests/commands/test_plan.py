@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import MemoryBloomFilter
-from scrapy_bloom.admin.planning import COMPARED_ERROR_RATES, make_plan
+from scrapy_bloom.cli.planning import COMPARED_ERROR_RATES, make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from tests.support import command
 

@@ -11,9 +11,9 @@ from scrapy import Request
 from devtools import waiting
 from devtools.forwarder import Forwarder, Link, forwarding
 from scrapy_bloom import BloomRFPDupeFilter
-from scrapy_bloom._lua import load_script
-from scrapy_bloom._text import as_text
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom._format import as_text
+from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.transport.scripts import load_script
 from tests.support import command
 from tests.support.servers import Server
 from tests.support.undelivered import entry, leave

@@ -16,8 +16,8 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.commands import _progress
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.cli import _console
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import command
 from tests.support.imports import OPTIONS, fill
 from tests.support.moving import SMALL, export, items, keys_at
@@ -95,7 +95,7 @@ WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] 
 @pytest.fixture(autouse=True)
 def progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of the work prints a line of progress."""
-    monkeypatch.setattr(_progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(_console, "_LINE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])

@@ -14,7 +14,7 @@ from devtools.crawl_process import LIMIT, Crawl
 from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
-from scrapy_bloom._jobdir import KEY_FILE
+from scrapy_bloom._filter_key import KEY_FILE
 from scrapy_bloom.monitoring import stats
 from tests.support import crawling
 from tests.support.crawling import crawl

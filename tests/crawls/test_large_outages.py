@@ -10,7 +10,7 @@ import redis
 
 from devtools.crawl_process import LIMIT, CrawlProcess
 from devtools.waiting import until
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support.extensions import LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.pages import chain
 from tests.support.scenario import LEASE, OURS, Kind, scene, tell

@@ -12,7 +12,7 @@ import pytest
 from redis.crc import key_slot
 
 from devtools.spiders.links import LinksSpider
-from scrapy_bloom.storage.keys import shard_key
+from scrapy_bloom.storage.filter_keys import shard_key
 from tests.support.clusters import running_cluster
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, Scene, assert_ended_well, scene, tell

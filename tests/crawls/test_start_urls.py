@@ -14,7 +14,7 @@ import redis
 
 from devtools.site import path_of
 from devtools.waiting import until
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.fault_proxy import CUTS, Place, at_random, proxying
@@ -332,6 +332,6 @@ def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path)
         fed.feed(kind, PATHS)
         ended = fed.played.crawl({**FILTER_ALONE, **fed.settings, **KINDS[kind]})
         assert fed.played.missed == set()
-    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom._intake]" in line]
+    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom.start_urls.feed]" in line]
     assert "'scrapy_bloom.BloomScheduler'" in warning
     assert ended.exit_code == 0

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import MemoryBloomFilter
-from scrapy_bloom.admin.report import report
+from scrapy_bloom.cli.report import build_report
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import carry_out
-from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.operation import Operation, Results, carry_out
 from tests.support.make_filter import MakeFilter
 
 
@@ -75,7 +74,7 @@ def test_a_filter_that_is_cleared_meanwhile(ends: str) -> None:
                 bloom.add("another item")
         return store.execute(operations)
 
-    found = carry_out(report("k"), execute)
+    found = carry_out(build_report("k"), execute)
     assert (found and found.info.lost_shards) == (0 if ends == "with another" else None)
 
 

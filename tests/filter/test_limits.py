@@ -13,8 +13,8 @@ from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.operation import Operation, Results
 from scrapy_bloom.storage.shards import CreateShard
 from tests.support.servers import KINDS, Server, running
 

@@ -14,11 +14,11 @@ from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.operation import Operation, Results
 from scrapy_bloom.storage.shards import DeleteShard
+from scrapy_bloom.storage.stores import RedisStore
 from tests.support.processes import CONTEXT
 
 STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}

@@ -13,7 +13,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import GENERATIONS, FilterParameters
-from scrapy_bloom.storage import keys
+from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.crashing import CrashError, Crashing
 from tests.support.servers import Server
@@ -160,7 +160,7 @@ def test_a_worker_that_dies_while_layers_are_deleted() -> None:
         has_died = store.left is None
         store.left = None
         BaseBloomFilter(store, "k", parameters, monotonic=clock).add("b")
-        known = {keys.layer_of_field(name) for name in store.hashes["k"]}
+        known = {filter_keys.layer_of_field(name) for name in store.hashes["k"]}
         assert {int(key.split(":")[1]) for key in store.strings} <= known
         if not has_died:
             break
@@ -215,8 +215,8 @@ def test_a_filter_that_is_used_keeps_all(client: Any, key: str) -> None:
     until(is_long_after)
     assert client.hget(key, "filter") == first
     for name, text in layers.items():
-        index = keys.layer_of_field(name.decode())
-        expiry = client.pexpiretime(keys.shard_key(key, index or 0, 0)) if index is not None else -2
+        index = filter_keys.layer_of_field(name.decode())
+        expiry = client.pexpiretime(filter_keys.shard_key(key, index or 0, 0)) if index is not None else -2
         created = json.loads(text)["created"] if index is not None else 0
         # Those of layers that are over are deleted before.
         assert expiry == -2 or abs(expiry - (created + 0.75) * 1000) <= 1
@@ -249,7 +249,7 @@ def test_a_user_who_may_have_nothing_expire(server: Server, key: str, denied: st
             other = BloomFilter(admin, key, capacity=1000, ttl=100)
             other._run(other._steps.rotate(adds=True))
             other._run(other._steps.grow(other._stack.newest))
-            assert {admin.ttl(key), admin.ttl(keys.shard_key(key, 1, 0))} <= {149, 150}
+            assert {admin.ttl(key), admin.ttl(filter_keys.shard_key(key, 1, 0))} <= {149, 150}
             bloom.clear()
         admin.acl_deluser(key)
 

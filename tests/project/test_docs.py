@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import MemoryBloomFilter
-from scrapy_bloom._options import ERROR_RATE, OPTIONS
-from scrapy_bloom.admin.doctor.finding import MEANINGS
-from scrapy_bloom.admin.metrics import FILTER_METRICS, QUEUE_METRICS, UP
-from scrapy_bloom.commands.bloom import ACTIONS
+from scrapy_bloom.cli.bloom import ACTIONS
+from scrapy_bloom.cli.checks.findings import MEANINGS
+from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP
 from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
 from scrapy_bloom.monitoring import stats
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.options import ERROR_RATE, OPTIONS
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.settings import SETTINGS, BloomSettings
-from scrapy_bloom.storage import keys
+from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.transport.server_info import OLDEST_REDIS
 from tests.project.test_imports import LEVELS
 
@@ -99,7 +99,7 @@ def test_keys() -> None:
     patterns = [row[0].strip("`") for row in table("docs/keys.md", "Keys")]
     assert patterns == [
         "<key>",
-        keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
+        filter_keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
         QueueKeys("<queue>").leases("<worker>"),
         QueueKeys("<queue>").workers,
         QueueKeys("<queue>").dead_letters,
@@ -108,7 +108,7 @@ def test_keys() -> None:
         StartKeys("<start>").leased,
         StartKeys("<start>").dead_letters,
     ]
-    assert keys.layer_of_field(keys.layer_field(7)) == 7
+    assert filter_keys.layer_of_field(filter_keys.layer_field(7)) == 7
 
 
 def test_actions() -> None:

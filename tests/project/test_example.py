@@ -14,7 +14,7 @@ import redis
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support.pages import linked
 from tests.support.scenario import assert_ended_well, keys_of
 from tests.support.servers import Server

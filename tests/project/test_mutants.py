@@ -9,7 +9,7 @@ from devtools.mutants import __main__ as driver
 from devtools.mutants.__main__ import ROOT, Mutant, Outcome
 
 MUTANTS = driver.read()
-FILE, LINE = "scrapy_bloom/_text.py", '        return f"{number} bytes"\n'
+FILE, LINE = "scrapy_bloom/_format.py", '        return f"{number} bytes"\n'
 TESTS = ("tests/unit/test_text.py",)
 
 

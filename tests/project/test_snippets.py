@@ -18,7 +18,7 @@ import redis
 
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.commands.bloom import ACTIONS
+from scrapy_bloom.cli.bloom import ACTIONS
 from tests.support import command
 from tests.support.pages import linked
 from tests.support.servers import Server, running

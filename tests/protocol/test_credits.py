@@ -9,19 +9,18 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
-from scrapy_bloom._text import as_text
+from scrapy_bloom._format import as_text
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
-from scrapy_bloom.filter.credits import Credits
+from scrapy_bloom.filter.credit import Credits
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted
-from scrapy_bloom.storage.fields import DeleteField, Load, SetFieldIfAbsent
+from scrapy_bloom.storage.filter_hash import DeleteField, Load, SetFieldIfAbsent
 from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.operation import Operation, Results, Steps
 from tests.support.fault_proxy import Place, proxying
 from tests.support.schedule_search import Search, Work
 from tests.support.servers import Server

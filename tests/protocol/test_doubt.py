@@ -13,15 +13,14 @@ import redis
 from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage import keys
-from scrapy_bloom.storage.base import Operation, Results
+from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted, ReturnCredit
-from scrapy_bloom.storage.fields import Unlink
+from scrapy_bloom.storage.filter_hash import Unlink
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.retrying import RetryingStore
+from scrapy_bloom.storage.operation import Operation, Results, Steps
 from scrapy_bloom.storage.shards import SealShard
+from scrapy_bloom.storage.stores import RetryingStore
 from tests.protocol.test_interleavings import SMALL, adding, growing, winners
 from tests.support.schedule_search import KEY, Search
 
@@ -160,7 +159,7 @@ def test_a_server_that_evicts_at_once(items: int) -> None:
 
 def evicting_the_second_layer(_: Admission) -> Steps[int]:
     """The server evicts the layer that the first growth makes, if it has come."""
-    yield [Unlink(keys.shard_key(KEY, 1, 0))]
+    yield [Unlink(filter_keys.shard_key(KEY, 1, 0))]
     return 0
 
 

@@ -8,8 +8,8 @@ import pytest
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
-from scrapy_bloom.filter.layers import LayerStack
-from scrapy_bloom.filter.steps import Steps
+from scrapy_bloom.filter.layer_stack import LayerStack
+from scrapy_bloom.storage.operation import Steps
 from tests.protocol.test_interleavings import AGEING, ITEM, SMALL, adding, ageing, growing_once, winners
 from tests.support.schedule_search import KEY, Search, Work
 

@@ -7,11 +7,11 @@ import pytest
 
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.admission import Admission
-from scrapy_bloom.filter.description import describe
+from scrapy_bloom.filter.describe import describe
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage.fields import Unlink
+from scrapy_bloom.storage.filter_hash import Unlink
+from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.storage.shards import SealShard
 from tests.support.schedule_search import Search, Work
 

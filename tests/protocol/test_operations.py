@@ -5,10 +5,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom.storage import bits, counters, fields, layout, pieces, removal, shards
-from scrapy_bloom.storage.base import Operation
+from scrapy_bloom.storage import bits, chunks, counters, filter_hash, shard_header, shards
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.operation import Operation
+from scrapy_bloom.storage.stores import RedisStore
 from tests.support.servers import expires_at
 
 # A shard ends with a size class.
@@ -28,34 +28,36 @@ operations = st.one_of(
     st.builds(bits.CheckBits, names, positions, st.booleans()),
     st.builds(bits.LookUpBits, names, positions),
     st.builds(shards.SealShard, names),
-    st.builds(pieces.ReadPiece, names, st.sampled_from([0, 8, 40]), st.sampled_from([7, SIZE - 1, SIZE + 9])),
+    st.builds(chunks.ReadPiece, names, st.sampled_from([0, 8, 40]), st.sampled_from([7, SIZE - 1, SIZE + 9])),
     st.builds(
-        pieces.WritePiece, names, st.sampled_from(EPOCHS), st.sampled_from([8, 40, SIZE]), st.binary(max_size=20)
+        chunks.WritePiece, names, st.sampled_from(EPOCHS), st.sampled_from([8, 40, SIZE]), st.binary(max_size=20)
     ),
     st.builds(bits.CountBits, names, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
-    st.builds(fields.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
+    st.builds(filter_hash.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),
     st.builds(
-        fields.SetFieldIfAbsent,
+        filter_hash.SetFieldIfAbsent,
         st.just("meta"),
         st.sampled_from(["filter", "layer:0"]),
         st.sampled_from(["{}", "1"]),
         expiries,
     ),
-    st.builds(fields.DeleteField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
-    st.builds(fields.Load, st.just("meta")),
+    st.builds(filter_hash.DeleteField, st.just("meta"), st.sampled_from(["filter", "layer:0"])),
+    st.builds(filter_hash.Load, st.just("meta")),
     st.builds(
-        removal.DeleteHash,
+        filter_hash.DeleteHash,
         st.sampled_from(["meta", "0:0"]),
         st.sampled_from(["{}", "1", ""]),
         st.sampled_from(["", "restore"]),
         st.sampled_from([(), ("filter",), ("filter", "credit")]),
     ),
-    st.builds(removal.DeleteUnusedHash, st.sampled_from(["meta", "0:0"]), st.sampled_from(["{}", "1"])),
-    st.builds(fields.RemoveUser, st.just("meta"), st.sampled_from(["user:a", "user:b"])),
-    st.builds(fields.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["user:a", "user:b"]), st.just("1"), expiries),
-    st.builds(removal.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",))),
+    st.builds(filter_hash.DeleteUnusedHash, st.sampled_from(["meta", "0:0"]), st.sampled_from(["{}", "1"])),
+    st.builds(filter_hash.RemoveUser, st.just("meta"), st.sampled_from(["user:a", "user:b"])),
     st.builds(
-        fields.RestoreFields,
+        filter_hash.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["user:a", "user:b"]), st.just("1"), expiries
+    ),
+    st.builds(filter_hash.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",))),
+    st.builds(
+        filter_hash.RestoreFields,
         st.just("meta"),
         st.just("filter"),
         st.sampled_from(
@@ -64,7 +66,7 @@ operations = st.one_of(
         expiries,
     ),
     st.builds(
-        fields.SetFieldIfAbsent,
+        filter_hash.SetFieldIfAbsent,
         st.just("meta"),
         st.just("credit"),
         st.sampled_from(["0", "90", "closed 5"]),
@@ -79,7 +81,7 @@ operations = st.one_of(
         st.sampled_from([counters.UNLIMITED, 0, 100, 10_000]),
     ),
     st.builds(
-        fields.SetFieldBesideFilter,
+        filter_hash.SetFieldBesideFilter,
         st.just("meta"),
         st.just("layer:0"),
         st.just("x"),
@@ -109,7 +111,7 @@ def test_memory_is_the_twin_of_redis(
     moved = [op._replace(key=names[op.key]) for op in sequence]  # type: ignore[attr-defined]
     said = over_redis.execute(moved), memory.execute(moved)
     for here, there in zip(*said, strict=True):
-        if isinstance(here, fields.Snapshot):
+        if isinstance(here, filter_hash.Snapshot):
             assert here._replace(now=0) == there._replace(now=0)
         else:
             assert here == there
@@ -136,7 +138,7 @@ def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:
     store.execute([shards.CreateShard(key, SIZE, 77, sealed=False)])
     client.bitfield(key).set("u16", 48, 0xFFFF).execute()
     [(found, _)] = store.execute([bits.CheckBits(key, [0], mark=False)])
-    assert layout.identity(found) == layout.live(77)
+    assert shard_header.identity(found) == shard_header.live(77)
 
 
 def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
@@ -159,7 +161,7 @@ def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
 def test_load_tells_what_is_at_a_key(client: redis.Redis, key: str, kind: str, fill: object) -> None:
     """A look at a key that holds something else is no error; it says what is there."""
     fill(client, key)  # type: ignore[operator]
-    [snapshot] = RedisStore(client).execute([fields.Load(key)])
+    [snapshot] = RedisStore(client).execute([filter_hash.Load(key)])
     assert (snapshot.kind, snapshot.members, snapshot.fields) == (kind, 2 if kind == "set" else 0, {})
     seconds, microseconds = client.time()
     assert abs(seconds + microseconds / 1e6 - snapshot.now) < 60
@@ -183,5 +185,5 @@ def test_a_hash_that_is_used_is_not_deleted(
     memory = MemoryStore()
     memory.hashes[key] = dict(stored)
     for store in (RedisStore(client), memory):
-        assert store.execute([removal.DeleteUnusedHash(key, "{}")]) == [is_deleted]
+        assert store.execute([filter_hash.DeleteUnusedHash(key, "{}")]) == [is_deleted]
     assert client.exists(key) == (key in memory.hashes) == (not is_deleted)

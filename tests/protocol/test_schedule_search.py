@@ -5,8 +5,8 @@ import secrets
 
 from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage.fields import Load, SetFieldIfAbsent
+from scrapy_bloom.storage.filter_hash import Load, SetFieldIfAbsent
+from scrapy_bloom.storage.operation import Steps
 from tests.support.schedule_search import Search, Work
 
 PLAN = FilterParameters(capacity=10, error_rate=1e-4)

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.admin import occupants
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.cli import key_contents
+from scrapy_bloom.storage.stores import RedisStore
 
 DATA = Path(__file__).parents[1] / "data"
 FORMATS = {number: json.loads((DATA / f"filter-format-{number}.json").read_text()) for number in (1, 2)}
@@ -75,7 +75,7 @@ def test_retired_field(client: redis.Redis, key: str) -> None:
     bloom.add_many([f"https://example.org/{number}" for number in range(500)])
     assert bloom.info().layers > len(FORMATS[2]["strings"])
     store = RedisStore(client)
-    assert occupants.delete(store, occupants.look(store, key))
+    assert key_contents.delete_contents(store, key_contents.inspect_key(store, key))
     assert dump(client, key) == {}
 
 

@@ -12,8 +12,8 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.operations import Answer, Ending, Heartbeat, Join, Requeue, Said
-from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.sync import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import CUTS, at_random, proxying

@@ -10,14 +10,14 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom._lua import load_script
-from scrapy_bloom._text import as_bytes
+from scrapy_bloom._format import as_bytes
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.members import Registration
 from scrapy_bloom.queue.operations import Answer, Ending, Said
-from scrapy_bloom.queue.registration import Registration
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.transport.client import transport_for
+from scrapy_bloom.transport.scripts import load_script
 from tests.support.queue_memory import Audit, QueueMemory
 from tests.support.queue_replay import cases, changed, comparable, without_beats
 from tests.support.replay import replay

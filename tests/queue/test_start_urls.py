@@ -8,8 +8,8 @@ import redis
 
 from devtools.waiting import until
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.queue.start_urls import StartUrls
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
+from scrapy_bloom.start_urls.leases import StartUrls
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import Place, proxying
 from tests.support.servers import Server, free_port, running

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, ConfigError
-from scrapy_bloom._jobdir import KEY_FILE
+from scrapy_bloom._filter_key import KEY_FILE
 from tests.support.dupefilters import KEY, crawler_of, keys_of, lose, page, said, spider_of, warnings_in
 from tests.support.servers import Server
 

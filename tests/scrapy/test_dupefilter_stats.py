@@ -11,7 +11,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.filter.sizing import error_rate_at
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, FILTERED, NAMES, QUEUE_LOSSES, RECOVERED, UNSERIALIZABLE
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.storage.stores import RedisStore
 from scrapy_bloom.transport.commands import Command
 from tests.support.dupefilters import KEY, Way, by_crawler, crawler_of, page, said, spider_of, stats_of
 from tests.support.servers import Server

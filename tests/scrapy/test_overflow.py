@@ -11,9 +11,9 @@ from scrapy import Request
 
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
-from scrapy_bloom.queue.plans import AskFilter
-from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.queue.sync import AskFilter
 from scrapy_bloom.queue.tuning import TUNING
+from scrapy_bloom.spool.directory import Spool
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.servers import Server, running
@@ -302,7 +302,7 @@ def test_no_room_on_the_disk(
     def fail(*_: object, **__: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("scrapy_bloom.queue.spool.os.open", fail)
+    monkeypatch.setattr("scrapy_bloom.spool.directory.os.open", fail)
     server.kill()
     enqueue(opened, *range(MANY))
     assert len(opened._worker.outbox) == MANY

@@ -11,7 +11,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
 from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
-from scrapy_bloom.queue.keys import StartKeys
+from scrapy_bloom.queue.queue_keys import StartKeys
 from tests.support import crawling
 from tests.support.fault_proxy import Place, Proxy, proxying
 from tests.support.in_process import ShopSpider, start
@@ -74,7 +74,7 @@ class Beside:
         self.scheduler = BloomScheduler.from_crawler(self._crawler)
         assert self._crawler.spider is not None
         self.scheduler.open(self._crawler.spider)
-        self._monkeypatch.setattr("scrapy_bloom._engine.scheduler_of", lambda _: self.scheduler)
+        self._monkeypatch.setattr("scrapy_bloom._scrapy.engine.scheduler_of", lambda _: self.scheduler)
         return self._crawler.spider
 
     def close(self) -> None:

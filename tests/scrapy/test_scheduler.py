@@ -26,8 +26,8 @@ from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import Answer, Exchange, Operation, Settle
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.spool import Spool
 from scrapy_bloom.queue.worker import Phase
+from scrapy_bloom.spool.directory import Spool
 from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling
 from tests.support.in_process import start

@@ -9,7 +9,7 @@ import redis
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomRFPDupeFilter
-from scrapy_bloom.monitoring.server_checks import warn_about_memory_policy
+from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from tests.support.servers import KINDS, Server, running
 
 LIMIT = 64 * 1024 * 1024

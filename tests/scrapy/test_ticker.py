@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from scrapy_bloom import _engine
+from scrapy_bloom._scrapy import engine
 
 HOUR = 3600.0
 LIMIT = 60.0
@@ -23,7 +23,7 @@ def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
                 raise RuntimeError("not now")
             over.set()
 
-        ticker = _engine.Ticker(0.001, call)
+        ticker = engine.Ticker(0.001, call)
         ticker.start()
         await asyncio.wait_for(over.wait(), LIMIT)
         ticker.stop()
@@ -48,7 +48,7 @@ def test_more_to_do_is_done_at_once() -> None:
                 over.set()
             return has_more
 
-        ticker = _engine.Ticker(HOUR, call)
+        ticker = engine.Ticker(HOUR, call)
         ticker.start()
         ticker._tick()
         await asyncio.wait_for(over.wait(), LIMIT)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.operations import Answer, Operation, Said
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.storage.base import Operation as StoreOperation
-from scrapy_bloom.storage.base import Results
+from scrapy_bloom.storage.operation import Operation as StoreOperation
+from scrapy_bloom.storage.operation import Results
 from tests.simulation.server import Server, TimedQueue
 from tests.support.start_memory import StartMemory, StartScript
 

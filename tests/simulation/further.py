@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from scrapy_bloom.storage import counters, fields, keys, layout, pieces, removal, shards
+from scrapy_bloom.storage import chunks, counters, filter_hash, filter_keys, shard_header, shards
 from scrapy_bloom.storage.counters import UNLIMITED
 from tests.simulation.cases import StartCase, StoreCase
 from tests.support.start_memory import StartScript
@@ -19,11 +19,11 @@ class _Hash(NamedTuple):
 
     @property
     def filter(self) -> str:
-        return self.fields.get(keys.FILTER_FIELD, _OTHER)
+        return self.fields.get(filter_keys.FILTER_FIELD, _OTHER)
 
     @property
     def credit(self) -> str:
-        return next((name for name in self.fields if keys.is_credit_field(name)), keys.credit_field(0, 1))
+        return next((name for name in self.fields if filter_keys.is_credit_field(name)), filter_keys.credit_field(0, 1))
 
     @property
     def granted(self) -> int:
@@ -44,27 +44,29 @@ _OF_HASH: tuple[Callable[[_Hash], Any], ...] = (
     lambda at: counters.ReturnCredit("", at.credit, 1),
     lambda at: counters.ReturnCredit("", at.credit, at.granted + 1),
     lambda at: counters.ChargeCounter("", at.credit, 2),
-    lambda _: fields.SetFieldIfAbsent("", keys.user_field(_OTHER), "1", 1),
-    lambda _: fields.SetFieldIfAbsent("", keys.FILTER_FIELD, _OTHER, -1),
-    lambda at: fields.SetFieldBesideFilter("", keys.layer_field(9), "", at.filter, 1),
-    lambda at: fields.SetFieldBesideFilter("", keys.FILTER_FIELD, "", at.filter, 9),
-    lambda _: fields.SetFieldBesideFilter("", keys.layer_field(9), "", _OTHER, 1),
-    lambda at: fields.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), at.filter),
-    lambda at: fields.DeleteFieldBesideFilter("", at.credit, _OTHER, at.filter),
-    lambda at: fields.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), _OTHER),
-    lambda at: fields.RestoreFields("", keys.layer_field(9), ((keys.layer_field(9), ""), (at.credit, "0")), 9),
-    lambda at: fields.RestoreFields("", at.credit, ((at.credit, "0"),), 1),
-    lambda at: fields.DeleteField("", at.credit),
-    lambda _: fields.RemoveUser("", keys.user_field(_OTHER)),
-    lambda at: fields.RemoveUser("", next((name for name in at.fields if name.startswith("user:")), "user:")),
-    lambda at: removal.DeleteUnusedHash("", at.filter),
-    lambda _: removal.DeleteUnusedHash("", _OTHER),
-    lambda at: removal.DeleteHash("", at.filter, "", ()),
-    lambda _: removal.DeleteHash("", _OTHER, "", ()),
-    lambda at: removal.DeleteHash("", "", "", at.names),
-    lambda at: removal.DeleteHash("", "", "", at.names[1:]),
-    lambda _: fields.Unlink(""),
-    lambda _: fields.Load(""),
+    lambda _: filter_hash.SetFieldIfAbsent("", filter_keys.user_field(_OTHER), "1", 1),
+    lambda _: filter_hash.SetFieldIfAbsent("", filter_keys.FILTER_FIELD, _OTHER, -1),
+    lambda at: filter_hash.SetFieldBesideFilter("", filter_keys.layer_field(9), "", at.filter, 1),
+    lambda at: filter_hash.SetFieldBesideFilter("", filter_keys.FILTER_FIELD, "", at.filter, 9),
+    lambda _: filter_hash.SetFieldBesideFilter("", filter_keys.layer_field(9), "", _OTHER, 1),
+    lambda at: filter_hash.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), at.filter),
+    lambda at: filter_hash.DeleteFieldBesideFilter("", at.credit, _OTHER, at.filter),
+    lambda at: filter_hash.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), _OTHER),
+    lambda at: filter_hash.RestoreFields(
+        "", filter_keys.layer_field(9), ((filter_keys.layer_field(9), ""), (at.credit, "0")), 9
+    ),
+    lambda at: filter_hash.RestoreFields("", at.credit, ((at.credit, "0"),), 1),
+    lambda at: filter_hash.DeleteField("", at.credit),
+    lambda _: filter_hash.RemoveUser("", filter_keys.user_field(_OTHER)),
+    lambda at: filter_hash.RemoveUser("", next((name for name in at.fields if name.startswith("user:")), "user:")),
+    lambda at: filter_hash.DeleteUnusedHash("", at.filter),
+    lambda _: filter_hash.DeleteUnusedHash("", _OTHER),
+    lambda at: filter_hash.DeleteHash("", at.filter, "", ()),
+    lambda _: filter_hash.DeleteHash("", _OTHER, "", ()),
+    lambda at: filter_hash.DeleteHash("", "", "", at.names),
+    lambda at: filter_hash.DeleteHash("", "", "", at.names[1:]),
+    lambda _: filter_hash.Unlink(""),
+    lambda _: filter_hash.Load(""),
 )
 
 _OF_SHARD: tuple[Callable[[int], Any], ...] = (
@@ -76,10 +78,10 @@ _OF_SHARD: tuple[Callable[[int], Any], ...] = (
     lambda _: shards.DeleteShard(""),
     lambda _: shards.SealShard(""),
     lambda _: shards.InspectShard(""),
-    lambda epoch: pieces.WritePiece("", epoch, layout.HEADER_BYTES, b"\xff\x01"),
-    lambda epoch: pieces.WritePiece("", epoch + 1, layout.HEADER_BYTES, b"\xff\x01"),
-    lambda _: pieces.ReadPiece("", 0, 99),
-    lambda _: fields.Unlink(""),
+    lambda epoch: chunks.WritePiece("", epoch, shard_header.HEADER_BYTES, b"\xff\x01"),
+    lambda epoch: chunks.WritePiece("", epoch + 1, shard_header.HEADER_BYTES, b"\xff\x01"),
+    lambda _: chunks.ReadPiece("", 0, 99),
+    lambda _: filter_hash.Unlink(""),
 )
 
 
@@ -89,8 +91,8 @@ def of_store(case: StoreCase, turn: int) -> Iterator[StoreCase]:
         found = _Hash(case.fields or {})
         yield case._replace(operation=_OF_HASH[turn % len(_OF_HASH)](found))
     if case.fields is None:
-        header = (case.string or b"")[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES, b"\0")
-        epoch = layout.epoch(layout.identity(int.from_bytes(header, "big")))
+        header = (case.string or b"")[: shard_header.HEADER_BYTES].ljust(shard_header.HEADER_BYTES, b"\0")
+        epoch = shard_header.epoch(shard_header.identity(int.from_bytes(header, "big")))
         yield case._replace(operation=_OF_SHARD[turn % len(_OF_SHARD)](epoch))
 
 

@@ -18,8 +18,8 @@ from scrapy.statscollectors import StatsCollector
 import scrapy_bloom
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
-from scrapy_bloom.queue.spill import SpillFile
-from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.file import SpillFile
 from tests.simulation.client import Client, SimulatedQueue, SimulatedStore
 from tests.simulation.engine import Engine, Watch
 

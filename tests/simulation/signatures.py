@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.storage import layout
+from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import CheckBits, CountBits, LookUpBits
 from tests.simulation.cases import StartCase, StoreCase
 from tests.support.queue_memory import QueueMemory, Registration
@@ -36,12 +36,12 @@ def of_store(case: StoreCase) -> object:
 
 def _of_string(operation: Any, string: bytes, hours: int | None) -> object:
     """Return the signature of an operation on a shard: by its header, and by the bits that the operation is about."""
-    header = string[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES, b"\0")
-    epoch = layout.epoch(layout.identity(int.from_bytes(header, "big")))
+    header = string[: shard_header.HEADER_BYTES].ljust(shard_header.HEADER_BYTES, b"\0")
+    epoch = shard_header.epoch(shard_header.identity(int.from_bytes(header, "big")))
     its = header[0], bool(epoch), any(header[6:]), epoch == getattr(operation, "epoch", None), hours
     bits: tuple[int, ...] = ()
     if isinstance(operation, CheckBits | LookUpBits):
-        places = [divmod(position + layout.BITS, 8) for position in operation.positions]
+        places = [divmod(position + shard_header.BITS, 8) for position in operation.positions]
         found = [string[byte] >> (7 - bit) & 1 for byte, bit in places if byte < len(string)]
         bits = len(places), len(found), sum(found)
         operation = operation._replace(positions=[])

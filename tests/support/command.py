@@ -11,7 +11,7 @@ from typing import Any
 from scrapy.settings import Settings
 
 from devtools.crawl_process import ROOT
-from scrapy_bloom.commands.bloom import Command
+from scrapy_bloom.cli.bloom import Command
 from tests.support import forked
 
 SPIDERS = """

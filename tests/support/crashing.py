@@ -1,8 +1,7 @@
 """A store in memory whose worker dies at a known moment."""
 
-from scrapy_bloom.storage.base import Results
-from scrapy_bloom.storage.expiry import delete_expired
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.memory import MemoryStore, delete_expired
+from scrapy_bloom.storage.operation import Results
 
 
 class CrashError(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom.admin.importing.set_import import SetImport
+from scrapy_bloom.cli.importing.set_import import SetImport
 from scrapy_bloom.filter.parameters import FilterParameters
 
 OPTIONS: dict[str, Any] = {

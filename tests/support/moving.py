@@ -8,15 +8,14 @@ from typing import Any
 
 import redis
 
-from scrapy_bloom.admin.archive import exporting, saved
-from scrapy_bloom.admin.archive.exporting import Advance, Exported
-from scrapy_bloom.admin.archive.format import Archive
-from scrapy_bloom.admin.archive.restore import Restored, restore
-from scrapy_bloom.filter import stored
-from scrapy_bloom.filter.steps import carry_out
-from scrapy_bloom.filter.stored import StoredFilter
-from scrapy_bloom.storage.base import Store
-from scrapy_bloom.storage.redis import RedisStore
+from scrapy_bloom.cli.archive import exporting, reader
+from scrapy_bloom.cli.archive.exporting import Advance, Exported
+from scrapy_bloom.cli.archive.file_format import Archive
+from scrapy_bloom.cli.archive.restoring import Restored, restore
+from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.filter.stored_filter import StoredFilter
+from scrapy_bloom.storage.operation import Store, carry_out
+from scrapy_bloom.storage.stores import RedisStore
 
 # As many bits as fit, so that a filter takes a few kilobytes and grows at once.
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
@@ -29,7 +28,7 @@ def items(number: int, name: str = "item") -> list[str]:
 
 def require(store: Store, key: str) -> StoredFilter:
     """The filter at a key."""
-    found = carry_out(stored.read(key), store.execute)
+    found = carry_out(stored_filter.read(key), store.execute)
     assert found is not None
     return found
 
@@ -40,10 +39,10 @@ def export(client: redis.Redis, key: str, path: Path, **options: Any) -> Exporte
     return exporting.export(store, require(store, key), path, **options)
 
 
-def read(path: Path) -> saved.Saved:
+def read(path: Path) -> reader.Saved:
     """Read a file as a restore does, before it writes anything."""
     with path.open("rb") as file:
-        return saved.read(Archive(path, file))
+        return reader.read(Archive(path, file))
 
 
 def restore_file(
@@ -51,7 +50,7 @@ def restore_file(
 ) -> Restored:
     """Restore a file to a key."""
     with path.open("rb") as file:
-        found = saved.read(Archive(path, file))
+        found = reader.read(Archive(path, file))
         store = RedisStore(client)
         return restore(store, client, key, found, overwrite=overwrite, advance=advance)
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.members import spider_mark
 from scrapy_bloom.queue.operations import Answer, Ending, Said
-from scrapy_bloom.queue.registration import spider_mark
+from scrapy_bloom.queue.queue_keys import QueueKeys
 
 SortedSet = dict[bytes, float]
 Fields = dict[bytes, bytes]

@@ -10,10 +10,10 @@ from functools import cache
 from itertools import cycle
 from typing import Any, NamedTuple, Self
 
-from scrapy_bloom._text import as_bytes
+from scrapy_bloom._format import as_bytes
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.operations import Answer
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.commands import Command
 from tests.support.queue_memory import QueueMemory, Registration
 from tests.support.queue_scenarios import SCENARIOS

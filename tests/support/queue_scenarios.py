@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from scrapy_bloom.queue import operations as ops
+from scrapy_bloom.queue.dead_letters import Suspects
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
-from scrapy_bloom.queue.plans import FilterOperation
-from scrapy_bloom.queue.suspects import Suspects
+from scrapy_bloom.queue.sync import FilterOperation
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
 from tests.support.queue_search import FAULTS, Scenario

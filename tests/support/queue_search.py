@@ -18,9 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
-from scrapy_bloom.queue.limits import Limit
 from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
-from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.sync import AskFilter, Limit, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import Audit, QueueMemory, Registration
 

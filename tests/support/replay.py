@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 
 # Cases that go to a server at once.

@@ -19,15 +19,13 @@ from unittest import mock
 from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
-from scrapy_bloom.filter.layers import LayerStack
+from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import Steps
-from scrapy_bloom.storage.base import Operation, Results
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import Granted
-from scrapy_bloom.storage.expiry import delete_expired
-from scrapy_bloom.storage.fields import Snapshot
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.filter_hash import Snapshot
+from scrapy_bloom.storage.memory import MemoryStore, delete_expired
+from scrapy_bloom.storage.operation import Operation, Results, Steps
 
 Work = Callable[[Admission], Steps[Any]]
 Frozen = tuple[Any, ...]

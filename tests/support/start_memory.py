@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
-from scrapy_bloom.queue import start_urls
+from scrapy_bloom.start_urls import leases
 from scrapy_bloom.transport.commands import Argument
 
 
@@ -17,7 +17,7 @@ class StartScript(NamedTuple):
     @classmethod
     def of(cls, text: str, arguments: Sequence[Argument]) -> Self:
         """Return the script that has a text."""
-        return cls(next(name for name, known in start_urls._texts.items() if known == text), tuple(arguments))
+        return cls(next(name for name, known in leases._texts.items() if known == text), tuple(arguments))
 
 
 @dataclass

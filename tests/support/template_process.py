@@ -44,7 +44,7 @@ _PRELOADED = (
     "scrapy.pqueues",
     "scrapy.squeues",
     "scrapy_bloom.addon",
-    "scrapy_bloom.commands.bloom",
+    "scrapy_bloom.cli.bloom",
     "scrapy_bloom.dupefilter",
     "scrapy_bloom.delivery.dispatcher",
     "scrapy_redis.scheduler",

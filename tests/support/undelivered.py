@@ -7,7 +7,7 @@ from scrapy import Request
 
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.spool.directory import Spool
 
 
 def entry(number: int, *, is_unsure: bool = False) -> OutboxEntry:

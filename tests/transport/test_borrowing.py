@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from devtools.waiting import until
-from scrapy_bloom.transport.base import Transport, transport_for
+from scrapy_bloom.transport.client import Transport, transport_for
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import Place, proxying

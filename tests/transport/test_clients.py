@@ -12,7 +12,7 @@ from redis.retry import Retry
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.client import transport_for
 from tests.support import crawling
 from tests.support.fault_proxy import Place, proxying
 from tests.support.in_process import start

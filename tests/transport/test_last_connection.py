@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from devtools.waiting import until
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 from tests.support.servers import Server
 

@@ -14,7 +14,7 @@ import redis
 
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 from tests.support.fault_proxy import Proxy, proxying
 from tests.support.retries import assert_waited_once, filter_at

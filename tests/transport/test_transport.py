@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.storage.bits import CheckBits
-from scrapy_bloom.transport.base import transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand, Command
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import CUTS, Place, proxying

@@ -1,8 +1,8 @@
 """A worker's knowledge of the items of one call: each change to it alone, without a store."""
 
-from scrapy_bloom.filter.batch import NO_LAYER, Group, PendingBatch
 from scrapy_bloom.filter.layer import Identity
 from scrapy_bloom.filter.outcomes import Outcome
+from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, PendingBatch
 
 IDENTITY = Identity(epoch=7, hash_key=8)
 ITEMS = [b"a", b"b", b"c", b"d"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.storage.bits import CheckBits, LookUpBits
-from scrapy_bloom.storage.layout import HEADER_BYTES
+from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.transport.commands import Command
 
 # As far as the largest shard goes, and a little further: with one to ten digits.

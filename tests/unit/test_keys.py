@@ -3,8 +3,8 @@
 import pytest
 from redis.crc import key_slot
 
-from scrapy_bloom.queue.keys import QueueKeys, queue_name
-from scrapy_bloom.storage import keys as filter_keys
+from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
+from scrapy_bloom.storage import filter_keys
 
 
 @pytest.mark.parametrize("key", ["a.b", "a.b:0:0", "a.b:12:345", filter_keys.shard_key("a.b", 3, 4)])

@@ -1,6 +1,6 @@
 """Which workers are dead is found out by what one worker sees, on its own clock, against their own leases."""
 
-from scrapy_bloom.queue.liveness import Liveness
+from scrapy_bloom.queue.members import Liveness
 
 
 def seen(liveness: Liveness, looks: list[tuple[float, dict[str, str]]]) -> set[str]:

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from scrapy_bloom._log import LimitedWarnings
-from scrapy_bloom.delivery.loss_watch import LossWatch
+from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.queue.operations import Answer, Exchange, Join, Operation, Said
 
 JOIN = Join("one", "5", 3, is_new=False)

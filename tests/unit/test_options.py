@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from scrapy_bloom._options import BY_NAME, OPTIONS, Option
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.options import BY_NAME, OPTIONS, Option
 
 # What the documentation promises, said once more and in other words. The least and the largest values are among them.
 ALLOWED: dict[str, Callable[[float], bool]] = {

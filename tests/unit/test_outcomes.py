@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from scrapy_bloom.filter.layers import ShardState
+from scrapy_bloom.filter.layer_stack import ShardState
 from scrapy_bloom.filter.outcomes import Outcome, resolve
 
 LIVE, SEALED, FOREIGN = ShardState.LIVE, ShardState.SEALED, ShardState.FOREIGN

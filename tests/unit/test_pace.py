@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_bloom.admin.pace import Pace, pace_between
-from scrapy_bloom.admin.report import FilterReport, report
+from scrapy_bloom.cli.report import FilterReport, Pace, build_report, pace_between
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.steps import carry_out
 from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.operation import carry_out
 
 # Of three layers, for 100, 200 and 400 items.
 STORE = MemoryStore()
 BaseBloomFilter(STORE, "k", FilterParameters(capacity=100)).add_many([f"{number}" for number in range(400)])
-FOUND = carry_out(report("k"), STORE.execute)
+FOUND = carry_out(build_report("k"), STORE.execute)
 Holds = dict[int, int]
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
-from scrapy_bloom.queue.limits import Limit
 from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Requeue, Said, Settle, digests
-from scrapy_bloom.queue.plans import AskFilter, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.sync import AskFilter, Limit, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory
 

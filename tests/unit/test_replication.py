@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_bloom.admin.doctor import server
-from scrapy_bloom.admin.doctor.finding import Level
+from scrapy_bloom.cli.checks import server
+from scrapy_bloom.cli.checks.findings import Level
 
 
 def level(**replica: Any) -> Level:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.queue import spool as module
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.spill import SpillFile
-from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.spool import directory as module
+from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.file import SpillFile
 
 KEY = "shop:requests"
 ANOTHER_USER = 12_345
@@ -231,7 +231,7 @@ def test_a_file_that_vanishes(spool: Spool, monkeypatch: pytest.MonkeyPatch, cap
 KILLED = """
 import os, signal, sys
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.spool import Spool
+from scrapy_bloom.spool.directory import Spool
 
 file = Spool(sys.argv[1], sys.argv[2]).spill()
 file.append([OutboxEntry(b"%d" % number, number, None) for number in range(10)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrapy_bloom._text import as_expected_pages, as_size
+from scrapy_bloom._format import as_expected_pages, as_size
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""From a request to the bytes that the filter stores, made anew only where that is needed."""
+
+from collections.abc import Callable, Collection
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.utils.misc import load_object
+from scrapy.utils.request import RequestFingerprinterProtocol
+
+from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom._format import as_bytes
+from scrapy_bloom.errors import ConfigError
+
+# URLs and bodies of more characters together are not kept, which bounds the memory.
+_LONGEST = 1000
+
+Compute = Callable[[Request], str | bytes]
+
+
+def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
+    """Return a function that makes each fingerprint anew, by `make`."""
+
+    def fingerprint(request: Request) -> bytes:
+        return as_bytes(make(request))
+
+    return fingerprint
+
+
+class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]):
+    """Fingerprints by `make` that depend on the method, the URL and the body of a request, and on nothing else.
+
+    Those of the `size` requests that were met last are remembered: making one is most of what a repeat costs. A
+    fingerprint never changes, so that nothing that happens to a filter makes one wrong. The fingerprint of a request
+    with one of the `uncached_meta_keys` in its meta depends on more, and is made anew.
+    """
+
+    def __init__(self, make: Compute, size: int, uncached_meta_keys: Collection[str] = ()) -> None:
+        super().__init__(size)
+        self._make = uncached_fingerprints(make)
+        self._uncached_meta_keys = uncached_meta_keys
+
+    def __call__(self, request: Request) -> bytes:
+        """Return the fingerprint of a request."""
+        if self._uncached_meta_keys and not request.meta.keys().isdisjoint(self._uncached_meta_keys):
+            return self._make(request)
+        url = request.url
+        # Nearly all requests: the URL alone is the key, and is in memory anyway.
+        key = url if request.method == "GET" and not request.body else (request.method, url, request.body)
+        # Nearly always it is among the young: a call is spared.
+        fingerprint = self._young.get(key) or self.get(key)
+        if fingerprint is None:
+            fingerprint = self._make(request)
+            if len(url) + len(request.body) <= _LONGEST:
+                self.put(key, fingerprint)
+        return fingerprint
+
+
+def chosen_fingerprinter(settings: BaseSettings, crawler: Crawler | None) -> RequestFingerprinterProtocol | None:
+    """Return Scrapy's fingerprinter where the user has chosen one, or None, for scrapy-redis's, where not."""
+    if settings.getpriority("REQUEST_FINGERPRINTER_CLASS") == SETTINGS_PRIORITIES["default"]:
+        return None
+    if crawler is not None:
+        return crawler.request_fingerprinter
+    chosen = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
+    if hasattr(chosen, "from_crawler"):
+        raise ConfigError(
+            f"REQUEST_FINGERPRINTER_CLASS = {settings['REQUEST_FINGERPRINTER_CLASS']!r}: it is built from a crawler, "
+            "which from_settings does not know; use from_crawler or from_spider"
+        )
+    return chosen()  # type: ignore[no-any-return]  # load_object loads anything

@@ -1,1 +1,0 @@
-"""The work of `scrapy bloom`: looking into filters and queues, and moving them. It prints nothing."""

@@ -1,0 +1,305 @@
+"""Resolve the filter and the queue that an action works on: a spider's of the project, or named keys."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.exceptions import UsageError
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.project import inside_project
+from scrapy_redis import defaults
+from scrapy_redis.scheduler import Scheduler
+
+from scrapy_bloom import _filter_key
+from scrapy_bloom._filter_key import FilterKey, queue_of
+from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom.cli._console import note
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.errors import BloomError, ConfigError, WrongTypeError
+from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.stored_filter import StoredFilter
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, TTL, Option
+from scrapy_bloom.queue.inspection import QueueState, inspect
+from scrapy_bloom.queue.queue_keys import key_of
+from scrapy_bloom.settings import PREFIX, BloomSettings
+from scrapy_bloom.storage.operation import Steps, T, carry_out
+from scrapy_bloom.storage.stores import RedisStore, RetryingStore
+from scrapy_bloom.transport.retry import retry_until
+
+# What Scrapy and redis-py raise of settings that they cannot use.
+UNREADABLE = (ImportError, NameError, AttributeError, TypeError, ValueError, KeyError)
+_PLACE = "the name of a spider of the project, or --key KEY"
+
+
+def add_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None:
+    """Let an action be told which filter it is about; without `spider` its name is not the first argument."""
+    if spider:
+        parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project")
+    parser.add_argument("--key", metavar="KEY", help="the key of the filter, where it is not that of a spider")
+    parser.add_argument("--queue", metavar="KEY", help="the key of the queue, where it is not that of a spider")
+    parser.add_argument("--redis-url", metavar="URL", help="the server, where it is not that of the settings")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A crawl's settings, and where its filter and its queue are.
+
+    `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings. The
+    settings of the `project` are those before that.
+    `has_spider` says that it is a spider of the project, and not only a place for keys. `refusal` is the error by which
+    an add-on refused the settings.
+    """
+
+    crawler: Crawler
+    project: Settings
+    has_spider: bool
+    named_key: str | None = None
+    named_queue: str | None = None
+    wait: float = 0.0
+    refusal: BloomError | None = None
+
+    @classmethod
+    def of(
+        cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False, may_be_refused: bool = False
+    ) -> "Target":
+        """Return what options mean; with `wait`, a server that goes away is waited for as in a crawl.
+
+        Raises:
+            BloomError: an add-on refuses the settings, unless they `may_be_refused`.
+        """
+        spider = getattr(options, "spider", None)
+        if options.redis_url:
+            settings = settings.copy()
+            settings.set("REDIS_URL", options.redis_url, priority="cmdline")
+        has_spider = spider is not None or (options.key is None and inside_project())
+        crawler = Crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
+        refusal = None
+        try:
+            crawler.addons.load_settings(crawler.settings)
+        except BloomError as error:
+            if not may_be_refused:
+                raise
+            refusal = error
+        seconds = BloomSettings.from_settings(crawler.settings).retry_timeout if wait else 0.0
+        return cls(crawler, settings, has_spider, options.key, options.queue, seconds, refusal)
+
+    @property
+    def settings(self) -> BaseSettings:
+        """The settings of the crawl."""
+        return self.crawler.settings
+
+    @property
+    def spider(self) -> str:
+        """The name of the spider, or an empty one."""
+        return getattr(self.crawler.spidercls, "name", None) or ""
+
+    @cached_property
+    def client(self) -> Any:
+        """A client as the crawl would have it."""
+        return connect(self.settings)
+
+    @cached_property
+    def store(self) -> RetryingStore:
+        """The store in which the filter is."""
+        return RetryingStore(RedisStore(self.client), self.wait)
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the filter."""
+        if self.named_key is not None:
+            return self.named_key
+        if not self.has_spider:
+            raise UsageError(f"give {_PLACE}", print_help=False)
+        if issubclass(load_object(self.settings["SCHEDULER"]), Scheduler):
+            return self._key_of_workers()
+        return self._key_without_scheduler()
+
+    @property
+    def queues(self) -> list[str]:
+        """The keys of the queues that are known: the one that was named, or the spider's."""
+        if self.named_queue is not None:
+            return [self.named_queue]
+        return [queue_of(self.settings, self.spider)] if self.has_spider else []
+
+    @cached_property
+    def dupefilter(self) -> BloomRFPDupeFilter:
+        """The dupefilter that the crawl would have, without its filter; ours, where the crawl has another one."""
+        kind = load_object(self.settings["DUPEFILTER_CLASS"])
+        if not issubclass(kind, BloomRFPDupeFilter):
+            kind = BloomRFPDupeFilter
+        fingerprinter = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
+        self.crawler.request_fingerprinter = build_from_crawler(fingerprinter, self.crawler)
+        return kind.unopened(self.settings, self.key, self.crawler)  # type: ignore[no-any-return]  # load_object: Any
+
+    @property
+    def parameters(self) -> FilterParameters:
+        """The parameters that the crawl wants its filter to have."""
+        return self.dupefilter.parameters()
+
+    @property
+    def sharers(self) -> list[str]:
+        """The other spiders of the project that have the spider's queue."""
+        queue, loader = queue_of(self.settings, self.spider), _spiders(self.project)
+        others = [name for name in sorted(loader.list()) if name != self.spider]
+        return [name for name in others if self._has_queue(loader.load(name), name, queue)]
+
+    def carry_out(self, steps: Steps[T]) -> T:
+        """Carry out steps on the server."""
+        return carry_out(steps, self.store.execute)
+
+    def inspect_queue(self, key: str) -> QueueState:
+        """Return the state of a queue."""
+        return retry_until(lambda: inspect(self.client, key), self.wait)
+
+    def tell_of_waiting(self, queues: Iterable[str]) -> None:
+        """Say on stderr that a filter knows requests which are not fetched yet: they are in queues that stay behind."""
+        for state in map(self.inspect_queue, queues):
+            if number := state.waiting + state.leased + state.dead_letters:
+                note(
+                    f"{number:,} requests of the queue {state.key!r} are in the filter and not fetched yet: the queue "
+                    "stays where it is"
+                )
+
+    def read(self) -> StoredFilter | None:
+        """Return the filter as it is stored, or None: there is none."""
+        return self.carry_out(stored_filter.read(self.key))
+
+    def require(self) -> StoredFilter:
+        """Return the filter as it is stored.
+
+        Raises:
+            WrongTypeError: there is none.
+        """
+        found = self.read()
+        if found is None:
+            raise WrongTypeError(
+                f"there is no filter at {self.key!r} on {self.server}: no crawl has begun with it, or it has ended and "
+                "was cleared"
+            )
+        return found
+
+    @cached_property
+    def server(self) -> str:
+        """The server's address and database, without any password."""
+        pool = getattr(self.client, "connection_pool", None)
+        where: dict[str, Any] = getattr(pool, "connection_kwargs", {})
+        if "path" in where:
+            address = f"unix:{where['path']}"
+        elif "host" in where:
+            address = f"{where['host']}:{where.get('port', 6379)}"
+        else:
+            address = type(self.client).__name__
+        return f"{address}, database {where.get('db', 0) or 0}"
+
+    def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
+        """Return whether another spider has this queue, under a scheduler whose workers share one.
+
+        Add-ons are not asked: the scheduler that they set for this spider is that of all which set none.
+        """
+        settings = self.project.copy()
+        kind.update_settings(settings)
+        is_set = settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
+        try:
+            scheduler = load_object((settings if is_set else self.settings)["SCHEDULER"])
+            return issubclass(scheduler, Scheduler) and queue_of(settings, name) == queue
+        except (BloomError, *UNREADABLE):
+            # No crawl of it would start.
+            return False
+
+    def _key_of_workers(self) -> str:
+        key = FilterKey.for_workers(self.settings, self.spider)
+        memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
+        return retry_until(lambda: key.on(self.client, memory_bytes), self.wait).name
+
+    def _key_without_scheduler(self) -> str:
+        """Return the key under Scrapy's own scheduler, or under one that this package does not know."""
+        template = self.settings.get("SCHEDULER_DUPEFILTER_KEY")
+        if template:
+            return key_of("SCHEDULER_DUPEFILTER_KEY", template, self.spider)
+        jobdir = self.settings.get("JOBDIR")
+        kept = _filter_key.read_key(jobdir) if jobdir else None
+        if kept is not None:
+            return kept
+        raise ConfigError(
+            f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl of it has a filter of its own, whose key its log "
+            f"names; give that by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
+            f"{defaults.SCHEDULER_DUPEFILTER_KEY!r}"
+        )
+
+
+def require_file(options: argparse.Namespace, settings: Settings) -> None:
+    """Refuse an action that has a spider where it should have a file: whoever gives one name may forget either."""
+    if options.spider is None and str(options.file) in _spiders(settings).list():
+        raise UsageError(f"{str(options.file)!r} is a spider: give the FILE behind it", print_help=False)
+
+
+def crawl_settings(spider: str | None, settings: Settings) -> BaseSettings:
+    """Return the settings of a spider's crawl, or those of the project where none is named."""
+    name = spider or _only_spider(_spiders(settings).list())
+    return _crawler(_spider_class(name, settings) if name else Spider, settings).settings
+
+
+def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
+    """Return a crawler that is never started, with what the add-ons make of the settings."""
+    crawler = Crawler(kind, settings)
+    crawler.addons.load_settings(crawler.settings)
+    return crawler
+
+
+def _spider_class(name: str | None, settings: Settings) -> type[Spider]:
+    loader = _spiders(settings)
+    names: list[str] = loader.list()
+    name = _only_spider(names) if name is None else name
+    if name is None:
+        raise UsageError(f"give {_PLACE}; there are {', '.join(sorted(names)) or 'none'}", print_help=False)
+    if name not in names:
+        where = f"there are {', '.join(sorted(names))}" if names else "run it in a project, or give --key KEY"
+        raise UsageError(f"{name!r} is no spider of a project: {where}", print_help=False)
+    return loader.load(name)  # type: ignore[no-any-return]  # load_object: Any
+
+
+def _only_spider(names: Sequence[str]) -> str | None:
+    """Return the spider of a project that has one alone: nobody need name it."""
+    return names[0] if len(names) == 1 else None
+
+
+def _spiders(settings: Settings) -> Any:
+    return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+
+
+_OPTIONS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
+
+
+def add_parameter_options(parser: argparse.ArgumentParser) -> None:
+    """Let an action be told the parameters of a filter."""
+    for option in _OPTIONS:
+        meaning = f"{option.meaning} (default {option.default_text})"
+        parser.add_argument(_flag(option), metavar="N", help=meaning)
+
+
+def given_parameters(options: argparse.Namespace, settings: BloomSettings) -> dict[str, Any]:
+    """Return the parameters that were given, by their names; the others are those of the settings.
+
+    Raises:
+        ConfigError: one is not allowed, or not together with the others; the text names the options.
+    """
+    found = {option: getattr(options, option.name) for option in _OPTIONS if getattr(options, option.name) is not None}
+    values = {option.name: option.read(_flag(option), value) for option, value in found.items()}
+    try:
+        replace(settings, **values).parameters()
+    except ConfigError as error:
+        text = str(error)
+        for option in found:
+            text = text.replace(f"{PREFIX}{option.name.upper()} = ", f"{_flag(option)} = ")
+        raise ConfigError(text) from None
+    return values
+
+
+def _flag(option: Option[Any]) -> str:
+    return "--" + option.name.replace("_", "-")

@@ -1,0 +1,155 @@
+"""Report a crawl's stored state: its filter, layers, queues and workers, their pace, and Prometheus metrics."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.filter.describe import FilterInfo, describe_layers
+from scrapy_bloom.filter.stored_filter import StoredFilter, read
+from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.storage.operation import Steps
+
+
+@dataclass(frozen=True)
+class FilterReport:
+    """A filter as it is stored, and what its bits say; `info` is that of a new one where nothing was added yet."""
+
+    stored: StoredFilter
+    info: FilterInfo
+
+    @property
+    def has_layers(self) -> bool:
+        """True once something was added."""
+        return bool(self.stored.layers)
+
+    @property
+    def ages(self) -> list[float]:
+        """Seconds for which each layer is there, oldest first."""
+        return [max(0.0, self.stored.now - layer.created) for layer in self.stored.layers]
+
+
+def build_report(key: str) -> Steps[FilterReport | None]:
+    """Return the report on the filter at a key, or None: there is none."""
+    stored = yield from read(key)
+    if stored is None:
+        return None
+    info = yield from describe_layers(stored.parameters, stored.layers, stored.is_made)
+    if info.lost_shards:
+        # A filter that was cleared meanwhile, or has deleted a layer whose time is over, has lost nothing.
+        again = yield from read(key)
+        if again is None or again.layers != stored.layers:
+            return (yield from build_report(key))
+    return FilterReport(stored, info)
+
+
+def report_as_dict(server: str, key: str, found: FilterReport | None, queues: list[QueueState]) -> dict[str, Any]:
+    """Return a report as one object; the names are those of `FilterInfo`, where it has them."""
+    return {
+        "server": server,
+        "key": key,
+        "exists": found is not None,
+        **({} if found is None else _filter_as_dict(found)),
+        "queues": [asdict(queue) for queue in queues],
+    }
+
+
+def _filter_as_dict(found: FilterReport) -> dict[str, Any]:
+    described = asdict(found.info)
+    layers = described.pop("by_layer")
+    for layer, age in zip(layers, found.ages, strict=False):
+        layer["age"] = age
+    parameters = found.stored.parameters
+    return {
+        **described,
+        "is_new": not found.has_layers,
+        "expansion": parameters.expansion,
+        "ttl": parameters.ttl,
+        "fingerprint": parameters.fingerprint,
+        "age": max(found.ages, default=0.0),
+        "unfinished": found.stored.unfinished,
+        "users": found.stored.users,
+        "by_layer": layers,
+    }
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A pace over some time.
+
+    Attributes:
+        seconds: the time between both looks, by the server's clock.
+        per_second: new requests a second.
+        seconds_left: the time until the newest layer is full at this pace, or None: never.
+    """
+
+    seconds: float
+    per_second: float
+    seconds_left: float | None
+
+
+def pace_between(first: FilterReport, last: FilterReport) -> Pace | None:
+    """Return the pace between two looks at the same filter, or None: no time has passed."""
+    seconds = last.stored.now - first.stored.now
+    if seconds <= 0:
+        return None
+    before, now = _counts(first), _counts(last)
+    added = sum(count - before.get(layer, 0) for layer, count in now.items())
+    per_second = max(0.0, added / seconds)
+    newest = last.info.by_layer[-1]
+    room = max(0, newest.capacity - newest.estimated_count)
+    return Pace(seconds, per_second, room / per_second if per_second else None)
+
+
+def _counts(found: FilterReport) -> dict[int, int]:
+    """Return how many requests each layer holds, by its number."""
+    described = zip(found.stored.layers, found.info.by_layer, strict=False)
+    return {layer.index: info.estimated_count for layer, info in described}
+
+
+try:
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+except ImportError:
+    raise ConfigError("--prometheus needs a library: pip install 'scrapy-bloom[prometheus]'") from None
+
+FILTER_METRICS: dict[str, tuple[str, Callable[[FilterInfo], float]]] = {
+    "scrapy_bloom_capacity": ("Requests for which the filter was sized", lambda info: info.capacity),
+    "scrapy_bloom_error_rate": ("Share of new requests taken for seen, at most", lambda info: info.error_rate),
+    "scrapy_bloom_estimated_count": ("Requests that it holds, by its bits", lambda info: info.estimated_count),
+    "scrapy_bloom_estimated_error_rate": ("Its error rate now", lambda info: info.estimated_error_rate),
+    "scrapy_bloom_fill_ratio": ("Share of its bits that are 1", lambda info: info.fill_ratio),
+    "scrapy_bloom_memory_bytes": ("Bytes that it takes", lambda info: info.memory_bytes),
+    "scrapy_bloom_layers": ("Layers that it has", lambda info: info.layers),
+}
+QUEUE_METRICS: dict[str, tuple[str, Callable[[QueueState], float]]] = {
+    "scrapy_bloom_queue_waiting": ("Requests that wait", lambda queue: queue.waiting),
+    "scrapy_bloom_queue_dead_letters": (
+        "Requests that no worker could read, or that too many died with",
+        lambda queue: queue.dead_letters,
+    ),
+    "scrapy_bloom_queue_workers": ("Workers that are registered", lambda queue: len(queue.workers)),
+    "scrapy_bloom_queue_silent_workers": (
+        "Workers that were not heard of for their lease",
+        lambda queue: sum(worker.is_silent for worker in queue.workers),
+    ),
+    "scrapy_bloom_queue_leased": ("Requests that workers hold", lambda queue: queue.leased),
+}
+UP = "scrapy_bloom_exists"
+
+
+def exposition(key: str, found: FilterReport | None, queues: Sequence[QueueState]) -> str:
+    """Return the metrics, each with the filter's key as the label `filter`, and the queue's as `queue`.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+    registry = CollectorRegistry()
+    Gauge(UP, "1 if there is a filter at the key", ["filter"], registry=registry).labels(key).set(found is not None)
+    if found is not None:
+        for name, (meaning, of_filter) in FILTER_METRICS.items():
+            Gauge(name, meaning, ["filter"], registry=registry).labels(key).set(of_filter(found.info))
+    for name, (meaning, of_queue) in QUEUE_METRICS.items():
+        gauge = Gauge(name, meaning, ["filter", "queue"], registry=registry)
+        for queue in queues:
+            gauge.labels(key, queue.key).set(of_queue(queue))
+    return generate_latest(registry).decode()

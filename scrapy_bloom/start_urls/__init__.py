@@ -1,0 +1,1 @@
+"""Start URLs in Redis: leased by a worker, and acknowledged when their requests are queued."""

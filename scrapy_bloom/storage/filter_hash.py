@@ -1,0 +1,292 @@
+"""Operations on a filter's hash: as a command, from a reply, and in memory."""
+
+from typing import Any, NamedTuple
+
+from scrapy_bloom._format import as_text
+from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.storage.memory import delete, keep_until
+from scrapy_bloom.storage.operation import Memory
+from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.scripts import load_script
+
+# They run when a filter is opened, grows or rotates.
+_LOAD, _REMOVE_USER, _DELETE_FIELD_BESIDE_FILTER = (
+    load_script(__package__, name) for name in ("load", "remove_user", "delete_field_beside_filter")
+)
+_SET_FIELD_IF_ABSENT, _SET_FIELD_BESIDE_FILTER, _RESTORE_FIELDS = (
+    load_script(__package__, "expiry", name)
+    for name in ("set_field_if_absent", "set_field_beside_filter", "restore_fields")
+)
+
+
+class Snapshot(NamedTuple):
+    """A look at the filter's key: its type (`none`: nothing is there), size of a set, the server's time, the fields."""
+
+    kind: str
+    members: int
+    now: float
+    fields: dict[str, str]
+
+
+class Load(NamedTuple):
+    """Read the filter's key. Returns a `Snapshot`."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _LOAD, 1, self.key)
+
+    def parse_reply(self, raw: Any) -> Snapshot:
+        kind, (seconds, microseconds), content = raw
+        kind, now = as_text(kind), int(seconds) + int(microseconds) / 1e6
+        if kind == "set":
+            return Snapshot(kind, int(content[0]), now, {})
+        return Snapshot(kind, 0, now, fields_of(content))
+
+    def apply(self, memory: Memory) -> Snapshot:
+        fields = memory.hashes.get(self.key, {})
+        return Snapshot("hash" if fields else "none", 0, memory.now(), dict(fields))
+
+
+class SetFieldIfAbsent(NamedTuple):
+    """Set a field of the filter's hash unless it is there. Returns whether it was set.
+
+    Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    """
+
+    key: str
+    field: str
+    value: str
+    expires: int | None = None
+
+    def command(self) -> Command:
+        if self.expires is None:
+            return Command("HSETNX", self.key, self.field, self.value)
+        return Command("EVAL", _SET_FIELD_IF_ABSENT, 1, self.key, self.field, self.value, self.expires)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.setdefault(self.key, {})
+        is_new = self.field not in fields
+        fields.setdefault(self.field, self.value)
+        if is_new:
+            keep_until(memory, self.key, self.expires)
+        return is_new
+
+
+class DeleteField(NamedTuple):
+    """Delete a field of the filter's hash. Returns whether it was there."""
+
+    key: str
+    field: str
+
+    def command(self) -> Command:
+        return Command("HDEL", self.key, self.field)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        was_there = fields.pop(self.field, None) is not None
+        if was_there and not fields:
+            delete(memory, self.key)
+        return was_there
+
+
+class Unlink(NamedTuple):
+    """Delete a key without blocking the server. Returns whether it was there."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("UNLINK", self.key)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        return delete(memory, self.key)
+
+
+class DeleteFieldBesideFilter(NamedTuple):
+    """Delete a field of this value, if the hash is still that of `filter`. Returns whether it is gone from that one."""
+
+    key: str
+    field: str
+    value: str
+    filter: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        if fields.get(filter_keys.FILTER_FIELD) != self.filter:
+            return False
+        if fields.get(self.field) == self.value:
+            del fields[self.field]
+        return self.field not in fields
+
+
+class SetFieldBesideFilter(NamedTuple):
+    """Set a field unless it is there, and only if the hash is still that of `filter`. Returns whether it was set.
+
+    Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    No late or repeated one makes that earlier, nor has the hash of another filter expire.
+    """
+
+    key: str
+    field: str
+    value: str
+    filter: str
+    expires: int | None = None
+
+    def command(self) -> Command:
+        expiry = [] if self.expires is None else [self.expires]
+        return Command("EVAL", _SET_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter, *expiry)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        is_put = fields.get(filter_keys.FILTER_FIELD) == self.filter and self.field not in fields
+        if is_put:
+            fields[self.field] = self.value
+            keep_until(memory, self.key, self.expires)
+        return is_put
+
+
+class RestoreFields(NamedTuple):
+    """Set those fields that a hash lacks, if it lacks `field`. Returns whether it lacked it.
+
+    Where it did, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    """
+
+    key: str
+    field: str
+    fields: tuple[tuple[str, str], ...]
+    expires: int | None = None
+
+    def command(self) -> Command:
+        parts = [part for field in self.fields for part in field]
+        expiry = [] if self.expires is None else [self.expires]
+        return Command("EVAL", _RESTORE_FIELDS, 1, self.key, self.field, *parts, *expiry)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.setdefault(self.key, {})
+        if self.field in fields:
+            return False
+        for name, value in self.fields:
+            fields.setdefault(name, value)
+        keep_until(memory, self.key, self.expires)
+        return True
+
+
+class RemoveUser(NamedTuple):
+    """Delete the field of a user, and with the last one the whole hash.
+
+    Returns the fields of a hash that was deleted, or was not there, and None for one that others use.
+    """
+
+    key: str
+    field: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _REMOVE_USER, 1, self.key, self.field)
+
+    def parse_reply(self, raw: Any) -> dict[str, str] | None:
+        was_last, content = raw
+        return fields_of(content) if was_last else None
+
+    def apply(self, memory: Memory) -> dict[str, str] | None:
+        fields = memory.hashes.get(self.key, {})
+        fields.pop(self.field, None)
+        if any(name.startswith(filter_keys.user_field("")) for name in fields):
+            return None
+        delete(memory, self.key)
+        return fields
+
+
+def fields_of(content: Any) -> dict[str, str]:
+    """Return the fields that a reply lists; what is not UTF-8 is not a filter's."""
+    texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in content]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+_DELETE_HASH, _DELETE_UNUSED_HASH, _DELETE_SET = (
+    load_script(__package__, name) for name in ("delete_hash", "delete_unused_hash", "delete_set")
+)
+
+
+class DeleteHash(NamedTuple):
+    """Delete a filter's hash if its description is this `text`; without one, if its fields are those of these `names`.
+
+    The field of a filter that is not complete must be `unfinished`, or be missing where that is empty.
+
+    Returns the fields of what was deleted, none where nothing was there, and None where something else is.
+    """
+
+    key: str
+    text: str
+    unfinished: str
+    names: tuple[str, ...]
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_HASH, 1, self.key, self.text, self.unfinished, *self.names)
+
+    def parse_reply(self, raw: Any) -> dict[str, str] | None:
+        is_gone, content = raw
+        return fields_of(content) if is_gone else None
+
+    def apply(self, memory: Memory) -> dict[str, str] | None:
+        fields = memory.hashes.get(self.key, {})
+        is_same = fields.get(filter_keys.FILTER_FIELD) == self.text if self.text else fields.keys() == set(self.names)
+        is_same = is_same and fields.get(filter_keys.UNFINISHED_FIELD, "") == self.unfinished
+        if self.key in memory.strings or (fields and not is_same):
+            return None
+        delete(memory, self.key)
+        return fields
+
+
+class DeleteUnusedHash(NamedTuple):
+    """Delete a filter's hash if its description is this `text` and it has no user. Returns whether it was deleted."""
+
+    key: str
+    text: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_UNUSED_HASH, 1, self.key, self.text)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        fields = memory.hashes.get(self.key, {})
+        is_used = any(name.startswith(filter_keys.user_field("")) for name in fields)
+        return fields.get(filter_keys.FILTER_FIELD) == self.text and not is_used and delete(memory, self.key)
+
+
+class DeleteSet(NamedTuple):
+    """Delete a SET if it has these `members`, as scrapy-redis's has for ever. Returns whether nothing is there now."""
+
+    key: str
+    members: tuple[bytes, ...]
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_SET, 1, self.key, *self.members)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        return self.key not in memory.hashes and self.key not in memory.strings

@@ -1,0 +1,65 @@
+"""Stores that execute operations on a server, and retry them while it is unreachable."""
+
+from collections.abc import Sequence
+
+from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.storage.operation import Operation, Results, Store
+from scrapy_bloom.transport.client import Client, transport_for
+from scrapy_bloom.transport.failures import FAULTS, was_not_executed
+from scrapy_bloom.transport.retry import retry_until
+
+
+class RedisStore:
+    """Sends each operation as one command."""
+
+    def __init__(self, client: Client) -> None:
+        self._transport = transport_for(client)
+
+    def execute(self, operations: Sequence[Operation]) -> Results:
+        """Carry out operations in their order.
+
+        Raises:
+            WrongTypeError: a reply is not UTF-8, which nothing that a filter stores as text is.
+        """
+        try:
+            replies = self._transport.execute([operation.command() for operation in operations])
+        except UnicodeDecodeError:
+            raise WrongTypeError(
+                "a key of the filter holds bytes that are not UTF-8, which no filter stores: use another key"
+            ) from None
+        results = Results([operation.parse_reply(raw) for operation, raw in zip(operations, replies, strict=True)])
+        results.contact = self._transport.connections
+        return results
+
+
+class RetryingStore:
+    """Retries on another store for up to `timeout` seconds, which may be set anew. Errors use the user's `names`."""
+
+    def __init__(self, store: Store, timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> None:
+        self.timeout = timeout
+        self._names = names
+        self._runtime = runtime
+        self._store = store
+        # A proxy keeps its connection to us while its server is another one.
+        self._faults = 0
+
+    def execute(self, operations: Sequence[Operation]) -> Results:
+        """Carry out operations, again if need be; their results are then `retried`."""
+        retried = False
+
+        def attempt() -> Results:
+            nonlocal retried
+            try:
+                results = self._store.execute(operations)
+            except FAULTS as error:
+                self._faults += 1
+                # A server that says so has not executed the operation; of several, others may have been.
+                retried = retried or len(operations) > 1 or not was_not_executed(error)
+                raise
+            results.retried = retried
+            results.contact += self._faults
+            return results
+
+        return retry_until(attempt, self.timeout, self._names, self._runtime)
