@@ -3,7 +3,7 @@
 from typing import Any
 
 _THOUSAND = 1000
-_FEWEST = 0.01
+_MIN_PAGES = 0.01
 # From so many pages on, parts of one do not matter.
 _MANY = 9.995
 
@@ -33,6 +33,6 @@ def as_size(number: int) -> str:
 
 def as_expected_pages(number: float) -> str:
     """Return how many pages are expected, no more exactly than an expectation bears."""
-    if number < _FEWEST / 2:
-        return f"fewer than {_FEWEST} pages"
+    if number < _MIN_PAGES / 2:
+        return f"fewer than {_MIN_PAGES} pages"
     return f"about {number:.2f} pages" if number < _MANY else f"about {number:,.0f} pages"

@@ -9,7 +9,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._scrapy.components import load_setting, require_serializer
-from scrapy_bloom._scrapy.exit_report import running_command, told_at_exit
+from scrapy_bloom._scrapy.exit_report import reports_at_exit, running_command
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import BloomSettings
@@ -55,7 +55,7 @@ class Addon:
         """
         return cls(crawler)
 
-    @told_at_exit()
+    @reports_at_exit()
     def update_settings(self, settings: BaseSettings) -> None:
         """Set DUPEFILTER_CLASS and SCHEDULER where nobody has, and check what is set then.
 

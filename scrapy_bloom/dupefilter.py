@@ -22,7 +22,7 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import read_flag
 from scrapy_bloom._scrapy.connection import connect
-from scrapy_bloom._scrapy.exit_report import tell_at_exit, told_at_exit
+from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
@@ -98,7 +98,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                 )
 
     @classmethod
-    @told_at_exit()
+    @reports_at_exit()
     def from_spider(cls, spider: Spider) -> Self:
         """Build it for scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it.
 
@@ -119,7 +119,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self
 
     @classmethod
-    @told_at_exit()
+    @reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build it for Scrapy's own Scheduler.
 
@@ -313,7 +313,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self._report is not None:
             self._report.refresh()
-        return self.filter.remove_user(user)
+        return self.filter.remove_reference(user)
 
     def _retry(self, work: Callable[[], T]) -> T:
         return retry_until(work, self.config.retry_timeout, runtime=self._runtime)
@@ -411,7 +411,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if not self._has_ended:
             self._has_ended = True
             logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", describe(error))
-            tell_at_exit(describe(error))
+            report_at_exit(describe(error))
             engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE, self._runtime)
 
 

@@ -24,13 +24,13 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import load_setting, read_flag, read_seconds, require_serializer
 from scrapy_bloom._scrapy.connection import connect, refusing_unfit, with_socket_timeouts
-from scrapy_bloom._scrapy.exit_report import told_at_exit
+from scrapy_bloom._scrapy.exit_report import reports_at_exit
 from scrapy_bloom.delivery.codec import RequestCodec
-from scrapy_bloom.delivery.dispatcher import LONGEST_PAUSE, SHORTEST_PAUSE, Dispatcher, Idleness
+from scrapy_bloom.delivery.dispatcher import MAX_PAUSE, MIN_PAUSE, Dispatcher, IdleBackoff
 from scrapy_bloom.delivery.executor import Executor, refuse_other_spiders
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError
-from scrapy_bloom.monitoring.notifier import DEQUEUED, ENQUEUED, Announcer
+from scrapy_bloom.monitoring.notifier import DEQUEUED, ENQUEUED, RequestNotifier
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
@@ -40,7 +40,7 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
@@ -55,7 +55,7 @@ _LAST_TRY_SECONDS = 3.0
 # Seconds after which what is finished is acknowledged at the latest, and what waits here is queued.
 _TICK_SECONDS = 0.25
 # A server stores scores as floats.
-_LARGEST_SCORE = sys.float_info.max
+_MAX_SCORE = sys.float_info.max
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._has_made_server = False
 
     @classmethod
-    @told_at_exit()
+    @reports_at_exit()
     def from_settings(cls, settings: BaseSettings) -> Self:
         """Connect, and make sure that the other parts work with this one.
 
@@ -153,7 +153,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             queued = self._dispatcher.call(self._requests.count)
         return queued + len(self._dispatcher)
 
-    @told_at_exit()
+    @reports_at_exit()
     def open(self, spider: Spider) -> None:
         """Open queue and filter, join the workers, and queue what an earlier crawl could not deliver.
 
@@ -183,7 +183,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if self._has_made_server:
             # A spider's start URLs go back over it later than `close`.
             spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
-        engine.apply_backpressure(spider.crawler, self._has_room, LONGEST_PAUSE, self._runtime)
+        engine.apply_backpressure(spider.crawler, self._has_room, MAX_PAUSE, self._runtime)
         self._ticker.start()
 
     def _open_queue_and_filter(self, spider: Spider) -> None:
@@ -204,12 +204,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _queue_at(self, key: str) -> RequestQueue:
         return RequestQueue(self.server, key)
 
-    def _spool_in(self, directory: str | None) -> Spool:
-        return Spool(self._requests.keys.queue, directory, self._runtime)
+    def _spool_in(self, directory: str | None) -> SpoolDirectory:
+        return SpoolDirectory(self._requests.keys.queue, directory, self._runtime)
 
     def _set_up_delivery(self, spider: Spider) -> None:
-        self._announcer = Announcer(spider, self.stats, self.df)
-        self._codec = RequestCodec(self.queue, self._requests, self._announcer)
+        self._notifier = RequestNotifier(spider, self.stats, self.df)
+        self._codec = RequestCodec(self.queue, self._requests, self._notifier)
         lease = self._config.lease
         self._worker = QueueWorker(
             self.worker_name,
@@ -223,7 +223,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._heartbeats = Heartbeats(
             self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime
         )
-        self._idleness = Idleness(lease, self._runtime.monotonic)
+        self._idleness = IdleBackoff(lease, self._runtime.monotonic)
         self._wakeup = engine.EngineWakeup(spider.crawler, self._runtime)
         self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, self._runtime)
         executor = Executor(self._worker, self._requests, self.df, self._runtime)
@@ -231,7 +231,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._dispatcher = Dispatcher(
             executor,
             self._spool_in(job_dir(spider.settings)),
-            self._announcer,
+            self._notifier,
             self._wakeup,
             self.df.end_crawl,
             tuning=self._tuning,
@@ -253,13 +253,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if not request.dont_filter:
             fingerprint = self.df.fingerprint_of(request)
             if self.df.filter.is_cached(fingerprint) or self._is_waiting(fingerprint):
-                self._announcer.log_repeat(request)
+                self._notifier.log_repeat(request)
                 return False
         member = self._codec.encode(request)
         if member is None:
             return False
         if fingerprint is None:
-            self._announcer.count(ENQUEUED)
+            self._notifier.count(ENQUEUED)
         self._dispatcher.put(OutboxEntry(member, _score(request), fingerprint, request=request), self._batch_size)
         return True
 
@@ -271,15 +271,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         with contextlib.suppress(RedisAwayError):
             self._note_finished()
-            deadline = self._dispatcher.soon()
+            deadline = self._dispatcher.reactor_deadline()
             while (entry := self._dispatcher.take(deadline)) is not None:
                 request = self._codec.decode(entry)
                 if request is not None:
                     self._leased[request] = entry.member
                     self._idleness.end()
-                    self._announcer.count(DEQUEUED)
+                    self._notifier.count(DEQUEUED)
                     return request
-                self._worker.set_aside(entry.member)
+                self._worker.dead_letter(entry.member)
         return None
 
     def has_pending_requests(self) -> bool:
@@ -290,12 +290,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         try:
             self._note_finished()
-            self._dispatcher.deliver(self._dispatcher.soon())
+            self._dispatcher.deliver(self._dispatcher.reactor_deadline())
             has_work = not self._dispatcher.is_idle or self._dispatcher.call(self._requests.count) > 0
         except RedisAwayError:
             return not self._dispatcher.has_ended
         if has_work:
-            self._wakeup.set(SHORTEST_PAUSE)
+            self._wakeup.set(MIN_PAUSE)
         return has_work
 
     def close(self, reason: str) -> None:
@@ -321,7 +321,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.error("Redis could not be told of the end of this worker: %s", cause)
         finally:
-            self._announcer.confirm(self._worker.take_receipts())
+            self._notifier.confirm(self._worker.take_receipts())
             self._dispatcher.keep_undelivered()
 
     def flush(self) -> None:
@@ -388,7 +388,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _note_finished(self) -> None:
         """Note the requests that the engine is done with; what they led to was offered by then."""
-        if not self._dispatcher.overflow.is_empty:
+        if not self._dispatcher.disk_buffer.is_empty:
             return
         running = engine.in_progress(self.spider.crawler)
         for request in [request for request in self._leased if request not in running]:
@@ -403,9 +403,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._worker.stop()
         self._note_finished()
         self._show_troubles()
-        self._announcer.tell(self.df.update_stats)
+        self._notifier.call_safely(self.df.update_stats)
         try:
-            return self._dispatcher.deliver(self._dispatcher.soon())
+            return self._dispatcher.deliver(self._dispatcher.reactor_deadline())
         except RedisAwayError:
             return False
 
@@ -428,11 +428,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _show_troubles(self) -> None:
         """Show what dead workers left, and what the queue lost."""
         if self._heartbeats.requeued:
-            self._announcer.show(RECOVERED, self._heartbeats.requeued)
+            self._notifier.show(RECOVERED, self._heartbeats.requeued)
         if self._watch.losses:
-            self._announcer.show(QUEUE_LOSSES, self._watch.losses)
+            self._notifier.show(QUEUE_LOSSES, self._watch.losses)
         while self._heartbeats.buried:
-            self._announcer.count(DEAD_LETTERS)
+            self._notifier.count(DEAD_LETTERS)
             logger.error(
                 "%s: %d workers that had begun it died, one after another (BLOOMFILTER_MAX_DELIVERIES). It is not "
                 "crawled, and is kept at the key %r; `scrapy bloom requeue` queues it again",
@@ -444,7 +444,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
 def _score(request: Request) -> float:
     """Return the score of a request in the queue: the lowest goes first, and none is beyond what a server can store."""
-    return max(min(-request.priority, _LARGEST_SCORE), -_LARGEST_SCORE)
+    return max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE)
 
 
 def _refuse_unfit(settings: BaseSettings) -> None:

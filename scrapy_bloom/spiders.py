@@ -9,9 +9,9 @@ from scrapy_redis import spiders
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy.connection import connect
-from scrapy_bloom._scrapy.exit_report import told_at_exit
+from scrapy_bloom._scrapy.exit_report import reports_at_exit
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.start_urls.feed import Intake
+from scrapy_bloom.start_urls.feed import StartUrlFeed
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.retry import retry_until
 
@@ -20,7 +20,7 @@ class LeasedStartUrls:
     """The part that both spiders have beside scrapy-redis's."""
 
     server: Any
-    _intake: Intake
+    _start_url_feed: StartUrlFeed
     _runtime: ClassVar[Runtime] = RUNTIME
 
     def setup_redis(self, crawler: Crawler | None = None) -> None:
@@ -36,7 +36,7 @@ class LeasedStartUrls:
         if self.server is None:
             _wait_for_redis((crawler or self.crawler).settings, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
             super().setup_redis(crawler)  # type: ignore[misc]  # scrapy-redis's
-            self._intake = Intake(self, crawler or self.crawler, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
+            self._start_url_feed = StartUrlFeed(self, crawler or self.crawler, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
 
     def spider_idle(self) -> None:
         """Take start URLs, or wait for some, or let the spider end after MAX_IDLE_TIME_BEFORE_CLOSE seconds.
@@ -44,13 +44,13 @@ class LeasedStartUrls:
         Raises:
             DontCloseSpider: it waits, also while Redis is away, and while other workers hold start URLs.
         """
-        self._intake.is_unsure = False
+        self._start_url_feed.is_unsure = False
         super().spider_idle()  # type: ignore[misc]  # scrapy-redis's
-        if self._intake.is_unsure or self._intake.others_hold:
+        if self._start_url_feed.is_unsure or self._start_url_feed.others_hold:
             raise DontCloseSpider
 
 
-@told_at_exit()
+@reports_at_exit()
 def _wait_for_redis(settings: BaseSettings, runtime: Runtime) -> None:
     """Wait until a client can be made: a cluster's connects then, and one with a single connection."""
     timeout = BloomSettings.from_settings(settings).retry_timeout

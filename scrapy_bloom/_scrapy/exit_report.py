@@ -22,7 +22,7 @@ _commands: list[Any] = []
 
 
 @contextmanager
-def told_at_exit() -> Iterator[None]:
+def reports_at_exit() -> Iterator[None]:
     """Have the `scrapy` command end with the text of a BloomError that is raised in the block.
 
     A script that runs crawls by itself gets what Scrapy makes of the error, and decides what to show.
@@ -30,12 +30,12 @@ def told_at_exit() -> Iterator[None]:
     try:
         yield
     except BloomError as error:
-        tell_at_exit(str(error))
+        report_at_exit(str(error))
         raise
     _withdraw()
 
 
-def tell_at_exit(text: str) -> None:
+def report_at_exit(text: str) -> None:
     """Have the `scrapy` command end with this text, on one line, and with an exit code that is not 0.
 
     The text alone is kept: an error holds on to the frames that it came through, and to what these hold.

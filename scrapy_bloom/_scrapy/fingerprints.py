@@ -13,7 +13,7 @@ from scrapy_bloom._format import as_bytes
 from scrapy_bloom.errors import ConfigError
 
 # URLs and bodies of more characters together are not kept, which bounds the memory.
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 
 Compute = Callable[[Request], str | bytes]
 
@@ -51,7 +51,7 @@ class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]
         fingerprint = self._young.get(key) or self.get(key)
         if fingerprint is None:
             fingerprint = self._make(request)
-            if len(url) + len(request.body) <= _LONGEST:
+            if len(url) + len(request.body) <= _MAX_LENGTH:
                 self.put(key, fingerprint)
         return fingerprint
 

@@ -28,7 +28,7 @@ from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.queue_keys import key_of
 from scrapy_bloom.settings import PREFIX, BloomSettings
-from scrapy_bloom.storage.operation import Steps, T, carry_out
+from scrapy_bloom.storage.operation import Steps, T, run_steps
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 from scrapy_bloom.transport.retry import retry_until
 
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None
 
 
 @dataclass(frozen=True)
-class Target:
+class CrawlTarget:
     """A crawl's settings, and where its filter and its queue are.
 
     `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings. The
@@ -67,7 +67,7 @@ class Target:
     @classmethod
     def of(
         cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False, may_be_refused: bool = False
-    ) -> "Target":
+    ) -> "CrawlTarget":
         """Return what options mean; with `wait`, a server that goes away is waited for as in a crawl.
 
         Raises:
@@ -149,15 +149,15 @@ class Target:
         others = [name for name in sorted(loader.list()) if name != self.spider]
         return [name for name in others if self._has_queue(loader.load(name), name, queue)]
 
-    def carry_out(self, steps: Steps[T]) -> T:
+    def run_steps(self, steps: Steps[T]) -> T:
         """Carry out steps on the server."""
-        return carry_out(steps, self.store.execute)
+        return run_steps(steps, self.store.execute)
 
     def inspect_queue(self, key: str) -> QueueState:
         """Return the state of a queue."""
         return retry_until(lambda: inspect(self.client, key), self.wait)
 
-    def tell_of_waiting(self, queues: Iterable[str]) -> None:
+    def warn_about_queued(self, queues: Iterable[str]) -> None:
         """Say on stderr that a filter knows requests which are not fetched yet: they are in queues that stay behind."""
         for state in map(self.inspect_queue, queues):
             if number := state.waiting + state.leased + state.dead_letters:
@@ -168,7 +168,7 @@ class Target:
 
     def read(self) -> StoredFilter | None:
         """Return the filter as it is stored, or None: there is none."""
-        return self.carry_out(stored_filter.read(self.key))
+        return self.run_steps(stored_filter.read(self.key))
 
     def require(self) -> StoredFilter:
         """Return the filter as it is stored.

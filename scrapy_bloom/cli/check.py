@@ -16,7 +16,7 @@ from w3lib.url import canonicalize_url
 
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter.stored_filter import Place, StoredFilter, look_up
@@ -62,14 +62,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
     options.spider, urls = _split(options.urls)
-    target = Target.of(options, settings)
+    target = CrawlTarget.of(options, settings)
     stored = target.require()
     fingerprint_of = _fingerprints(target, stored)
     checked = []
     for url in urls:
         request = _request(url, options)
         item = fingerprint_of(request) if fingerprint_of else url.encode()
-        places = target.carry_out(look_up(stored, item))
+        places = target.run_steps(look_up(stored, item))
         checked.append(_Checked(url, canonicalize_url(request.url), item.decode(errors="replace"), places))
     if options.json:
         _console.print_json(_as_dict(stored, checked))
@@ -94,7 +94,7 @@ def _request(url: str, options: argparse.Namespace) -> Request:
         raise UsageError(f"{url!r}: {error}", print_help=False) from None
 
 
-def _fingerprints(target: Target, stored: StoredFilter) -> Any:
+def _fingerprints(target: CrawlTarget, stored: StoredFilter) -> Any:
     """Return what makes the fingerprints that the filter holds, or None where it holds URLs as they are."""
     scheme = stored.parameters.fingerprint
     if scheme == _ITEMS_AS_THEY_ARE:

@@ -14,10 +14,10 @@ from scrapy.settings import Settings
 from scrapy_bloom._format import as_size
 from scrapy_bloom.cli import _console, key_contents
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.importing.import_state import ImportKeys
-from scrapy_bloom.cli.key_contents import Doomed, Occupant
+from scrapy_bloom.cli.key_contents import DeletionPlan, KeyContents
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.describe import FilterInfo
 from scrapy_bloom.queue.inspection import QueueState
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
-    target = Target.of(options, settings)
+    target = CrawlTarget.of(options, settings)
     flushed = target.queues if options.with_queue else []
     if options.with_queue and not flushed:
         raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
@@ -68,12 +68,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE if options.yes or doomed.is_nothing else ExitCode.NO
 
 
-def _tell(target: Target, doomed: Doomed, *, is_deleted: bool) -> None:
+def _tell(target: CrawlTarget, doomed: DeletionPlan, *, is_deleted: bool) -> None:
     print(f"server: {target.server}")
     if doomed.is_nothing:
         print(f"key: {target.key}: nothing is there")
-    for occupant, info in doomed.filters:
-        print(f"key: {occupant.key}: {_filter_text(occupant, info)}")
+    for contents, info in doomed.filters:
+        print(f"key: {contents.key}: {_filter_text(contents, info)}")
     for queue in doomed.queues:
         print(f"queue: {queue.key}: {_queue_text(queue, goes=queue.key in doomed.flushed)}")
     if any(not worker.is_silent for queue in doomed.queues for worker in queue.workers):
@@ -81,14 +81,14 @@ def _tell(target: Target, doomed: Doomed, *, is_deleted: bool) -> None:
         print(f"warning: workers are alive: they {go_on} with an empty filter, and fetch pages again{advice}")
 
 
-def _filter_text(occupant: Occupant, info: FilterInfo | None) -> str:
-    if occupant.kind == key_contents.SET:
-        return f"a SET of {occupant.members:,} members, as scrapy-redis leaves it"
-    if occupant.kind == key_contents.SHARDS:
-        return f"{occupant.shards} shards of a filter whose hash is gone"
-    found = occupant.filter
+def _filter_text(contents: KeyContents, info: FilterInfo | None) -> str:
+    if contents.kind == key_contents.SET:
+        return f"a SET of {contents.members:,} members, as scrapy-redis leaves it"
+    if contents.kind == key_contents.SHARDS:
+        return f"{contents.shards} shards of a filter whose hash is gone"
+    found = contents.filter
     if found is None:
-        return f"a filter that cannot be read ({occupant.problem})"
+        return f"a filter that cannot be read ({contents.problem})"
     content = "without a layer yet"
     if info is not None:
         content = f"{info.layers} layers, {as_size(info.memory_bytes)}, about {info.estimated_count:,} requests"
@@ -108,11 +108,11 @@ def _queue_text(queue: QueueState, *, goes: bool) -> str:
     )
 
 
-def _as_json(target: Target, doomed: Doomed, left: Sequence[str], *, deleted: bool) -> dict[str, Any]:
+def _as_json(target: CrawlTarget, doomed: DeletionPlan, left: Sequence[str], *, deleted: bool) -> dict[str, Any]:
     return {
         "server": target.server,
         "key": target.key,
-        "filters": [_filter_json(occupant, info) for occupant, info in doomed.filters],
+        "filters": [_filter_json(contents, info) for contents, info in doomed.filters],
         "queues": [
             {
                 "key": queue.key,
@@ -129,14 +129,14 @@ def _as_json(target: Target, doomed: Doomed, left: Sequence[str], *, deleted: bo
     }
 
 
-def _filter_json(occupant: Occupant, info: FilterInfo | None) -> dict[str, Any]:
-    found = occupant.filter
+def _filter_json(contents: KeyContents, info: FilterInfo | None) -> dict[str, Any]:
+    found = contents.filter
     return {
-        "key": occupant.key,
-        "kind": occupant.kind,
+        "key": contents.key,
+        "kind": contents.kind,
         "layers": info.layers if info else 0,
         "memory_bytes": info.memory_bytes if info else 0,
-        "estimated_count": info.estimated_count if info else occupant.members,
+        "estimated_count": info.estimated_count if info else contents.members,
         "unfinished": found.unfinished if found else None,
         "users": found.users if found else [],
     }

@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.checks.case import Case, examine
 from scrapy_bloom.cli.checks.findings import Finding, Level
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
-    case = Case(Target.of(options, settings, may_be_refused=True), options.idle)
+    case = Case(CrawlTarget.of(options, settings, may_be_refused=True), options.idle)
     findings = list(examine(case))
     if options.json:
         told = {"server": case.address, "key": case.key, "findings": [asdict(finding) for finding in findings]}

@@ -14,7 +14,7 @@ from scrapy_bloom._format import as_size
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import progress_of
 from scrapy_bloom.cli._exit_codes import ExitCode, stopped
-from scrapy_bloom.cli._target import Target, require_file
+from scrapy_bloom.cli._target import CrawlTarget, require_file
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.archive.exporting import export
 
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
     require_file(options, settings)
-    target = Target.of(options, settings, wait=True)
+    target = CrawlTarget.of(options, settings, wait=True)
     found = target.require()
     total = sum(layer.size.bits // 8 for layer in found.layers)
     with stopped("no file was written"), progress_of("exporting", total) as advance:
@@ -48,5 +48,5 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             f"wrote {options.file} ({as_size(done.file_bytes)}): the filter at {found.key!r} on {target.server}, "
             f"{done.layers} layer(s) of {as_size(done.read)}, with {done.granted:,} requests at most"
         )
-    target.tell_of_waiting(found.users)
+    target.warn_about_queued(found.users)
     return ExitCode.DONE

@@ -19,7 +19,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import ShownProgress
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target, add_parameter_options, given_parameters
+from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, given_parameters
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.importing import file_import as import_files
 from scrapy_bloom.cli.importing.import_errors import refuse_other_scheme
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
-    target = Target.of(options, settings, wait=True)
+    target = CrawlTarget.of(options, settings, wait=True)
     parameters = _chosen_parameters(options, target)
     progress = ShownProgress("B" if options.from_file else " members")
     try:
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE if report.is_finished or options.copy_only else ExitCode.NO
 
 
-def _chosen_parameters(options: argparse.Namespace, target: Target) -> FilterParameters:
+def _chosen_parameters(options: argparse.Namespace, target: CrawlTarget) -> FilterParameters:
     """Return the parameters of the crawl's settings, with those that were given for a key."""
     given = given_parameters(options, target.dupefilter.config)
     if given and target.has_spider:
@@ -114,7 +114,7 @@ def _refuse_options(options: argparse.Namespace) -> None:
 
 
 def _import_set(
-    options: argparse.Namespace, target: Target, parameters: FilterParameters, progress: ShownProgress
+    options: argparse.Namespace, target: CrawlTarget, parameters: FilterParameters, progress: ShownProgress
 ) -> ImportReport:
     refuse_other_scheme(parameters.fingerprint)
     retry_timeout = target.dupefilter.config.retry_timeout
@@ -124,7 +124,9 @@ def _import_set(
     return action.run(copy_only=options.copy_only, wait=wait, delete_source=options.delete_source)
 
 
-def _import_file(path: Path, target: Target, parameters: FilterParameters, progress: ShownProgress) -> ImportReport:
+def _import_file(
+    path: Path, target: CrawlTarget, parameters: FilterParameters, progress: ShownProgress
+) -> ImportReport:
     import_files.refuse_seen_file(path, parameters.fingerprint)
     config = target.dupefilter.config
     return import_files.import_file(

@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from scrapy_bloom._format import as_size
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.report import FilterReport, Pace, build_report, pace_between, report_as_dict
 from scrapy_bloom.errors import UnavailableError
@@ -30,7 +30,7 @@ examples:
   scrapy bloom info news --prometheus > news.prom.new && mv news.prom.new /var/lib/node_exporter/news.prom
 """
 
-_LONGEST_WATCH = 86_400
+_MAX_WATCH_SECONDS = 86_400
 # Seconds over which a pace is told.
 _PACE_SECONDS = 60
 _CLEAR_SCREEN = "\033[H\033[2J"
@@ -49,9 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
-    if options.watch is not None and not 0 < options.watch <= _LONGEST_WATCH:
-        raise UsageError(f"--watch {options.watch:g}: give seconds above 0, {_LONGEST_WATCH} at most", print_help=False)
-    target = Target.of(options, settings)
+    if options.watch is not None and not 0 < options.watch <= _MAX_WATCH_SECONDS:
+        raise UsageError(
+            f"--watch {options.watch:g}: give seconds above 0, {_MAX_WATCH_SECONDS} at most", print_help=False
+        )
+    target = CrawlTarget.of(options, settings)
     if options.watch is not None:
         _watch(target, options.watch)
     found, queues = _look(target)
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.NO if found is None else ExitCode.DONE
 
 
-def _watch(target: Target, seconds: float) -> NoReturn:
+def _watch(target: CrawlTarget, seconds: float) -> NoReturn:
     """Show it anew every so often, with the pace of the last minute; go on when Redis is back."""
     looks: deque[FilterReport] = deque()
     while True:
@@ -88,14 +90,14 @@ def _watch(target: Target, seconds: float) -> NoReturn:
         time.sleep(seconds)
 
 
-def _look(target: Target) -> tuple[FilterReport | None, list[QueueState]]:
-    found = target.carry_out(build_report(target.key))
+def _look(target: CrawlTarget) -> tuple[FilterReport | None, list[QueueState]]:
+    found = target.run_steps(build_report(target.key))
     names = dict.fromkeys([*target.queues, *(found.stored.users if found else [])])
     return found, [target.inspect_queue(name) for name in names]
 
 
 def _told(
-    target: Target, found: FilterReport | None, queues: list[QueueState], first: FilterReport | None = None
+    target: CrawlTarget, found: FilterReport | None, queues: list[QueueState], first: FilterReport | None = None
 ) -> str:
     told = [f"{target.key} on {target.server}"]
     told += [f"\nThere is no filter at {target.key!r}."] if found is None else [_filter(found, first)]

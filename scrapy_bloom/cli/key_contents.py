@@ -13,11 +13,11 @@ from scrapy_bloom.filter.layer import DAMAGED, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState, inspect
-from scrapy_bloom.queue.operations import Flush, Said
+from scrapy_bloom.queue.operations import Flush, Status
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.filter_hash import DeleteHash, DeleteSet, Load, Snapshot
-from scrapy_bloom.storage.operation import Store, carry_out
+from scrapy_bloom.storage.operation import Store, run_steps
 from scrapy_bloom.storage.shards import DeleteShard, Inspection, InspectShard
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand
@@ -38,8 +38,8 @@ _DESCRIPTIONS = {
 
 
 @dataclass(frozen=True)
-class Occupant:
-    """The occupant of a key.
+class KeyContents:
+    """The contents of a key.
 
     Attributes:
         key: the key.
@@ -67,11 +67,11 @@ class Occupant:
 
     @property
     def description(self) -> str:
-        """The occupant in the words of an error: where nothing but shards is, the first of them may be gone, too."""
+        """The contents in the words of an error: where nothing but shards is, the first of them may be gone, too."""
         return _DESCRIPTIONS[self.kind]
 
 
-def inspect_key(store: Store, key: str) -> Occupant:
+def inspect_key(store: Store, key: str) -> KeyContents:
     """Return what is at a key.
 
     Raises:
@@ -79,7 +79,7 @@ def inspect_key(store: Store, key: str) -> Occupant:
     """
     snapshot: Snapshot = store.execute([Load(key)])[0]
     if snapshot.kind == "set":
-        return Occupant(key, SET, snapshot.now, members=snapshot.members)
+        return KeyContents(key, SET, snapshot.now, members=snapshot.members)
     reject_foreign_key(key, snapshot)
     _refuse_doubtful(key, snapshot)
     fields, now = snapshot.fields, snapshot.now
@@ -89,44 +89,44 @@ def inspect_key(store: Store, key: str) -> Occupant:
         try:
             found = stored_filter.of_fields(key, text, fields, now)
         except BloomError as error:
-            return Occupant(key, UNREADABLE, now, problem=str(error), fields=fields, strays=strays)
-        return Occupant(key, FILTER, now, found, fields=fields, strays=strays)
+            return KeyContents(key, UNREADABLE, now, problem=str(error), fields=fields, strays=strays)
+        return KeyContents(key, FILTER, now, found, fields=fields, strays=strays)
     if fields:
-        return Occupant(key, UNREADABLE, now, problem="its parameters are gone", fields=fields, strays=strays)
+        return KeyContents(key, UNREADABLE, now, problem="its parameters are gone", fields=fields, strays=strays)
     # What late writes leave may as well be anybody's zeros.
     number = sum(epoch != _NO_EPOCH for epoch in strays.values())
-    return Occupant(key, SHARDS if number else NOTHING, now, shards=number, strays=strays)
+    return KeyContents(key, SHARDS if number else NOTHING, now, shards=number, strays=strays)
 
 
-def delete_contents(store: Store, occupant: Occupant) -> bool:
+def delete_contents(store: Store, contents: KeyContents) -> bool:
     """Delete what was looked at, also what a filter has grown by since; return whether nothing else is at its key.
 
     A filter or a string that has taken a place meanwhile has another epoch, and stays.
     """
-    if occupant.kind == SET:
-        return bool(store.execute([DeleteSet(occupant.key, occupant.sample)])[0])
+    if contents.kind == SET:
+        return bool(store.execute([DeleteSet(contents.key, contents.sample)])[0])
     fields: Mapping[str, str] | None = {}
-    if occupant.fields:
-        fields = store.execute([_hash_deletion(occupant)])[0]
+    if contents.fields:
+        fields = store.execute([_hash_deletion(contents)])[0]
     if fields is None:
         return False
-    layers = {*_layers(occupant.key, occupant.fields), *_layers(occupant.key, fields)}
+    layers = {*_layers(contents.key, contents.fields), *_layers(contents.key, fields)}
     strings = {(name, layer.identity.epoch) for layer in layers for name in layer.shard_keys}
     late = {(name, _NO_EPOCH) for name, _ in strings}
-    deletions = [DeleteShard(name, epoch) for name, epoch in sorted(strings | late | set(occupant.strays.items()))]
+    deletions = [DeleteShard(name, epoch) for name, epoch in sorted(strings | late | set(contents.strays.items()))]
     if deletions:
         store.execute(deletions)
     return True
 
 
-def _hash_deletion(occupant: Occupant) -> DeleteHash:
+def _hash_deletion(contents: KeyContents) -> DeleteHash:
     """Return what deletes the hash: a filter's text has its epoch, and one without has at least the same fields.
 
     A filter that was not complete stays if it is by now: workers may use it.
     """
-    text = occupant.fields.get(filter_keys.FILTER_FIELD, "")
-    unfinished = occupant.fields.get(filter_keys.UNFINISHED_FIELD, "")
-    return DeleteHash(occupant.key, "" if _REPLACED in text else text, unfinished, tuple(occupant.fields))
+    text = contents.fields.get(filter_keys.FILTER_FIELD, "")
+    unfinished = contents.fields.get(filter_keys.UNFINISHED_FIELD, "")
+    return DeleteHash(contents.key, "" if _REPLACED in text else text, unfinished, tuple(contents.fields))
 
 
 def _refuse_doubtful(key: str, snapshot: Snapshot) -> None:
@@ -181,13 +181,13 @@ _KINDS = {"none": "zset"}
 
 
 @dataclass(frozen=True)
-class Doomed:
+class DeletionPlan:
     """All that would go: filters, or what else is there, each with a `FilterInfo` if it has layers; queues.
 
     Those of `queues` that go too are in `flushed`.
     """
 
-    filters: Sequence[tuple[Occupant, FilterInfo | None]]
+    filters: Sequence[tuple[KeyContents, FilterInfo | None]]
     queues: Sequence[QueueState]
     flushed: Sequence[str]
 
@@ -199,7 +199,7 @@ class Doomed:
 
 def plan_deletion(
     store: Store, client: Any, filters: Sequence[str], queues: Sequence[str], flushed: Sequence[str]
-) -> Doomed:
+) -> DeletionPlan:
     """Return what would go with the filters at some keys, and with the queues that are `flushed`.
 
     `queues` are looked at beside those that the filters name as their users.
@@ -207,22 +207,22 @@ def plan_deletion(
     Raises:
         WrongTypeError: something foreign is at one of the keys.
     """
-    there = [occupant for key in filters if (occupant := inspect_key(store, key)).kind != NOTHING]
+    there = [contents for key in filters if (contents := inspect_key(store, key)).kind != NOTHING]
     # An import makes no SET: one beside the filter is somebody else's.
-    there = [occupant for occupant in there if occupant.kind != SET or occupant.key == filters[0]]
+    there = [contents for contents in there if contents.kind != SET or contents.key == filters[0]]
     if there and there[0].kind == SET:
         there[0] = replace(there[0], sample=_fingerprints(client, there[0].key))
-    users = [user for occupant in there if occupant.filter is not None for user in occupant.filter.users]
+    users = [user for contents in there if contents.filter is not None for user in contents.filter.users]
     states = [inspect(client, queue) for queue in dict.fromkeys([*queues, *flushed, *users])]
-    return Doomed([(occupant, _describe_filter(store, occupant)) for occupant in there], states, flushed)
+    return DeletionPlan([(contents, _describe_filter(store, contents)) for contents in there], states, flushed)
 
 
-def execute_deletion(store: Store, client: Any, doomed: Doomed) -> list[str]:
+def execute_deletion(store: Store, client: Any, doomed: DeletionPlan) -> list[str]:
     """Delete all of that, and return the keys that are left, since something else is there by now.
 
     The queues are left with a filter: another crawl has begun, and they are its own.
     """
-    left = [occupant.key for occupant, _ in doomed.filters if not delete_contents(store, occupant)]
+    left = [contents.key for contents, _ in doomed.filters if not delete_contents(store, contents)]
     queues = [queue for queue in doomed.queues if queue.key in doomed.flushed and not queue.is_empty]
     return left + [queue.key for queue in queues if left or not _flush(client, queue)]
 
@@ -230,7 +230,7 @@ def execute_deletion(store: Store, client: Any, doomed: Doomed) -> list[str]:
 def _flush(client: Any, queue: QueueState) -> bool:
     known = tuple(worker.name for worker in queue.workers)
     answer = RequestQueue(client, queue.key).execute(Flush(_NOBODY, _KINDS.get(queue.kind, queue.kind), known))
-    return answer.said is not Said.FOREIGN
+    return answer.status is not Status.FOREIGN
 
 
 def _fingerprints(client: Any, key: str) -> tuple[bytes, ...]:
@@ -241,8 +241,8 @@ def _fingerprints(client: Any, key: str) -> tuple[bytes, ...]:
     return tuple(members)
 
 
-def _describe_filter(store: Store, occupant: Occupant) -> FilterInfo | None:
-    found = occupant.filter
+def _describe_filter(store: Store, contents: KeyContents) -> FilterInfo | None:
+    found = contents.filter
     if found is None or not found.layers:
         return None
-    return carry_out(describe_layers(found.parameters, found.layers, found.is_made), store.execute)
+    return run_steps(describe_layers(found.parameters, found.layers, found.is_made), store.execute)

@@ -16,7 +16,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.errors import RefusedError
@@ -25,14 +25,14 @@ from scrapy_bloom.queue.operations import Ending, Join
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.spool.directory import Spool, queue_of
+from scrapy_bloom.spool.directory import SpoolDirectory, queue_of
 from scrapy_bloom.transport.retry import retry_until
 
 
 class OpenedFilter:
     """The filter of a target, made with the parameters that are stored, or else with those of the settings."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CrawlTarget) -> None:
         stored = target.read()
         wanted = target.parameters
         # Without a spider nobody knows what its settings are.
@@ -53,7 +53,7 @@ class OpenedFilter:
 
     def release(self, user: str) -> bool:
         """Keep the filter for a queue no more; return whether it was deleted, without any user left."""
-        return self.filter.remove_user(user)
+        return self.filter.remove_reference(user)
 
 
 EXAMPLES = """\
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
     first, *rest = options.files
     options.spider, files = (first, rest) if rest and not Path(first).is_file() else (None, options.files)
-    target = Target.of(options, settings, wait=True)
+    target = CrawlTarget.of(options, settings, wait=True)
     holder = OpenedFilter(target)
     told = [_push(target, holder, Path(file)) for file in files]
     if options.json:
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE
 
 
-def _push(target: Target, holder: OpenedFilter, path: Path) -> dict[str, Any]:
+def _push(target: CrawlTarget, holder: OpenedFilter, path: Path) -> dict[str, Any]:
     try:
         queue = queue_of(path)
     except ValueError as error:
@@ -99,7 +99,7 @@ def _push(target: Target, holder: OpenedFilter, path: Path) -> dict[str, Any]:
     visit = _Visit.begin(target, holder, queue)
     read = repeats = 0
     try:
-        for entries in Spool(queue, path.parent).load_file(path):
+        for entries in SpoolDirectory(queue, path.parent).load_file(path):
             for entry in entries:
                 visit.worker.offer(entry)
             read += len(entries)
@@ -120,12 +120,12 @@ class _Visit:
     wait: float
 
     @classmethod
-    def begin(cls, target: Target, holder: OpenedFilter, queue: str) -> "_Visit":
+    def begin(cls, target: CrawlTarget, holder: OpenedFilter, queue: str) -> "_Visit":
         config = BloomSettings.from_settings(target.settings)
         worker = QueueWorker(f"push-{secrets.token_hex(4)}", f"{config.lease:g}", config.batch_size, lambda _: False)
         visit = cls(worker, Executor(worker, RequestQueue(target.client, queue), holder), target.wait)
         while worker.phase is not Phase.WORKING:
-            operation, _ = retry_until(visit.executor.carry_out_next, visit.wait)
+            operation, _ = retry_until(visit.executor.execute_next, visit.wait)
             if isinstance(operation, Join) and worker.phase is Phase.JOINING:
                 raise RefusedError(f"the last worker of a crawl closes the queue {queue!r}: run it again in a moment")
         return visit
@@ -134,7 +134,7 @@ class _Visit:
         """Deliver what was offered, and return how many of it were repeats."""
         repeats = 0
         while self.worker.has_news:
-            repeats += len(retry_until(self.executor.carry_out_next, self.wait)[1])
+            repeats += len(retry_until(self.executor.execute_next, self.wait)[1])
         return repeats
 
     def end(self) -> None:
@@ -142,4 +142,4 @@ class _Visit:
         self.worker.stop()
         self.worker.leave(Ending.KEEP)
         while self.worker.phase is not Phase.GONE:
-            retry_until(self.executor.carry_out_next, self.wait)
+            retry_until(self.executor.execute_next, self.wait)

@@ -13,10 +13,10 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.errors import RefusedError
-from scrapy_bloom.queue.operations import Answer, Ending, Join, Leave, Operation, ReadDeadLetters, Redrive, Said
+from scrapy_bloom.queue.operations import Ending, Join, Leave, QueueOperation, ReadDeadLetters, Redrive, Reply, Status
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.retry import retry_until
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Carry it out."""
-    target = Target.of(options, settings, wait=True)
+    target = CrawlTarget.of(options, settings, wait=True)
     if not target.queues:
         raise UsageError("give the name of a spider of the project, or --queue KEY", print_help=False)
     (queue,) = target.queues
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 class _DeadLetters:
     """The dead letters of a queue, for one who is a worker as long as it moves them."""
 
-    def __init__(self, target: Target, queue: str) -> None:
+    def __init__(self, target: CrawlTarget, queue: str) -> None:
         self._requests = RequestQueue(target.client, queue)
         self._wait = target.wait
         self._worker = f"requeue-{secrets.token_hex(4)}"
@@ -81,12 +81,12 @@ class _DeadLetters:
         """
         if not members:
             return
-        if self._execute(Join(self._worker, self._lease, _NUMBER, is_new=False)).said is Said.WAIT:
+        if self._execute(Join(self._worker, self._lease, _NUMBER, is_new=False)).status is Status.WAIT:
             raise RefusedError(
                 f"the last worker of a crawl closes the queue {self._requests.keys.queue!r}: run it again"
             )
         for first in range(0, len(members), _AT_ONCE):
-            if self._execute(Redrive(self._worker, tuple(members[first : first + _AT_ONCE]))).said is Said.EXPIRED:
+            if self._execute(Redrive(self._worker, tuple(members[first : first + _AT_ONCE]))).status is Status.EXPIRED:
                 raise RefusedError("this took longer than BLOOMFILTER_LEASE, so that it counts as dead: run it again")
         self._execute(Leave(self._worker, _NUMBER, Ending.KEEP))
 
@@ -96,5 +96,5 @@ class _DeadLetters:
             yield from (entry.member for entry in entries)
             start += len(entries)
 
-    def _execute(self, operation: Operation) -> Answer:
+    def _execute(self, operation: QueueOperation) -> Reply:
         return retry_until(lambda: self._requests.execute(operation), self._wait)

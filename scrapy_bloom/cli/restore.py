@@ -16,11 +16,11 @@ from scrapy_bloom._names import SETTINGS
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import progress_of
 from scrapy_bloom.cli._exit_codes import ExitCode, stopped
-from scrapy_bloom.cli._target import Target, require_file
+from scrapy_bloom.cli._target import CrawlTarget, require_file
 from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.archive import reader
 from scrapy_bloom.cli.archive.file_format import Archive
-from scrapy_bloom.cli.archive.reader import Saved
+from scrapy_bloom.cli.archive.reader import SavedFilter
 from scrapy_bloom.cli.archive.restoring import Restored, restore
 
 EXAMPLES = """\
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     require_file(options, settings)
     if options.file.exists() and not options.file.is_file():
         raise UsageError(f"{str(options.file)!r}: must be a file, which is read twice", print_help=False)
-    target = Target.of(options, settings, wait=True)
+    target = CrawlTarget.of(options, settings, wait=True)
     with options.file.open("rb") as file, stopped("run it again"):
         archive = Archive(options.file, file)
         with progress_of("reading", options.file.stat().st_size) as advance:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE
 
 
-def _warnings(target: Target, found: Saved) -> list[str]:
+def _warnings(target: CrawlTarget, found: SavedFilter) -> list[str]:
     """Return the settings with which workers of the spider would be refused."""
     if not target.has_spider:
         return []
@@ -76,7 +76,7 @@ def _warning(name: str, mine: object, theirs: object) -> str:
     return f"{setting} = {here!r} here, {there!r} in the file: workers with these settings will be refused"
 
 
-def _tell(target: Target, done: Restored) -> None:
+def _tell(target: CrawlTarget, done: Restored) -> None:
     print(
         f"restored {done.layers} layer(s) of {as_size(done.written)} at {target.key!r} on {target.server}, with "
         f"{done.granted:,} requests at most; the bytes are those of the file"

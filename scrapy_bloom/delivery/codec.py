@@ -7,7 +7,7 @@ from typing import Protocol
 from scrapy import Request, Spider
 
 from scrapy_bloom._scrapy import engine
-from scrapy_bloom.monitoring.notifier import Announcer
+from scrapy_bloom.monitoring.notifier import RequestNotifier
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -31,10 +31,10 @@ class Serializing(Protocol):
 class RequestCodec:
     """Serialises requests as the scrapy-redis queue of this crawl does, and reads them again."""
 
-    def __init__(self, queue: Serializing, requests: RequestQueue, announcer: Announcer) -> None:
+    def __init__(self, queue: Serializing, requests: RequestQueue, notifier: RequestNotifier) -> None:
         self._queue = queue
         self._requests = requests
-        self._announcer = announcer
+        self._notifier = notifier
         self._unreadable: set[bytes] = set()
 
     def encode(self, request: Request) -> bytes | None:
@@ -47,7 +47,7 @@ class RequestCodec:
             return self._requests.encode(self._queue._encode_request(request))
         except Exception as error:  # whatever the serialiser makes of it
             logger.error("%s cannot be serialised and is not crawled: %s", request, _why_not(request, error))
-            self._announcer.count(UNSERIALIZABLE)
+            self._notifier.count(UNSERIALIZABLE)
             return None
 
     def decode(self, entry: QueueEntry) -> Request | None:
@@ -56,7 +56,7 @@ class RequestCodec:
             return self._queue._decode_request(self._requests.decode(entry.member))
         except Exception as error:  # whatever the serialiser or the spider makes of it
             self._unreadable.add(entry.member)
-            self._announcer.count(DEAD_LETTERS)
+            self._notifier.count(DEAD_LETTERS)
             logger.error(
                 "A request of the queue %r cannot be read; it is left for another worker: %s",
                 self._requests.keys.queue,

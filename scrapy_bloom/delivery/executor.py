@@ -13,7 +13,7 @@ from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.members import Registration
-from scrapy_bloom.queue.operations import Answer, EndClosing, Ending, Exchange, Join, Leave, Operation, Said
+from scrapy_bloom.queue.operations import EndClosing, Ending, Join, Leave, QueueOperation, Reply, Status, Sync
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.sync import AskFilter, FilterOperation, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import QueueWorker
@@ -55,7 +55,7 @@ class Executor:
         # Requests that waited when this worker began to close the queue.
         self._waiting = 0
 
-    def carry_out_next(self, want: int = 0) -> tuple[Operation | FilterOperation | None, Sequence[OutboxEntry]]:
+    def execute_next(self, want: int = 0) -> tuple[QueueOperation | FilterOperation | None, Sequence[OutboxEntry]]:
         """Carry out what the worker does next; return it, and the repeats that it found.
 
         Nothing comes between a reply and the worker that could fail.
@@ -69,31 +69,31 @@ class Executor:
                 case AskFilter():
                     repeats = self.worker.answer(operation, self._ask(operation.entries))
                 case UseFilter():
-                    self._holder.filter.add_user(self.queue)
-                    self.worker.reply(operation, Answer(Said.OK))
+                    self._holder.filter.add_reference(self.queue)
+                    self.worker.reply(operation, Reply(Status.OK))
                 case ReleaseFilter():
                     is_deleted = self._holder.release(self.queue)
-                    self.worker.reply(operation, Answer(Said.OK if is_deleted else Said.KEPT))
+                    self.worker.reply(operation, Reply(Status.OK if is_deleted else Status.KEPT))
                 case _:
                     self._carry_out(operation)
         except Exception as error:  # also a fault of this process: the server may have carried the operation out
             if operation is not None and not was_not_executed(error):
                 self.worker.lose(operation)
-                if isinstance(operation, Exchange) and isinstance(error, FAULTS):
+                if isinstance(operation, Sync) and isinstance(error, FAULTS):
                     self._warn_of_slow_link(operation)
             raise
         return operation, repeats
 
-    def _carry_out(self, operation: Operation) -> None:
+    def _carry_out(self, operation: QueueOperation) -> None:
         if isinstance(operation, EndClosing):
-            self._warn_of_the_queue(is_deleted=operation.clears)
+            self._warn_of_discarded(is_deleted=operation.clears)
         answer = self._requests.execute(operation)
-        if isinstance(operation, Join) and answer.said is Said.FOREIGN and not self.worker.is_leaving:
+        if isinstance(operation, Join) and answer.status is Status.FOREIGN and not self.worker.is_leaving:
             refuse_other_spiders(self.queue, answer, operation.spider)
         self.worker.reply(operation, answer)
-        if isinstance(operation, Exchange):
+        if isinstance(operation, Sync):
             self._lost_in_a_row = 0
-        if answer.said in (Said.EXPIRED, Said.LATE):
+        if answer.status in (Status.EXPIRED, Status.LATE):
             # The filter may have been cleared with the queue, and another worker fill a new one.
             self._holder.filter.forget_cached()
         self.watch.note(operation, answer)
@@ -101,9 +101,9 @@ class Executor:
             is_alone = answer.workers.keys() <= {self.worker.name} and not answer.waiting
             self._holder.note_workers(is_alone=is_alone)
         if isinstance(operation, Leave):
-            self._tell_of_the_rest(operation, answer)
+            self._report_leftovers(operation, answer)
 
-    def _warn_of_slow_link(self, exchange: Exchange) -> None:
+    def _warn_of_slow_link(self, sync: Sync) -> None:
         """Tell once of exchanges that are lost one after another, though what follows each of them gets through."""
         self._lost_in_a_row += 1
         if self._lost_in_a_row == _MANY_LOST:
@@ -113,8 +113,8 @@ class Executor:
                 "takes longer than socket_timeout, set a longer one in REDIS_PARAMS",
                 _MANY_LOST,
                 self.queue,
-                as_size(exchange.size),
-                exchange.want,
+                as_size(sync.size),
+                sync.want,
             )
 
     def _ask(self, entries: Sequence[OutboxEntry]) -> list[bool]:
@@ -123,23 +123,23 @@ class Executor:
         bloom.mark_ambiguous(entry.fingerprint or b"" for entry in entries if entry.is_unsure)
         return bloom.add_many([entry.fingerprint or b"" for entry in entries])
 
-    def _warn_of_the_queue(self, *, is_deleted: bool) -> None:
+    def _warn_of_discarded(self, *, is_deleted: bool) -> None:
         """Warn of requests that wait in a queue that was stopped: they are deleted, or stay with their filter."""
         if self._waiting:
             (warn_of_deleted_requests if is_deleted else warn_of_kept_requests)(self._waiting, self.queue)
             self._waiting = 0
 
-    def _tell_of_the_rest(self, leave: Leave, answer: Answer) -> None:
+    def _report_leftovers(self, leave: Leave, answer: Reply) -> None:
         """Tell of requests that stay, and of dead letters."""
-        if answer.said is Said.LAST and leave.ending is Ending.STOPPED:
+        if answer.status is Status.LAST and leave.ending is Ending.STOPPED:
             self._waiting = answer.waiting
-        if answer.said is Said.LEFT and leave.ending is Ending.KEEP and answer.waiting:
+        if answer.status is Status.LEFT and leave.ending is Ending.KEEP and answer.waiting:
             logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self.queue)
         if answer.dead:
             warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)
 
 
-def refuse_other_spiders(queue: str, answer: Answer, own: str) -> None:
+def refuse_other_spiders(queue: str, answer: Reply, own: str) -> None:
     """Refuse a queue with which, as an answer says, workers of other spiders than one's own are registered.
 
     Raises:

@@ -16,13 +16,13 @@ from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.operation import Operation, Results, Steps, Store, carry_out
+from scrapy_bloom.storage.operation import Operation, Results, Steps, Store, run_steps
 
 T = TypeVar("T")
 Item = str | bytes
 
 # A filter that is quite full calls nearly everything seen; what it missed cannot be told from what it took then.
-_LARGEST_ERROR_RATE = 0.999
+_MAX_ERROR_RATE = 0.999
 
 
 class BaseBloomFilter:
@@ -262,8 +262,8 @@ class BaseBloomFilter:
         """
         self._run(self._steps.clear())
 
-    def add_user(self, name: str) -> None:
-        """Keep the filter for somebody: as long as it has users, `remove_user` does not delete it.
+    def add_reference(self, name: str) -> None:
+        """Keep the filter for somebody: as long as it has users, `remove_reference` does not delete it.
 
         Args:
             name: who uses it, such as the queue of a crawl. Adding a name again changes nothing.
@@ -272,11 +272,11 @@ class BaseBloomFilter:
             BloomError: the store cannot be used.
 
         Example:
-            >>> MemoryBloomFilter().add_user("shop:requests")
+            >>> MemoryBloomFilter().add_reference("shop:requests")
         """
-        self._run(self._steps.add_user(name))
+        self._run(self._steps.add_reference(name))
 
-    def remove_user(self, name: str) -> bool:
+    def remove_reference(self, name: str) -> bool:
         """Keep the filter for somebody no more, and delete it if that was its last user.
 
         Args:
@@ -290,12 +290,12 @@ class BaseBloomFilter:
 
         Example:
             >>> bloom = MemoryBloomFilter()
-            >>> bloom.add_user("shop:requests")
-            >>> bloom.add_user("news:requests")
-            >>> bloom.remove_user("shop:requests"), bloom.remove_user("news:requests")
+            >>> bloom.add_reference("shop:requests")
+            >>> bloom.add_reference("news:requests")
+            >>> bloom.remove_reference("shop:requests"), bloom.remove_reference("news:requests")
             (False, True)
         """
-        return self._run(self._steps.remove_user(name))
+        return self._run(self._steps.remove_reference(name))
 
     def close(self) -> None:
         """Give back the room that this process reserved and did not use. The filter can be used on.
@@ -358,7 +358,7 @@ class BaseBloomFilter:
         self.counters.ambiguous += ambiguous
         self.counters.added += len(new)
         # Each addition stands for 1 / (1 - p) new items, of which p / (1 - p) were called seen.
-        error_rate = min(self._stack.error_rate, _LARGEST_ERROR_RATE)
+        error_rate = min(self._stack.error_rate, _MAX_ERROR_RATE)
         self.counters.expected_false_positives += len(new) * error_rate / (1 - error_rate)
         return new
 
@@ -384,7 +384,7 @@ class BaseBloomFilter:
             self._run(self._steps.give_back(keep))
 
     def _run(self, steps: Steps[T]) -> T:
-        return carry_out(steps, self._execute)
+        return run_steps(steps, self._execute)
 
     def _execute(self, operations: Sequence[Operation]) -> Results:
         results = self._store.execute(operations)

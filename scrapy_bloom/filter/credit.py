@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 
 from scrapy_bloom.filter.layer import Layer
-from scrapy_bloom.storage.counters import PART, UNLIMITED, GrantCredit, Granted, ReturnCredit
+from scrapy_bloom.storage.counters import BLOCK_DIVISOR, UNLIMITED, GrantCredit, Granted, ReturnCredit
 
 # The first block that a worker asks for, beside what it needs at once, as a part of the layer's capacity.
 _FIRST_BLOCK = 1 / 4096
@@ -48,10 +48,10 @@ class Credits:
         self.held(layer)
         waited = self._monotonic() - self._given_at
         if waited <= _FAST_SECONDS:
-            self._block = min(2 * self._block, layer.capacity / PART)
+            self._block = min(2 * self._block, layer.capacity / BLOCK_DIVISOR)
         elif waited > _IDLE_SECONDS:
             self._block = layer.capacity * _FIRST_BLOCK
-        block = min(max(self._block, likely), layer.capacity / PART)
+        block = min(max(self._block, likely), layer.capacity / BLOCK_DIVISOR)
         limit = UNLIMITED if may_exceed else layer.most_items
         return GrantCredit(layer.key, layer.credit_field, need, math.floor(block), limit)
 

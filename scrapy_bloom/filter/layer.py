@@ -26,8 +26,8 @@ _NEGLIGIBLE_ERROR_RATE = 1e-3
 # What reading a damaged text may raise.
 DAMAGED = (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError)
 # More than any layer has, in what can be stored.
-_MOST_HASHES = 1 << 12
-_MOST_SHARDS = 1 << 12
+_MAX_HASHES = 1 << 12
+_MAX_SHARDS = 1 << 12
 
 
 class Identity(NamedTuple):
@@ -143,8 +143,8 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
         return (
             min(size.hashes, size.shards, size.bits, self.capacity) > 0
             and 0 < self.error_rate < 1
-            and size.hashes <= _MOST_HASHES
-            and size.shards <= _MOST_SHARDS
+            and size.hashes <= _MAX_HASHES
+            and size.shards <= _MAX_SHARDS
             and size.bits % (8 * size.shards) == 0
             and size.shard_bytes <= MAX_SHARD_BYTES
             and size.bits // 8 <= 2 * MAX_LAYER_BYTES

@@ -17,8 +17,8 @@ from scrapy_bloom.storage.filter_hash import (
     DeleteField,
     DeleteUnusedHash,
     Load,
-    RemoveUser,
-    SetFieldBesideFilter,
+    RemoveReference,
+    SetFieldFenced,
     SetFieldIfAbsent,
     Snapshot,
     Unlink,
@@ -103,13 +103,13 @@ class Lifecycle(Opening):
         snapshot: Snapshot = (yield [Load(self.key)])[0]
         yield from self._delete_shards(snapshot.fields, Unlink(self.key))
 
-    def add_user(self, user: str) -> Steps[None]:
+    def add_reference(self, user: str) -> Steps[None]:
         """Use the filter for somebody."""
-        yield [SetFieldIfAbsent(self.key, filter_keys.user_field(user), "1")]
+        yield [SetFieldIfAbsent(self.key, filter_keys.reference_field(user), "1")]
 
-    def remove_user(self, user: str) -> Steps[bool]:
+    def remove_reference(self, user: str) -> Steps[bool]:
         """Use the filter for somebody no more; with the last user it is deleted. Return whether it was."""
-        fields: dict[str, str] | None = (yield [RemoveUser(self.key, filter_keys.user_field(user))])[0]
+        fields: dict[str, str] | None = (yield [RemoveReference(self.key, filter_keys.reference_field(user))])[0]
         if fields is None:
             return False
         yield from self._delete_shards(fields)
@@ -155,7 +155,7 @@ class Lifecycle(Opening):
     def _append_layer(self, layer: Layer) -> Steps[bool]:
         """Put a layer where no worker has put one yet, and open anew; return whether this one did, and has made it."""
         expires = self.parameters.expires_at(layer.created)
-        begin = SetFieldBesideFilter(self.key, layer.field, layer.to_json(), self.stack.text, expires)
+        begin = SetFieldFenced(self.key, layer.field, layer.to_json(), self.stack.text, expires)
         is_begun: bool = (yield [begin])[0]
         yield from self._complete(layer, layer.shard_keys) if is_begun else self.open()
         return is_begun
@@ -174,7 +174,7 @@ class Lifecycle(Opening):
             yield [*(DeleteShard(key, layer.identity.epoch) for key in made), DeleteField(self.key, layer.field)]
             raise
         counter = yield from self._first_counter(layer, is_new=len(made) == layer.size.shards)
-        yield from self.open(SetFieldBesideFilter(self.key, layer.credit_field, counter, self.stack.text))
+        yield from self.open(SetFieldFenced(self.key, layer.credit_field, counter, self.stack.text))
         if made and self.stack.identity != layer.identity:
             yield [DeleteShard(key, layer.identity.epoch) for key in made]
 

@@ -28,7 +28,7 @@ EXPIRY = 1.5
 # filter that was sized right does not grow.
 MARGIN = 1 / 64
 # A filter of format 1 may hold more than it should; this part of its error rate counts as left all the same.
-_LEAST_LEFT = 2.0**-20
+_MIN_SHARE_LEFT = 2.0**-20
 
 
 def has_counters(text: str) -> bool:
@@ -170,7 +170,7 @@ class FilterParameters:
         """Return the layer that follows those alive, whose error rates together stay at `error_rate` at most."""
         is_generation = not self.expansion or self.has_expired_generation(newest, now)
         capacity = self._first_capacity if is_generation else newest.capacity * self.expansion
-        left = max(self.error_rate - error_rate, self.error_rate * _LEAST_LEFT)
+        left = max(self.error_rate - error_rate, self.error_rate * _MIN_SHARE_LEFT)
         share = self._share(left)
         return self._layer(newest.key, newest.identity, newest.index + 1, capacity, share, now)
 

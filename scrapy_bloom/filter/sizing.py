@@ -18,14 +18,14 @@ _BITS_ALLOWANCE = 1.05
 # What a server keeps beside a string's bytes in the same allocation; 64 also covers what Valkey embeds.
 _STRING_OVERHEAD = 64
 _SHARD_OVERHEAD = HEADER_BYTES + _STRING_OVERHEAD
-_SMALLEST_CLASS = 128
+_MIN_SIZE_CLASS = 128
 # Below this a filter is not divided: rounding costs less than its keys would.
-_SMALLEST_SHARD_BYTES = 64 * 1024
-_MOST_SHARDS_BY_CHOICE = 48
+_MIN_PREFERRED_SHARD_BYTES = 64 * 1024
+_MAX_PREFERRED_SHARDS = 48
 _ROUNDING_ALLOWANCE = 1.02
 # How exactly the number of items is told that were offered to a layer; a layer that is all ones does not tell it.
 _OFFERED_WITHIN = 0.5
-_MOST_ROUNDS = 50
+_MAX_ROUNDS = 50
 # Up to half full the series of the false positives is summed up: so many terms give it within 1e-9.
 _HALF_FULL = 0.5
 _TERMS = 30
@@ -61,8 +61,8 @@ def size_class(size: int) -> int:
     Each doubling has four classes: 128, 160, 192, 224, 256, … (source: jemalloc(3), "Size classes"). On Redis 7.0
     a string of exactly 32 MiB took 41.9 MB, a string of 33,554,000 bytes 33.6 MB.
     """
-    if size <= _SMALLEST_CLASS:
-        return _SMALLEST_CLASS
+    if size <= _MIN_SIZE_CLASS:
+        return _MIN_SIZE_CLASS
     step = 1 << ((size - 1).bit_length() - 3)
     return -(-size // step) * step
 
@@ -114,7 +114,7 @@ def false_positives_while_filling(size: LayerSize, offered: float) -> float:
 def offered_items(size: LayerSize, new: float) -> float:
     """Return how many items were offered to a layer, on which its fill depends, if so many were new to it."""
     offered = new
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         more = new + false_positives_while_filling(size, offered)
         if more - offered < _OFFERED_WITHIN:
             break
@@ -182,20 +182,20 @@ def size_for(capacity: int, error_rate: float, max_shard_bytes: int = MAX_SHARD_
     fewest = -(-data_bytes // (max_shard_bytes - HEADER_BYTES - _STRING_OVERHEAD))
     while _rounded(hashes, data_bytes, fewest).shard_bytes > max_shard_bytes:
         fewest += 1
-    most = max(fewest, min(_MOST_SHARDS_BY_CHOICE, data_bytes // _SMALLEST_SHARD_BYTES), 1)
+    most = max(fewest, min(_MAX_PREFERRED_SHARDS, data_bytes // _MIN_PREFERRED_SHARD_BYTES), 1)
     best = _rounded(hashes, data_bytes, fewest)
     for shards in range(fewest + 1, max(most, fewest + fewest // 2) + 1):
         if best.bits <= data_bytes * 8 * _ROUNDING_ALLOWANCE:
             break
         best = min(best, _rounded(hashes, data_bytes, shards), key=lambda size: size.bits)
-    fewest_bytes = math.ceil(_fewest_shard_bits(capacity, error_rate, best.shards) / 8)
+    fewest_bytes = math.ceil(_min_shard_bits(capacity, error_rate, best.shards) / 8)
     if best.shard_bits >= 8 * fewest_bytes:
         return best
     largest = LayerSize(hashes, 8 * best.shards * (_largest_class(max_shard_bytes) - _SHARD_OVERHEAD), best.shards)
     return min(largest, _rounded(hashes, fewest_bytes * best.shards, best.shards), key=lambda size: size.bits)
 
 
-def _fewest_shard_bits(capacity: int, error_rate: float, shards: int) -> float:
+def _min_shard_bits(capacity: int, error_rate: float, shards: int) -> float:
     """Return the bits of a shard with which items that share all positions are a tenth of the error rate at most.
 
     Three words of a hash decide on the positions, so that n items meet a stranger's with a probability of n / m^3.

@@ -45,7 +45,7 @@ class StoredFilter:
     @property
     def users(self) -> list[str]:
         """The queues for which it is kept."""
-        prefix = filter_keys.user_field("")
+        prefix = filter_keys.reference_field("")
         return sorted(name.removeprefix(prefix) for name in self.fields if name.startswith(prefix))
 
     def is_made(self, layer: Layer) -> bool:

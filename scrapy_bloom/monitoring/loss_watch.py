@@ -3,23 +3,23 @@
 import logging
 
 from scrapy_bloom._log import LimitedWarnings
-from scrapy_bloom.queue.operations import REGISTERED, Answer, Join, Operation, Said
+from scrapy_bloom.queue.operations import REGISTERED, Join, QueueOperation, Reply, Status
 
 logger = logging.getLogger(__name__)
 
 _BEGIN_ANEW = "Begin anew to fetch them, with SCHEDULER_FLUSH_ON_START = True"
 # Why a worker had to join again.
 _REJOINED = {
-    Said.ROLLED_BACK: (
+    Status.ROLLED_BACK: (
         "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover. This worker "
         "queues again what it holds, some of which may be fetched twice. Requests of the last moments may be lost if "
         "the filter is in another slot of a cluster"
     ),
-    Said.PRESUMED_DEAD: (
+    Status.PRESUMED_DEAD: (
         "Other workers took this one for dead and requeued what it held of the queue %r, or began the crawl anew. It "
         "joins again with what it has, some of which may be fetched twice"
     ),
-    Said.OK: (
+    Status.OK: (
         "This worker was not registered with the queue %r any more: others took it for dead, or Redis has lost its "
         "data. It joins again with what it has, some of which may be fetched twice"
     ),
@@ -43,16 +43,16 @@ class LossWatch:
         self._loss = 0
         self._total = 0
 
-    def note(self, operation: Operation, answer: Answer) -> None:
+    def note(self, operation: QueueOperation, answer: Reply) -> None:
         """Log what an answer tells of losses, and why a worker had to join again."""
         if answer.loss and answer.loss != self._loss:
             self._note_loss(answer)
-        elif self._has_joined and isinstance(operation, Join) and answer.said in _REJOINED:
-            self._warnings.warn(_REJOINED[answer.said], self._queue)
-        if answer.said in REGISTERED and isinstance(operation, Join):
+        elif self._has_joined and isinstance(operation, Join) and answer.status in _REJOINED:
+            self._warnings.warn(_REJOINED[answer.status], self._queue)
+        if answer.status in REGISTERED and isinstance(operation, Join):
             self._has_joined = True
 
-    def _note_loss(self, answer: Answer) -> None:
+    def _note_loss(self, answer: Reply) -> None:
         # The total begins anew where the data were lost with the queue.
         number = answer.lost - self._total if answer.lost >= self._total else answer.lost
         self._loss, self._total = answer.loss, answer.lost

@@ -23,7 +23,7 @@ class LogsRepeats(Protocol):
         """Log that a request was filtered."""
 
 
-class Announcer:
+class RequestNotifier:
     """Tells a crawl what becomes of its requests."""
 
     def __init__(self, spider: Spider, stats: StatsCollector | None, dupefilter: LogsRepeats) -> None:
@@ -35,13 +35,13 @@ class Announcer:
         """Add to a stat."""
         stats = self._stats
         if stats is not None:
-            self.tell(lambda: stats.inc_value(stat, number))
+            self.call_safely(lambda: stats.inc_value(stat, number))
 
     def show(self, stat: str, value: object) -> None:
         """Set a stat."""
         stats = self._stats
         if stats is not None:
-            self.tell(lambda: stats.set_value(stat, value))
+            self.call_safely(lambda: stats.set_value(stat, value))
 
     def log_repeat(self, request: Request) -> None:
         """Log a repeat as the dupefilter does."""
@@ -51,7 +51,7 @@ class Announcer:
         except Exception:  # a collector of the user's may keep its stats anywhere
             logger.debug("A stats collector failed", exc_info=True)
 
-    def drop_repeat(self, repeat: OutboxEntry) -> None:
+    def notify_dropped(self, repeat: OutboxEntry) -> None:
         """Tell of a repeat as the engine would have, had it been known at once; handlers may enqueue other requests."""
         request = repeat.request
         if request is None:
@@ -62,9 +62,9 @@ class Announcer:
     def confirm(self, receipts: list[Receipt]) -> None:
         """Tell those who asked for it that what they offered is safe."""
         for receipt in receipts:
-            self.tell(receipt.call)
+            self.call_safely(receipt.call)
 
-    def tell(self, call: Callable[[], object]) -> None:
+    def call_safely(self, call: Callable[[], object]) -> None:
         """Call something; what it raises is logged."""
         with failures_logged():
             call()

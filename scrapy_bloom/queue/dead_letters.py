@@ -92,7 +92,7 @@ class Suspects:
 
 
 @dataclass(frozen=True)
-class Review:
+class DeadLetterScan:
     """The state of a review: the next dead letter to look at is at `place`, or none is under way.
 
     `readable` are those that are to be queued again. There were `number` dead letters when this review began, and

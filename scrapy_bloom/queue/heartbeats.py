@@ -5,8 +5,8 @@ from collections import deque
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.members import Liveness, Registration
-from scrapy_bloom.queue.operations import Heartbeat, Requeue, Said
+from scrapy_bloom.queue.members import FailureDetector, Registration
+from scrapy_bloom.queue.operations import Heartbeat, Requeue, Status
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.transport.failures import describe
 
@@ -31,7 +31,7 @@ class Heartbeats:
         self._queue = queue
         self._name = name
         self._lease = lease
-        self._liveness = Liveness(lease)
+        self._failure_detector = FailureDetector(lease)
         self._monotonic = runtime.monotonic
         self._stopped = runtime.event()
         self._thread = runtime.thread("scrapy-bloom heartbeat", self._run)
@@ -50,15 +50,15 @@ class Heartbeats:
         """Send a heartbeat, and requeue what dead workers had leased."""
         answer = self._queue.execute(Heartbeat(self._name))
         workers = {name: value for name, value in (answer.workers or {}).items() if name != self._name}
-        for name, seconds in self._liveness.look(workers, self._monotonic()).items():
+        for name, seconds in self._failure_detector.look(workers, self._monotonic()).items():
             # A worker that is not registered itself may only take over the closing of the queue.
-            if answer.said is Said.OK or Registration.parse(workers[name]).is_closing:
+            if answer.status is Status.OK or Registration.parse(workers[name]).is_closing:
                 self._requeue(name, workers[name], seconds)
 
     def _requeue(self, name: str, value: str, seconds: float) -> None:
         operation = Requeue(self._name, name, value, f"{self._lease:g}", 0, self._max_deliveries)
         requeued = self._queue.execute(operation)
-        if requeued.said is Said.REQUEUED:
+        if requeued.status is Status.REQUEUED:
             self.buried += requeued.entries
             self.requeued += requeued.waiting
             logger.warning(
@@ -76,4 +76,4 @@ class Heartbeats:
             except Exception as error:  # the next one may go well
                 # The reactor's own attempts say so once, and in which state the crawl is.
                 logger.debug("No heartbeat could be sent: %s", describe(error))
-            self._stopped.wait(self._liveness.pause)
+            self._stopped.wait(self._failure_detector.pause)

@@ -43,12 +43,12 @@ def spider_mark(spider: str) -> str:
 
 # Looks at the workers in the shortest of their leases, and the seconds between two looks at least.
 _LOOKS_PER_LEASE = 4
-_SHORTEST_PAUSE = 0.02
+_MIN_PAUSE_SECONDS = 0.02
 # Looks of which the shortest tells how long a look takes: one in a row that takes longer is no slow link.
 _LOOKS_REMEMBERED = 3
 
 
-class Liveness:
+class FailureDetector:
     """Finds out which workers are dead, by the own clock and their own leases: no clock is compared with another.
 
     `lease` is that of the worker that looks, in seconds. It should look again after `pause` seconds.
@@ -92,4 +92,4 @@ def _lease_of(value: str) -> float:
 
 
 def _pause_for(lease: float) -> float:
-    return max(lease / _LOOKS_PER_LEASE, _SHORTEST_PAUSE)
+    return max(lease / _LOOKS_PER_LEASE, _MIN_PAUSE_SECONDS)

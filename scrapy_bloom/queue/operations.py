@@ -28,7 +28,7 @@ def digests(members: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(sorted(hashlib.sha1(member, usedforsecurity=False).hexdigest()[:16] for member in members))
 
 
-class Said(StrEnum):
+class Status(StrEnum):
     """The words that scripts answer with."""
 
     OK = "ok"
@@ -50,14 +50,14 @@ class Said(StrEnum):
     FOREIGN = "foreign"  # something else is at the queue's key, or somebody else works on it
 
 
-# The numbers of a reply, in their order; they are fields of `Answer`.
+# The numbers of a reply, in their order; they are fields of `Reply`.
 _NUMBERS = ("waiting", "leased", "dead", "loss", "lost")
 # A worker that joins is registered then.
-REGISTERED = frozenset({Said.OK, Said.ROLLED_BACK, Said.LOST, Said.PRESUMED_DEAD})
+REGISTERED = frozenset({Status.OK, Status.ROLLED_BACK, Status.LOST, Status.PRESUMED_DEAD})
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """The answer to an operation; which of its parts there are is told by each.
 
     `waiting`, `leased` and `dead` are numbers of entries. `workers` are the registered ones with their values, which
@@ -66,7 +66,7 @@ class Answer:
     died with, and how many have.
     """
 
-    said: Said
+    status: Status
     entries: tuple[QueueEntry, ...] = ()
     workers: Mapping[str, str] | None = None
     waiting: int = 0
@@ -85,7 +85,7 @@ class Answer:
         deaths = zip(suspects[::2], suspects[1::2], strict=True)
         values = None if workers is None else zip(workers[::2], workers[1::2], strict=True)
         return cls(
-            Said(as_text(said)),
+            Status(as_text(said)),
             tuple(QueueEntry(float(score), encode(member)) for score, member in pairs),
             None if values is None else {as_text(name): as_text(value) for name, value in values},
             **dict(zip(_NUMBERS, map(int, numbers), strict=False)),
@@ -94,7 +94,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Operation:
+class QueueOperation:
     """A step of a worker. The fields that follow the worker's name are the arguments of the script."""
 
     worker: str
@@ -115,7 +115,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Join(Operation):
+class Join(QueueOperation):
     """Register, unless another worker closes the queue: `wait`. What is leased goes back to the queue.
 
     If the worker is new, so do the dead letters. A worker that was to close the queue is told `yours`, and one that has
@@ -134,7 +134,7 @@ class Join(Operation):
 
 
 @dataclass(frozen=True)
-class Exchange(Operation):
+class Sync(QueueOperation):
     """Lease, push, set aside, acknowledge, start, and take up to `want` entries, in this order.
 
     A suspect is started before the engine gets it, so that the death of its worker counts. The first `released` of the
@@ -142,7 +142,7 @@ class Exchange(Operation):
     the numbers of all workers' entries and the workers.
     """
 
-    script = "exchange"
+    script = "sync"
     number: int
     want: int
     leases: tuple[QueueEntry, ...] = ()
@@ -165,14 +165,14 @@ class Exchange(Operation):
 
 
 @dataclass(frozen=True)
-class Settle(Operation):
+class ResolveInDoubt(QueueOperation):
     """Find out whether an exchange was carried out whose reply was lost: `done`, or `void`.
 
     If it was, what it took goes back to the queue: that is what is leased and not in `kept`, which are `digests`.
     Where that is None it took nothing.
     """
 
-    script = "settle"
+    script = "resolve_in_doubt"
     number: int
     kept: tuple[str, ...] | None
 
@@ -181,14 +181,14 @@ class Settle(Operation):
 
 
 @dataclass(frozen=True)
-class Heartbeat(Operation):
+class Heartbeat(QueueOperation):
     """Say that this worker is alive, and list all workers. It registers nobody."""
 
     script = "heartbeat"
 
 
 @dataclass(frozen=True)
-class Requeue(Operation):
+class Requeue(QueueOperation):
     """Requeue what a dead worker had leased, and take it out; `waiting` is the number of entries that were requeued.
 
     A request that `max_deliveries` workers died with becomes a dead letter, and is one of the answer's entries; 0
@@ -216,7 +216,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True)
-class Leave(Operation):
+class Leave(QueueOperation):
     """Take this worker out, and requeue what it has leased: `left`. The `last` one closes the queue, if it may clear.
 
     The answer says how many entries are `waiting` and how many are `dead` letters.
@@ -228,7 +228,7 @@ class Leave(Operation):
 
 
 @dataclass(frozen=True)
-class EndClosing(Operation):
+class EndClosing(QueueOperation):
     """Take this worker out, which has closed the queue; `clears` deletes what waits."""
 
     script = "end_closing"
@@ -239,7 +239,7 @@ class EndClosing(Operation):
 
 
 @dataclass(frozen=True)
-class ReadDeadLetters(Operation):
+class ReadDeadLetters(QueueOperation):
     """List `count` dead letters from the one at the place `start`, which stay there."""
 
     script = "read_dead_letters"
@@ -248,7 +248,7 @@ class ReadDeadLetters(Operation):
 
 
 @dataclass(frozen=True)
-class Redrive(Operation):
+class Redrive(QueueOperation):
     """Queue those of some dead letters again that are still there, with their deaths forgotten."""
 
     script = "redrive"
@@ -259,7 +259,7 @@ class Redrive(Operation):
 
 
 @dataclass(frozen=True)
-class Flush(Operation):
+class Flush(QueueOperation):
     """Delete everything of the queue, whoever works on it.
 
     With a `lease` this worker is registered as closing the queue then. Nobody joins before it has deleted the filter,

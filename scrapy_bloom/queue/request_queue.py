@@ -4,7 +4,7 @@ from typing import Any
 
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.operations import Answer, Operation
+from scrapy_bloom.queue.operations import QueueOperation, Reply
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
@@ -28,7 +28,7 @@ class RequestQueue:
         self._transport = transport_for(client)
         self._encoder = client.get_encoder() if hasattr(client, "get_encoder") else None
 
-    def execute(self, operation: Operation) -> Answer:
+    def execute(self, operation: QueueOperation) -> Reply:
         """Carry out an operation.
 
         Raises:
@@ -42,7 +42,7 @@ class RequestQueue:
                 f"{error.encoding}, as Scrapy's pickles are; set it to False (in REDIS_PARAMS decode_responses), or "
                 "SCHEDULER_SERIALIZER to a module that makes text, and delete the queue"
             ) from None
-        return Answer.parse(raw, self.encode)
+        return Reply.parse(raw, self.encode)
 
     def count(self) -> int:
         """Return how many requests wait."""

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Protocol, Self, TypeVar
 
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry
-from scrapy_bloom.queue.operations import Exchange
+from scrapy_bloom.queue.operations import Sync
 from scrapy_bloom.queue.tuning import TUNING
 
 
@@ -26,7 +26,7 @@ def members_of(things: Iterable[HasMember]) -> tuple[bytes, ...]:
     return tuple(thing.member for thing in things)
 
 
-class Room:
+class ByteBudget:
     """The bytes that one exchange has left; the first thing has room, however large it is."""
 
     def __init__(self, size: int) -> None:
@@ -48,30 +48,30 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Limit:
+class AdaptiveWindow:
     """The bytes that an exchange of one worker carries at most: from 1 up to `highest`."""
 
-    most_bytes: int = TUNING.exchange_bytes
-    highest: int = TUNING.exchange_bytes
+    max_bytes: int = TUNING.sync_bytes
+    max_window: int = TUNING.sync_bytes
 
-    def room(self) -> Room:
+    def budget(self) -> ByteBudget:
         """Return the room that one exchange has."""
-        return Room(self.most_bytes)
+        return ByteBudget(self.max_bytes)
 
     def share_of(self, number: int) -> int:
         """Return how many of so many requests of unknown size are asked for at once: one at least, if any."""
-        return min(number, max(1, number * self.most_bytes // self.highest))
+        return min(number, max(1, number * self.max_bytes // self.max_window))
 
     def halved(self) -> Self:
         """Return the limit after an exchange that did not get through, or whose reply came too late."""
-        return replace(self, most_bytes=max(1, self.most_bytes // 2))
+        return replace(self, max_bytes=max(1, self.max_bytes // 2))
 
     def grown(self) -> Self:
         """Return the limit after one that got through.
 
         It grows so slowly that a link that is too slow for more is not tried with it each time.
         """
-        return replace(self, most_bytes=min(self.most_bytes + self.most_bytes // 32 + 1, self.highest))
+        return replace(self, max_bytes=min(self.max_bytes + self.max_bytes // 32 + 1, self.max_window))
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ FilterOperation = AskFilter | UseFilter | ReleaseFilter
 
 
 @dataclass(frozen=True)
-class Cargo:
+class SyncBatch:
     """The part of what a worker has to tell the queue that one exchange has room for.
 
     It is the first of those that are `new`, of the `repeats`, of those that are `unreadable`, and of the `outbox`.
@@ -133,15 +133,15 @@ class Cargo:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PendingSync:
     """An exchange, and what changes hands when it is carried out.
 
     `kept` members are leased then, and what it takes. Those that are `returned` were ready. Of those that are to be
-    leased again the first `leased_again` are.
+    leased again the first `reclaimed` are.
     """
 
-    exchange: Exchange
+    sync: Sync
     kept: frozenset[bytes]
-    cargo: Cargo = Cargo()
+    batch: SyncBatch = SyncBatch()
     returned: tuple[QueueEntry, ...] = ()
-    leased_again: int = 0
+    reclaimed: int = 0

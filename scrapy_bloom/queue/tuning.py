@@ -21,7 +21,7 @@ class Tuning:
     requests_in_memory: int = 5000
     disk_batch: int = 500
     spool_batch: int = 1000
-    exchange_bytes: int = 512 * 1024
+    sync_bytes: int = 512 * 1024
     kept_leases: int = 150
     dead_letter_batch: int = 50
     prefetch: int = 8

@@ -14,10 +14,19 @@ from enum import Enum, auto
 from itertools import chain
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.dead_letters import Review, Suspects
+from scrapy_bloom.queue.dead_letters import DeadLetterScan, Suspects
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
-from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Exchange, Operation, Said
-from scrapy_bloom.queue.sync import AskFilter, Cargo, FilterOperation, Limit, Plan, ReleaseFilter, UseFilter, members_of
+from scrapy_bloom.queue.operations import REGISTERED, Ending, QueueOperation, Reply, Status, Sync
+from scrapy_bloom.queue.sync import (
+    AdaptiveWindow,
+    AskFilter,
+    FilterOperation,
+    PendingSync,
+    ReleaseFilter,
+    SyncBatch,
+    UseFilter,
+    members_of,
+)
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 
 
@@ -70,15 +79,15 @@ class QueueWorker:
         self._spider = spider
         self._batch_size = batch_size
         self._tuning = tuning
-        self._limit = Limit(tuning.exchange_bytes, tuning.exchange_bytes)
+        self._window = AdaptiveWindow(tuning.sync_bytes, tuning.sync_bytes)
         self._can_read = can_read
         self._number = 0
         self._is_new = True
-        self._plan: Plan | None = None
-        self._in_doubt: Plan | None = None
-        self._to_lease_again: tuple[QueueEntry, ...] = ()
-        self._noted: Mapping[str, str] | None = None
-        self._review = Review()
+        self._pending_sync: PendingSync | None = None
+        self._in_doubt: PendingSync | None = None
+        self._to_reclaim: tuple[QueueEntry, ...] = ()
+        self._heartbeats_seen: Mapping[str, str] | None = None
+        self._dead_letter_scan = DeadLetterScan()
         self._ending: Ending | None = None
         self._clears = False
 
@@ -140,7 +149,7 @@ class QueueWorker:
         self.finished[member] = self.running.pop(member)
         self.outbox.append(Finished(member))
 
-    def set_aside(self, member: bytes) -> None:
+    def dead_letter(self, member: bytes) -> None:
         """Note that an entry that was taken cannot be read."""
         self.unreadable[member] = self.running.pop(member)
 
@@ -163,12 +172,12 @@ class QueueWorker:
     @property
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
-        return not (self.outbox or any(True for _ in self._held()) or self._in_doubt or self._review.readable)
+        return not (self.outbox or any(True for _ in self._held()) or self._in_doubt or self._dead_letter_scan.readable)
 
     @property
     def has_news(self) -> bool:
         """True if there is something to tell the queue."""
-        told = self.outbox or self.asked or self.new or self.repeats or self.unreadable or self._to_lease_again
+        told = self.outbox or self.asked or self.new or self.repeats or self.unreadable or self._to_reclaim
         is_behind = self._in_doubt or self.phase is not Phase.WORKING
         return bool(told or is_behind or (self.is_stopping and self.ready))
 
@@ -184,21 +193,21 @@ class QueueWorker:
         """Return all that is not known to be in the queue, or leased."""
         waiting = [item for item in self.outbox if isinstance(item, OutboxEntry)]
         asked = {entry.member for entry in self.asked}
-        others = (entry for entry in self._to_lease_again if entry.member not in asked)
+        others = (entry for entry in self._to_reclaim if entry.member not in asked)
         # The filter has the new ones from this worker.
         new = (replace(entry, is_unsure=True) for entry in self.new)
         return [*self.asked, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
 
     # What it does next.
 
-    def next_operation(self, want: int = 0) -> Operation | FilterOperation | None:
+    def next_operation(self, want: int = 0) -> QueueOperation | FilterOperation | None:
         """Return what to do next, or None: there is nothing to tell, and nothing wanted.
 
         Up to `want` entries are taken with the next exchange.
         """
         if self.phase is Phase.WORKING:
             return self._next_while_working(0 if self.is_stopping else want)
-        following: dict[Phase, Operation | FilterOperation | None] = {
+        following: dict[Phase, QueueOperation | FilterOperation | None] = {
             Phase.JOINING: ops.Join(self.name, self._lease, self._number, self._is_new, self._spider),
             Phase.JOINED: UseFilter(),
             Phase.LEAVING: ops.Leave(self.name, self._number, self._ending or Ending.KEEP),
@@ -207,72 +216,72 @@ class QueueWorker:
         }
         return following.get(self.phase)
 
-    def _next_while_working(self, want: int) -> Operation | FilterOperation | None:
+    def _next_while_working(self, want: int) -> QueueOperation | FilterOperation | None:
         if self._in_doubt is not None:
-            kept = ops.digests(self._in_doubt.kept) if self._in_doubt.exchange.want else None
-            return ops.Settle(self.name, self._number, kept)
-        if self._to_lease_again:
-            return self._lease_again()
+            kept = ops.digests(self._in_doubt.kept) if self._in_doubt.sync.want else None
+            return ops.ResolveInDoubt(self.name, self._number, kept)
+        if self._to_reclaim:
+            return self._reclaim()
         if self.asked:
-            return AskFilter(self.asked[: self._limit.share_of(self._batch_size)])
-        if self._review.readable:
+            return AskFilter(self.asked[: self._window.share_of(self._batch_size)])
+        if self._dead_letter_scan.readable:
             return self._redrive()
-        if self._review.place is not None and want and self.is_idle:
+        if self._dead_letter_scan.place is not None and want and self.is_idle:
             return ops.ReadDeadLetters(
-                self.name, self._review.place, self._limit.share_of(self._tuning.dead_letter_batch)
+                self.name, self._dead_letter_scan.place, self._window.share_of(self._tuning.dead_letter_batch)
             )
-        return self._exchange(want)
+        return self._sync(want)
 
-    def _lease_again(self) -> Exchange:
-        part = self._limit.room().first_of(self._to_lease_again[: self._batch_size])
-        exchange = Exchange(self.name, self._number + 1, 0, leases=part)
+    def _reclaim(self) -> Sync:
+        part = self._window.budget().first_of(self._to_reclaim[: self._batch_size])
+        sync = Sync(self.name, self._number + 1, 0, leases=part)
         held = frozenset(members_of(self._held()))
-        self._plan = Plan(exchange, held, leased_again=len(part))
-        return exchange
+        self._pending_sync = PendingSync(sync, held, reclaimed=len(part))
+        return sync
 
     def _redrive(self) -> ops.Redrive:
-        part = self._limit.room().first_of(self._review.readable)
+        part = self._window.budget().first_of(self._dead_letter_scan.readable)
         return ops.Redrive(self.name, members_of(part))
 
-    def _exchange(self, want: int) -> Exchange | None:
-        cargo = self._load()
-        returned = self._outranked_by(cargo.queued)
-        needed = self._needed(cargo, returned)
+    def _sync(self, want: int) -> Sync | None:
+        batch = self._load()
+        returned = self._outranked_by(batch.queued)
+        needed = self._needed(batch, returned)
         # Those that are leased no longer come first.
-        pushes = tuple(sorted((*cargo.queued, *returned), key=lambda entry: entry.member in needed))
+        pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in needed))
         starts = self._starts(returned) if want else ()
         want = want if self.suspects.has_room(needed) else 0
-        if not (want or pushes or cargo.over or cargo.outbox or starts):
+        if not (want or pushes or batch.over or batch.outbox or starts):
             return None
         # A settle would tell of all that it leaves leased.
         takes = len(needed) - len(self.running) <= self._tuning.kept_leases
-        exchange = Exchange(
+        sync = Sync(
             self.name,
             self._number + 1,
-            self._limit.share_of(want) if takes else 0,
-            tuple(entry.in_queue for entry in cargo.asked),
+            self._window.share_of(want) if takes else 0,
+            tuple(entry.in_queue for entry in batch.asked),
             pushes,
             sum(entry.member not in needed for entry in pushes),
-            cargo.unreadable,
-            tuple(member for member in cargo.over if member not in needed),
+            batch.unreadable,
+            tuple(member for member in batch.over if member not in needed),
             starts,
         )
-        self._plan = Plan(exchange, frozenset(needed), cargo, returned)
-        return exchange
+        self._pending_sync = PendingSync(sync, frozenset(needed), batch, returned)
+        return sync
 
-    def _load(self) -> Cargo:
+    def _load(self) -> SyncBatch:
         """Return what one exchange has room for."""
-        room = self._limit.room()
-        new, repeats = room.first_of(self.new), room.first_of(self.repeats)
-        unreadable = room.first_of(self.unreadable.values())
+        budget = self._window.budget()
+        new, repeats = budget.first_of(self.new), budget.first_of(self.repeats)
+        unreadable = budget.first_of(self.unreadable.values())
         batch: list[OutboxItem] = []
         entries = 0
         for item in self.outbox:
             entries += isinstance(item, OutboxEntry)
-            if entries > self._batch_size or not room.takes(item):
+            if entries > self._batch_size or not budget.takes(item):
                 break
             batch.append(item)
-        return Cargo(new, repeats, unreadable, tuple(batch))
+        return SyncBatch(new, repeats, unreadable, tuple(batch))
 
     def _outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
         """Return what is ready, if something goes before a part of it or the worker stops; else nothing.
@@ -281,40 +290,40 @@ class QueueWorker:
         """
         last = self.ready[-1].score if self.ready else None
         is_outranked = last is not None and any(entry.score < last for entry in queued)
-        return self._limit.room().first_of(reversed(self.ready)) if self.is_stopping or is_outranked else ()
+        return self._window.budget().first_of(reversed(self.ready)) if self.is_stopping or is_outranked else ()
 
     def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
         """Return the suspect that the engine is to get next, if there is one."""
         first = self._first_ready() if self.needs_start else None
         return () if first is None or first in returned else (first.member,)
 
-    def _needed(self, cargo: Cargo, returned: Sequence[QueueEntry]) -> set[bytes]:
+    def _needed(self, batch: SyncBatch, returned: Sequence[QueueEntry]) -> set[bytes]:
         """Return the members that stay leased: an equal request, which is the same member, may be over."""
         ready = (entry for entry in self.ready if entry not in returned)
-        unfinished = self.finished.keys() - set(cargo.finished)
+        unfinished = self.finished.keys() - set(batch.finished)
         # What has to wait for the next exchange.
-        later = (*self.new[len(cargo.new) :], *self.repeats[len(cargo.repeats) :])
-        unreadable = [*self.unreadable][len(cargo.unreadable) :]
-        leased = (*members_of(ready), *members_of(cargo.asked), *members_of(later))
+        later = (*self.new[len(batch.new) :], *self.repeats[len(batch.repeats) :])
+        unreadable = [*self.unreadable][len(batch.unreadable) :]
+        leased = (*members_of(ready), *members_of(batch.asked), *members_of(later))
         return {*leased, *self.running, *unfinished, *unreadable}
 
     # What became of it.
 
-    def lose(self, operation: Operation | FilterOperation) -> None:
+    def lose(self, operation: QueueOperation | FilterOperation) -> None:
         """Note that the reply to an operation was lost: it may have been carried out, or be carried out later."""
         if isinstance(operation, AskFilter):
             self.asked = tuple(replace(entry, is_unsure=True) for entry in self.asked)
-            self._limit = self._limit.halved()
-        elif isinstance(operation, Exchange) and self._plan is not None:
+            self._window = self._window.halved()
+        elif isinstance(operation, Sync) and self._pending_sync is not None:
             self._number = operation.number
-            self._in_doubt = self._plan
-            self.ready = tuple(entry for entry in self.ready if entry not in self._plan.returned)
+            self._in_doubt = self._pending_sync
+            self.ready = tuple(entry for entry in self.ready if entry not in self._pending_sync.returned)
         elif isinstance(operation, ops.Redrive | ops.ReadDeadLetters):
-            self._limit = self._limit.halved()
+            self._window = self._window.halved()
 
-    def reply(self, operation: Operation | FilterOperation, answer: Answer) -> None:
+    def reply(self, operation: QueueOperation | FilterOperation, answer: Reply) -> None:
         """Note the answer to an operation."""
-        if answer.said in (Said.EXPIRED, Said.LATE) and self.phase is not Phase.CLOSED:
+        if answer.status in (Status.EXPIRED, Status.LATE) and self.phase is not Phase.CLOSED:
             if isinstance(operation, ops.Leave) and operation.ending is Ending.KEEP and self.is_idle:
                 # It has left before, and the reply was lost. If not, nothing of it is left to requeue or to clear.
                 self.phase = Phase.GONE
@@ -322,21 +331,21 @@ class QueueWorker:
                 self._expire()
             return
         match operation:
-            case Exchange():
-                self._exchanged(operation, answer)
-            case ops.Settle():
-                self._settled(answer)
+            case Sync():
+                self._synced(operation, answer)
+            case ops.ResolveInDoubt():
+                self._resolved_in_doubt(answer)
             case ops.ReadDeadLetters():
                 # A request that too many workers died with is left to `scrapy bloom requeue`.
-                self._review = self._review.read(
+                self._dead_letter_scan = self._dead_letter_scan.read(
                     answer.entries,
                     operation.count,
                     lambda entry: entry.member not in answer.suspects and self._can_read(entry),
                 )
             case ops.Redrive():
-                self._review = self._review.redriven(len(operation.members))
+                self._dead_letter_scan = self._dead_letter_scan.redriven(len(operation.members))
             case _:
-                self._enter_phase(operation, answer.said)
+                self._enter_phase(operation, answer.status)
 
     def answer(self, operation: AskFilter, are_new: Sequence[bool]) -> tuple[OutboxEntry, ...]:
         """Note which entries are new to the filter, and return the others."""
@@ -348,7 +357,7 @@ class QueueWorker:
         self.repeats += repeats
         return repeats
 
-    def _enter_phase(self, operation: Operation | FilterOperation, said: Said) -> None:
+    def _enter_phase(self, operation: QueueOperation | FilterOperation, said: Status) -> None:
         match operation:
             case ops.Join():
                 self._joined(said)
@@ -356,89 +365,89 @@ class QueueWorker:
                 self._is_new = False
                 self.phase = Phase.WORKING
             case ops.Leave():
-                self.phase = Phase.CLOSING if said is Said.LAST else Phase.GONE
+                self.phase = Phase.CLOSING if said is Status.LAST else Phase.GONE
             case ReleaseFilter():
                 # Where another queue keeps the filter, it knows what waits here: without the queue nobody fetches that.
-                self._clears = self._ending is Ending.STOPPED and said is Said.OK
+                self._clears = self._ending is Ending.STOPPED and said is Status.OK
                 self.phase = Phase.CLOSED
             case ops.EndClosing():
                 # One that closed for a dead worker goes on with what it has.
                 self.phase = Phase.JOINING if self._ending is None else Phase.GONE
 
-    def _joined(self, said: Said) -> None:
+    def _joined(self, said: Status) -> None:
         if said in REGISTERED:
             # One that ends does not keep the filter from being deleted by another that ended meanwhile.
             self.phase = Phase.JOINED if self._ending is None else Phase.LEAVING
-        elif said is Said.YOURS:
+        elif said is Status.YOURS:
             self.phase = Phase.CLOSING
         elif self._ending is not None:
             self.phase = Phase.GONE
 
-    def _exchanged(self, exchange: Exchange, answer: Answer) -> None:
-        if self._plan is None:
+    def _synced(self, sync: Sync, answer: Reply) -> None:
+        if self._pending_sync is None:
             return
-        self._number = exchange.number
-        if exchange.leases or exchange.pushes or exchange.acks or answer.entries:
-            self._limit = self._limit.grown()
-        self._carry_out(self._plan)
+        self._number = sync.number
+        if sync.leases or sync.pushes or sync.acks or answer.entries:
+            self._window = self._window.grown()
+        self._carry_out(self._pending_sync)
         # `again` shows all that is leased.
         self._get_ready(answer.entries)
         self.suspects = self.suspects.told(answer.suspects, members_of(self.ready))
-        if exchange.want and not answer.entries and self.is_idle:
-            self._look_around(answer)
+        if sync.want and not answer.entries and self.is_idle:
+            self._detect_termination(answer)
         else:
-            self.may_finish, self._noted = False, None
+            self.may_finish, self._heartbeats_seen = False, None
 
-    def _settled(self, answer: Answer) -> None:
+    def _resolved_in_doubt(self, answer: Reply) -> None:
         if self._in_doubt is None:
             return
         plan, self._in_doubt = self._in_doubt, None
         # Also one that was carried out may have taken longer than a socket waits.
-        self._limit = self._limit.halved()
-        if answer.said is Said.DONE:
+        self._window = self._window.halved()
+        if answer.status is Status.DONE:
             self._carry_out(plan)
         else:
             self.ready = tuple(sorted((*self.ready, *plan.returned)))
 
-    def _carry_out(self, plan: Plan) -> None:
-        cargo = plan.cargo
-        consumed = [self.outbox.popleft() for _ in cargo.outbox]
+    def _carry_out(self, plan: PendingSync) -> None:
+        batch = plan.batch
+        consumed = [self.outbox.popleft() for _ in batch.outbox]
         self.receipts += [item for item in consumed if isinstance(item, Receipt)]
         self.ready = tuple(entry for entry in self.ready if entry not in plan.returned)
-        for member in cargo.finished:
+        for member in batch.finished:
             self.finished.pop(member, None)
-        for entry in cargo.unreadable:
+        for entry in batch.unreadable:
             self.unreadable.pop(entry.member, None)
-        self.asked += cargo.asked
-        self.new, self.repeats = self.new[len(cargo.new) :], self.repeats[len(cargo.repeats) :]
-        self._to_lease_again = self._to_lease_again[plan.leased_again :]
-        exchange = plan.exchange
-        released = members_of(exchange.pushes[: exchange.released])
-        self.suspects = self.suspects.ended((*exchange.acks, *released)).among(members_of(self.ready))
-        for member in exchange.starts:
+        self.asked += batch.asked
+        self.new, self.repeats = self.new[len(batch.new) :], self.repeats[len(batch.repeats) :]
+        self._to_reclaim = self._to_reclaim[plan.reclaimed :]
+        sync = plan.sync
+        released = members_of(sync.pushes[: sync.released])
+        self.suspects = self.suspects.ended((*sync.acks, *released)).among(members_of(self.ready))
+        for member in sync.starts:
             self.suspects = self.suspects.begun(member)
-        self._plan = None
+        self._pending_sync = None
 
     def _get_ready(self, leased: Iterable[QueueEntry]) -> None:
         known = {entry.member for entry in self._held()}
         self.ready = tuple(sorted((*self.ready, *(entry for entry in leased if entry.member not in known))))
 
-    def _look_around(self, answer: Answer) -> None:
+    def _detect_termination(self, answer: Reply) -> None:
         """Decide whether a worker that has nothing may end: no other has anything, and all others are alive.
 
         An other is alive if its value has changed since it was noted. One that is dead may hold what only it knows.
         """
         others = {name: value for name, value in (answer.workers or {}).items() if name != self.name}
         has_work = answer.waiting or answer.leased
-        if has_work or answer.dead != self._review.reviewed:
-            self.may_finish, self._noted = False, None
+        if has_work or answer.dead != self._dead_letter_scan.reviewed:
+            self.may_finish, self._heartbeats_seen = False, None
             if not has_work:
                 # Of those of other workers this one may be able to read some.
-                self._review = self._review.begun(answer.dead)
-        elif self._noted is None:
-            self.may_finish, self._noted = not others, others
+                self._dead_letter_scan = self._dead_letter_scan.begun(answer.dead)
+        elif self._heartbeats_seen is None:
+            self.may_finish, self._heartbeats_seen = not others, others
         else:
-            self.may_finish = all(self._noted.get(name) != value for name, value in others.items())
+            self.may_finish = all(self._heartbeats_seen.get(name) != value for name, value in others.items())
 
     def _expire(self) -> None:
         """Begin again with what this worker has: others have taken it for dead, or Redis has lost its data.
@@ -447,15 +456,15 @@ class QueueWorker:
         """
         if self._in_doubt is not None:
             self.ready = tuple(sorted((*self.ready, *self._in_doubt.returned)))
-        self._in_doubt = self._plan = self._noted = None
-        self._review = self._review.broken_off()
+        self._in_doubt = self._pending_sync = self._heartbeats_seen = None
+        self._dead_letter_scan = self._dead_letter_scan.broken_off()
         self.may_finish = False
         unsure = (replace(entry, is_unsure=True) for entry in (*self.asked, *self.new, *self.repeats))
         self.asked, self.new, self.repeats = tuple(unsure), (), ()
         self.outbox = deque(
             replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in self.outbox
         )
-        self._to_lease_again = tuple(self._held())
+        self._to_reclaim = tuple(self._held())
         self.suspects = self.suspects.doubted()
         self.phase = Phase.JOINING
 

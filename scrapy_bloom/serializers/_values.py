@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 # A value nests no deeper: reading is safe wherever it is called, and a value that contains itself is found out.
-_DEEPEST = 100
+_MAX_DEPTH = 100
 # From here on numbers are hexadecimal: Python reads no decimal number of more than 4,300 digits.
 _LARGE = 2**63
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -55,11 +55,11 @@ def _why_refused(parts: dict[str, Any]) -> str:
                 f"{path}: {_described(value)} cannot come back from JSON as what it is; put there what it has as str, "
                 "bytes, int, float, bool, None, list, tuple, set, frozenset or dict, of exactly these types"
             )
-        elif len(waiting) > _DEEPEST:
+        elif len(waiting) > _MAX_DEPTH:
             break
         else:
             waiting.append(_parts(path, value))
-    return f"{path[:80]}: nests deeper than {_DEEPEST} levels, or contains itself; put there what does not"
+    return f"{path[:80]}: nests deeper than {_MAX_DEPTH} levels, or contains itself; put there what does not"
 
 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
@@ -93,7 +93,7 @@ def _is_lxml_text(value: object) -> bool:
 
 def _plain(value: Any, depth: int) -> Any:
     writer = _WRITERS.get(type(value))
-    if writer is not None and depth <= _DEEPEST:
+    if writer is not None and depth <= _MAX_DEPTH:
         return writer(value, depth)
     if _is_lxml_text(value):
         return _plain_text(str(value), depth)

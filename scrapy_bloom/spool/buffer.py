@@ -5,19 +5,19 @@ from collections.abc import Callable
 
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.tuning import TUNING, Tuning
-from scrapy_bloom.spool.directory import Spool
-from scrapy_bloom.spool.file import SpillFile
+from scrapy_bloom.spool.directory import SpoolDirectory
+from scrapy_bloom.spool.file import SpoolFile
 
 logger = logging.getLogger(__name__)
 
 
-class Overflow:
+class DiskBuffer:
     """The entries that follow those in memory, in one file; its length is how many there are."""
 
-    def __init__(self, spool: Spool, tuning: Tuning = TUNING) -> None:
+    def __init__(self, spool: SpoolDirectory, tuning: Tuning = TUNING) -> None:
         self._tuning = tuning
         self._spool = spool
-        self._file: SpillFile | None = None
+        self._file: SpoolFile | None = None
         self._has_failed = False
         # What is to be called when all of it was delivered.
         self.afterwards: list[Callable[[], object]] = []
@@ -45,7 +45,7 @@ class Overflow:
             return False
         return True
 
-    def next_portion(self) -> list[OutboxEntry]:
+    def next_batch(self) -> list[OutboxEntry]:
         """Return the next entries, when all that were returned before are delivered; the file goes with the last.
 
         The filter was never asked about an entry on the disk. So what it says counts, whatever happened meanwhile:
@@ -61,7 +61,7 @@ class Overflow:
             self._file = None
         return entries
 
-    def take_afterwards(self) -> list[Callable[[], object]]:
+    def take_receipts_due(self) -> list[Callable[[], object]]:
         """Return what is to be called now, once."""
         due: list[Callable[[], object]] = []
         if self._file is None:

@@ -13,9 +13,9 @@ from typing import TypeVar
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.tuning import TUNING
-from scrapy_bloom.spool.file import FORMAT, NEW_FILE, SpillFile, header, write
+from scrapy_bloom.spool.file import FORMAT, NEW_FILE, SpoolFile, header, write
 
-_LONGEST_HEADER_BYTES = 65_536
+_MAX_HEADER_BYTES = 65_536
 _WHAT_TO_DO = "if you trust what is in it, make it yours alone (chown and chmod 600), or else delete it"
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Spool:
+class SpoolDirectory:
     """The files with what Redis has not taken from workers of the queue `key`.
 
     They are in `directory`, or where that cannot be written to in the one for temporary files. The requests in them may
@@ -47,7 +47,7 @@ class Spool:
         """
         return self._somewhere(lambda path: self._save_at(path, entries), f"{len(entries)} requests are lost")
 
-    def spill(self) -> SpillFile:
+    def spill(self) -> SpoolFile:
         """Make a file for entries as they come, and hold it until it is closed; raises an OSError as `save` does."""
         return self._somewhere(self._create, "requests cannot be put aside")
 
@@ -91,7 +91,7 @@ class Spool:
                 raise
         return path
 
-    def _create(self, path: Path) -> SpillFile:
+    def _create(self, path: Path) -> SpoolFile:
         """Make a file, which has its name only when it is locked and has its header."""
         unfinished = path.with_suffix(".part")
         descriptor = os.open(unfinished, os.O_RDWR | NEW_FILE, mode=0o600)
@@ -103,9 +103,9 @@ class Spool:
             os.close(descriptor)
             unfinished.unlink(missing_ok=True)
             raise
-        return SpillFile(path, descriptor, self._key, len(header(self._key)))
+        return SpoolFile(path, descriptor, self._key, len(header(self._key)))
 
-    def _claim(self, path: Path) -> SpillFile | None:
+    def _claim(self, path: Path) -> SpoolFile | None:
         """Lock a file that was left, or return None: another worker has it, or it is not for this queue to read."""
         with contextlib.ExitStack() as unless_claimed:
             try:
@@ -122,11 +122,11 @@ class Spool:
                 logger.warning("The requests in %s are left alone, since the file %s; %s", path, why, _WHAT_TO_DO)
                 return None
             unless_claimed.pop_all()
-            return SpillFile(path, descriptor, self._key, start)
+            return SpoolFile(path, descriptor, self._key, start)
 
     def _start_of(self, descriptor: int) -> int:
         """Return where undelivered entries begin; raises LookupError in a file of another queue."""
-        first, end, _ = os.pread(descriptor, _LONGEST_HEADER_BYTES, 0).partition(b"\n")
+        first, end, _ = os.pread(descriptor, _MAX_HEADER_BYTES, 0).partition(b"\n")
         told = {}
         with contextlib.suppress(ValueError, TypeError, RecursionError):
             told = dict(json.loads(first))
@@ -147,7 +147,7 @@ def queue_of(path: Path) -> str:
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file")
     with path.open("rb") as file:
-        first = file.readline(_LONGEST_HEADER_BYTES)
+        first = file.readline(_MAX_HEADER_BYTES)
     try:
         return str(json.loads(first)["queue"])
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -20,11 +20,11 @@ NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 logger = logging.getLogger(__name__)
 
 
-class SpillFile:
+class SpoolFile:
     """Entries on the disk, appended at the end and read from the start; its length is what was not read yet.
 
-    `Spool` makes and finds such files. The length is that of what this process appended. A file that was killed with
-    its process is claimed by a later start, which begins at what was not delivered.
+    `SpoolDirectory` creates and finds the files. The length counts the entries that this process appended. A
+    later start claims the file of a killed process, and reads from the first undelivered entry.
     """
 
     def __init__(self, path: Path, descriptor: int, queue: str, start: int) -> None:

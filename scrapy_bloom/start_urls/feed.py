@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def warn_of_popped_start_urls(spider: Spider) -> None:
     """Warn of a spider of scrapy-redis, which pops start URLs where this package's leases them."""
-    if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_intake", None), Intake):
+    if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_intake", None), StartUrlFeed):
         logger.warning(
             "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a worker that is killed loses the start "
             "URLs that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",
@@ -57,7 +57,7 @@ class _LeasingScheduler(Protocol):
     def ask_redis(self, work: Callable[[], T]) -> T: ...
 
 
-class Intake:
+class StartUrlFeed:
     """The start URLs of one spider, on their way to its requests.
 
     `is_unsure` is True if Redis was away, so that nobody knows whether there are more.
@@ -91,7 +91,7 @@ class Intake:
         urls = self._urls_at(key)
         if not urls.ready:
             self._ask(lambda: self._take(urls, want), None)
-        return self._hand_out(urls)
+        return self._deliver(urls)
 
     def count(self, key: str) -> int:
         """Return how many start URLs wait; none while Redis is away."""
@@ -135,7 +135,7 @@ class Intake:
         if urls.ready:
             self._spider.spider_idle_start_time = int(self._runtime.unix_time())
 
-    def _hand_out(self, urls: StartUrls) -> Iterator[Any]:
+    def _deliver(self, urls: StartUrls) -> Iterator[Any]:
         """Yield what is ready. When the next one is asked for, the engine has all requests of the one before it.
 
         Where nobody asks for a next one, the last one stays leased until the spider is closed, and goes back then.
@@ -210,7 +210,7 @@ class Intake:
             for urls in self._urls.values():
                 while urls.has_notes:
                     urls.settle()
-                given_back = urls.give_back()
+                given_back = urls.release()
                 if given_back:
                     logger.info("%d start URLs that this worker held are back in %r", given_back, urls.key)
         except (BloomError, *FAULTS) as error:

@@ -18,7 +18,7 @@ from scrapy_bloom.transport.scripts import load_script
 # The command that counts what is at a start key, by its type.
 _COUNTS = {"list": "LLEN", "set": "SCARD", "zset": "ZCARD"}
 # Start URLs that one script moves at most.
-_PORTION = 500
+_SCAN_BATCH = 500
 
 
 class StartUrl(NamedTuple):
@@ -122,7 +122,7 @@ class StartUrls:
 
     def settle(self) -> None:
         """Tell Redis what was noted, a bounded part of it."""
-        finished, dead = self._finished[:_PORTION], self._dead[:_PORTION]
+        finished, dead = self._finished[:_SCAN_BATCH], self._dead[:_SCAN_BATCH]
         if finished:
             self._transport.execute([Command("HDEL", self.keys.leased, *finished)])
             self._forget(self._finished, finished)
@@ -143,20 +143,20 @@ class StartUrls:
         registered = self._registered({lease.queue for lease in leases})
         orphans = [lease for lease in leases if self._is_orphan(lease, registered[lease.queue])]
         self.others_hold = any(not self._is_mine(lease) for lease in set(leases).difference(orphans))
-        return self._give_back(lease.field for lease in sorted(orphans))
+        return self._release(lease.field for lease in sorted(orphans))
 
-    def give_back(self) -> int:
+    def release(self) -> int:
         """Give back all that this worker holds and has not noted as finished or dead; return how many there were."""
         self.ready.clear()
         kept = {*self._finished, *self._dead}
-        given_back = self._give_back(sorted(self._held - kept, key=lambda field: int(field.partition(":")[0])))
+        given_back = self._release(sorted(self._held - kept, key=lambda field: int(field.partition(":")[0])))
         self._held &= kept
         return given_back
 
-    def _give_back(self, fields: Iterable[str]) -> int:
+    def _release(self, fields: Iterable[str]) -> int:
         # The last ones first, so that the first will be the first again.
-        portions = list(_portions(list(fields)))
-        return sum(int(self._run("give_back_start", self._kind, *portion)) for portion in reversed(portions))
+        portions = list(_batches_of(list(fields)))
+        return sum(int(self._run("release_start", self._kind, *portion)) for portion in reversed(portions))
 
     def _registered(self, queues: set[str]) -> dict[str, set[str]]:
         """Return the names of the workers of each queue."""
@@ -219,9 +219,9 @@ def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
     return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
 
 
-def _portions(fields: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(fields), _PORTION):
-        yield fields[first : first + _PORTION]
+def _batches_of(fields: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(fields), _SCAN_BATCH):
+        yield fields[first : first + _SCAN_BATCH]
 
 
 _texts: dict[str, str] = {}

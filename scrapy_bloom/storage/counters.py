@@ -13,7 +13,7 @@ from scrapy_bloom.transport.scripts import load_script
 
 UNLIMITED = -1
 # A worker is given at most this part of what is left beyond what it needs at once.
-PART = 64
+BLOCK_DIVISOR = 64
 
 _CLOSED = "closed "
 
@@ -64,7 +64,7 @@ class GrantCredit(NamedTuple):
     limit: int
 
     def command(self) -> Command:
-        return Command("EVAL", _GRANT_CREDIT, 1, self.key, self.field, self.need, self.block, self.limit, PART)
+        return Command("EVAL", _GRANT_CREDIT, 1, self.key, self.field, self.need, self.block, self.limit, BLOCK_DIVISOR)
 
     def parse_reply(self, raw: Any) -> Granted | None:
         return Granted(int(raw[0]), int(raw[1])) if raw[0] >= 0 else None
@@ -79,7 +79,7 @@ class GrantCredit(NamedTuple):
         number = self.need + self.block
         if self.limit != UNLIMITED:
             left = max(0, self.limit - before)
-            number = min(left, self.need + min(self.block, left // PART))
+            number = min(left, self.need + min(self.block, left // BLOCK_DIVISOR))
         fields[self.field] = str(before + number)
         return Granted(number, before + number)
 

@@ -10,12 +10,11 @@ from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.scripts import load_script
 
 # They run when a filter is opened, grows or rotates.
-_LOAD, _REMOVE_USER, _DELETE_FIELD_BESIDE_FILTER = (
-    load_script(__package__, name) for name in ("load", "remove_user", "delete_field_beside_filter")
+_LOAD, _REMOVE_REFERENCE, _DELETE_FIELD_FENCED = (
+    load_script(__package__, name) for name in ("load", "remove_reference", "delete_field_fenced")
 )
-_SET_FIELD_IF_ABSENT, _SET_FIELD_BESIDE_FILTER, _RESTORE_FIELDS = (
-    load_script(__package__, "expiry", name)
-    for name in ("set_field_if_absent", "set_field_beside_filter", "restore_fields")
+_SET_FIELD_IF_ABSENT, _SET_FIELD_FENCED, _RESTORE_FIELDS = (
+    load_script(__package__, "expiry", name) for name in ("set_field_if_absent", "set_field_fenced", "restore_fields")
 )
 
 
@@ -111,7 +110,7 @@ class Unlink(NamedTuple):
         return delete(memory, self.key)
 
 
-class DeleteFieldBesideFilter(NamedTuple):
+class DeleteFieldFenced(NamedTuple):
     """Delete a field of this value, if the hash is still that of `filter`. Returns whether it is gone from that one."""
 
     key: str
@@ -120,7 +119,7 @@ class DeleteFieldBesideFilter(NamedTuple):
     filter: str
 
     def command(self) -> Command:
-        return Command("EVAL", _DELETE_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter)
+        return Command("EVAL", _DELETE_FIELD_FENCED, 1, self.key, self.field, self.value, self.filter)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -134,7 +133,7 @@ class DeleteFieldBesideFilter(NamedTuple):
         return self.field not in fields
 
 
-class SetFieldBesideFilter(NamedTuple):
+class SetFieldFenced(NamedTuple):
     """Set a field unless it is there, and only if the hash is still that of `filter`. Returns whether it was set.
 
     Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
@@ -149,7 +148,7 @@ class SetFieldBesideFilter(NamedTuple):
 
     def command(self) -> Command:
         expiry = [] if self.expires is None else [self.expires]
-        return Command("EVAL", _SET_FIELD_BESIDE_FILTER, 1, self.key, self.field, self.value, self.filter, *expiry)
+        return Command("EVAL", _SET_FIELD_FENCED, 1, self.key, self.field, self.value, self.filter, *expiry)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -192,7 +191,7 @@ class RestoreFields(NamedTuple):
         return True
 
 
-class RemoveUser(NamedTuple):
+class RemoveReference(NamedTuple):
     """Delete the field of a user, and with the last one the whole hash.
 
     Returns the fields of a hash that was deleted, or was not there, and None for one that others use.
@@ -202,7 +201,7 @@ class RemoveUser(NamedTuple):
     field: str
 
     def command(self) -> Command:
-        return Command("EVAL", _REMOVE_USER, 1, self.key, self.field)
+        return Command("EVAL", _REMOVE_REFERENCE, 1, self.key, self.field)
 
     def parse_reply(self, raw: Any) -> dict[str, str] | None:
         was_last, content = raw
@@ -211,7 +210,7 @@ class RemoveUser(NamedTuple):
     def apply(self, memory: Memory) -> dict[str, str] | None:
         fields = memory.hashes.get(self.key, {})
         fields.pop(self.field, None)
-        if any(name.startswith(filter_keys.user_field("")) for name in fields):
+        if any(name.startswith(filter_keys.reference_field("")) for name in fields):
             return None
         delete(memory, self.key)
         return fields
@@ -272,7 +271,7 @@ class DeleteUnusedHash(NamedTuple):
 
     def apply(self, memory: Memory) -> bool:
         fields = memory.hashes.get(self.key, {})
-        is_used = any(name.startswith(filter_keys.user_field("")) for name in fields)
+        is_used = any(name.startswith(filter_keys.reference_field("")) for name in fields)
         return fields.get(filter_keys.FILTER_FIELD) == self.text and not is_used and delete(memory, self.key)
 
 

@@ -5,7 +5,7 @@ import re
 FILTER_FIELD = "filter"
 _LAYER_PREFIX = "layer:"
 _CREDIT_PREFIX = "credit:"
-_USER_PREFIX = "user:"
+_REFERENCE_PREFIX = "user:"
 # Written by a command of earlier checkouts, and read by none: such a filter still opens and can be cleared.
 _RETIRED_PREFIX = "merged:"
 # It says what fills a filter that is not to be used before that is done.
@@ -33,16 +33,16 @@ def credit_field(layer: int, epoch: int) -> str:
     return f"{_CREDIT_PREFIX}{layer}:{epoch}"
 
 
-def user_field(user: str) -> str:
+def reference_field(user: str) -> str:
     """Return the field of the filter's hash that says that somebody uses the filter."""
-    return f"{_USER_PREFIX}{user}"
+    return f"{_REFERENCE_PREFIX}{user}"
 
 
 def is_field(field: str) -> bool:
     """Return whether a field of a hash is one of a filter's."""
     is_plain = field in (FILTER_FIELD, UNFINISHED_FIELD, IMPORT_FIELD)
     is_own = is_plain or layer_of_field(field) is not None or is_credit_field(field)
-    return is_own or field.startswith((_USER_PREFIX, _RETIRED_PREFIX))
+    return is_own or field.startswith((_REFERENCE_PREFIX, _RETIRED_PREFIX))
 
 
 def is_credit_field(field: str) -> bool:

@@ -60,7 +60,7 @@ T = TypeVar("T")
 Steps = Generator[Sequence[Operation], Results, T]
 
 
-def carry_out(steps: Steps[T], execute: Callable[[Sequence[Operation]], Results]) -> T:
+def run_steps(steps: Steps[T], execute: Callable[[Sequence[Operation]], Results]) -> T:
     """Have each step's operations carried out by `execute`, and return the result of the last one."""
     results: Results | None = None
     while True:

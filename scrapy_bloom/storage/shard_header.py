@@ -12,7 +12,7 @@ SEALED_BIT = 7
 EPOCH_BITS = 40
 RESERVED_BITS = 16
 # No shard is shorter: with what the server keeps beside it, it fills the smallest size class or more.
-SHORTEST_SHARD_BYTES = 56
+MIN_SHARD_BYTES = 56
 
 
 def live(epoch: int) -> int:

@@ -12,7 +12,7 @@ from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import header_of, set_bit
 from scrapy_bloom.storage.memory import delete, keep_until
 from scrapy_bloom.storage.operation import Memory
-from scrapy_bloom.storage.shard_header import HEADER_BYTES, SHORTEST_SHARD_BYTES
+from scrapy_bloom.storage.shard_header import HEADER_BYTES, MIN_SHARD_BYTES
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.scripts import load_script
 
@@ -140,5 +140,5 @@ def _kind(memory: Memory, key: str) -> str:
         start, length = bytes(memory.strings[key][:HEADER_BYTES]), len(memory.strings[key])
         is_late = start[:1] in (b"\0", b"\1") and not any(start[1:])
         is_shard = start[:1] in (b"\2", b"\3") and start[6:] == bytes(2)
-        return SHARD if is_late or (is_shard and length >= SHORTEST_SHARD_BYTES) else FOREIGN
+        return SHARD if is_late or (is_shard and length >= MIN_SHARD_BYTES) else FOREIGN
     return FOREIGN if key in memory.hashes else ABSENT

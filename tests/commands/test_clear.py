@@ -11,9 +11,9 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.key_contents import Doomed
+from scrapy_bloom.cli.key_contents import DeletionPlan
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Exchange, Join
+from scrapy_bloom.queue.operations import Join, Sync
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
@@ -40,7 +40,7 @@ def fill_queue(client: redis.Redis, key: str) -> RequestQueue:
     queue = RequestQueue(client, key)
     queue.execute(Join("worker", "60", 0, True))
     pushed = tuple(QueueEntry(0, f"request {number}".encode()) for number in range(3))
-    queue.execute(Exchange("worker", 1, 1, pushes=pushed))
+    queue.execute(Sync("worker", 1, 1, pushes=pushed))
     client.zadd(queue.keys.dead_letters, {"letter": 0})
     return queue
 
@@ -49,7 +49,7 @@ def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear: Cl
     """It shows what would go, and says by its exit code that it has not done it."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
-    bloom.add_user("shop:requests")
+    bloom.add_reference("shop:requests")
     before = {name: client.dump(name) for name in keys_at(client, key)}
     code, told = clear()
     assert (code, told["deleted"], told["key"]) == (1, False, key)
@@ -283,7 +283,7 @@ def test_exit_code_of_what_was_not_shown(
     """Nothing else is said to be deleted, and the last line says why it was not."""
     look = key_contents.plan_deletion
 
-    def look_and_begin_anew(*arguments: Any) -> Doomed:
+    def look_and_begin_anew(*arguments: Any) -> DeletionPlan:
         doomed = look(*arguments)
         begin_anew(client, key)
         return doomed
@@ -309,7 +309,7 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
     with valkey.client(db=3) as client:
         bloom = BloomFilter(client, f"{key}:shop", **SMALL)
         bloom.add("a")
-        bloom.add_user(f"{key}:shop:queue")
+        bloom.add_reference(f"{key}:shop:queue")
         fill_queue(client, f"{key}:shop:queue")
         said = command.run("clear", "shop", cwd=cwd)
         assert said.returncode == 1

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli._target import Target
+from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli.checks import leftovers
 from scrapy_bloom.cli.checks.case import OF_SERVER, Case
 from scrapy_bloom.cli.checks.findings import Level
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Exchange, Heartbeat, Join
+from scrapy_bloom.queue.operations import Heartbeat, Join, Sync
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.start_urls import leases
@@ -157,7 +157,7 @@ def test_a_worker_that_joins_meanwhile(own: Server, mine: Any, key: str) -> None
     """A lease of a worker that joins between two looks is not told to be nobody's."""
     called, _ = command.parse("doctor", *place(key), "--redis-url", own.url)
     assert called.settings is not None
-    case = Case(Target.of(called._options, called.settings), 3600.0)
+    case = Case(CrawlTarget.of(called._options, called.settings), 3600.0)
     keys = QueueKeys(f"{key}:requests")
     assert [state.workers for state in case.states] == [()]
     mine.hset(keys.workers, "late", "60 7 3")
@@ -203,7 +203,7 @@ def test_a_queue_that_has_lost_requests(own: Server, mine: Any, key: str, capsys
     """`doctor` and `info` tell of requests that vanished with their queue, also where no worker has looked since."""
     requests = RequestQueue(mine, f"{key}:requests")
     requests.execute(Join("one", "1000", 0, is_new=True, spider="shop"))
-    requests.execute(Exchange("one", 1, 0, pushes=tuple(QueueEntry(0, b"%d" % number) for number in range(7))))
+    requests.execute(Sync("one", 1, 0, pushes=tuple(QueueEntry(0, b"%d" % number) for number in range(7))))
     assert wrong(examine(own.url, capsys, *place(key))[1]) == {}
     mine.delete(f"{key}:requests")
     for _ in range(2):

@@ -41,7 +41,7 @@ def fill(count: int, **parameters: Any) -> Callable[[Any], None]:
     def prepare(client: Any) -> None:
         bloom = BloomFilter(client, KEY, fingerprint=SCHEME, **parameters)
         bloom.add_many([f"{number}" for number in range(count)])
-        bloom.add_user(QUEUE)
+        bloom.add_reference(QUEUE)
 
     return prepare
 

@@ -19,7 +19,7 @@ from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.archive import exporting, reader
 from scrapy_bloom.cli.archive.file_format import Archive
-from scrapy_bloom.cli.archive.restoring import Restoring, restore
+from scrapy_bloom.cli.archive.restoring import FilterWriter, restore
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -59,7 +59,7 @@ def test_a_restored_filter_is_the_same(server: Server, key: str, path: Path, opt
     """It knows what was in, and nothing else; it has the same shape, and goes on where the other was."""
     with server.client(**options) as client, server.client(db=3, **options) as elsewhere:
         bloom = BloomFilter(client, key, **SMALL)
-        bloom.add_user("somebody")
+        bloom.add_reference("somebody")
         bloom.add_many(ITEMS)
         before = bloom.contains_many(STRANGERS)
         done = export(client, key, path)
@@ -283,7 +283,7 @@ def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
     assert exporting.export(store, found, path, advance=end).layers == 4
     with path.open("rb") as file:
         kept = reader.read(Archive(path, file))
-        restoring = Restoring(store, "copy", kept, clock.time)
+        restoring = FilterWriter(store, "copy", kept, clock.time)
         assert (len(restoring.layers), restoring.left_out) == (3, 1)
         restoring.write()
         restoring.compare()
@@ -308,7 +308,7 @@ def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str
     store = RedisStore(client)
     with path.open("rb") as file:
         found = reader.read(Archive(path, file))
-        first, second = (Restoring(store, f"{key}:copy", found, 0.0) for _ in range(2))
+        first, second = (FilterWriter(store, f"{key}:copy", found, 0.0) for _ in range(2))
         first.write()
         assert key_contents.delete_contents(store, key_contents.inspect_key(store, f"{key}:copy"))
         second.write()
@@ -447,7 +447,7 @@ def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, ove
 
     with path.open("rb") as file:
         found = reader.read(Archive(path, file))
-        first = Restoring(RedisStore(client), place, found, 0.0)
+        first = FilterWriter(RedisStore(client), place, found, 0.0)
         first.write()
         with pytest.raises(ConfigError, match="something else by now, which stays"):
             restore(Finished(client), client, place, found, overwrite=overwrite)
@@ -547,7 +547,7 @@ def test_requests_that_stay_behind(
     places = {"waiting": keys.queue, "leased": keys.leases("worker-1"), "dead letters": keys.dead_letters}
     arguments = ("export", str(path), "--key", key, "--redis-url", valkey.url, "--overwrite")
     with valkey.client() as client:
-        BloomFilter(client, key, **SMALL).add_user(keys.queue)
+        BloomFilter(client, key, **SMALL).add_reference(keys.queue)
         client.hset(keys.workers, "worker-1", "60 7 3")
         assert command.call(*arguments) == 0
         assert "not fetched yet" not in capsys.readouterr().err

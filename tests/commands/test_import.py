@@ -25,7 +25,7 @@ from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.cli.importing.file_import import kind_of
 from scrapy_bloom.cli.importing.import_errors import GoneError
 from scrapy_bloom.cli.importing.import_state import is_mark
-from scrapy_bloom.cli.importing.set_import import FillingFilter, SetImport
+from scrapy_bloom.cli.importing.set_import import SetImport, UnfinishedFilter
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from tests.support import command, crawling
 from tests.support.imports import OPTIONS, PARAMETERS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import
@@ -226,7 +226,7 @@ def test_numbers_of_a_report(valkey: Server, key: str) -> None:
         fill(client, key, 4)
         set_import(client, key).run(copy_only=True)
         known, late = ([fingerprint(number) for number in numbers] for numbers in (range(4, 7), range(7, 9)))
-        FillingFilter(client, f"{key}:importing", **OPTIONS).add_many(known)
+        UnfinishedFilter(client, f"{key}:importing", **OPTIONS).add_many(known)
         client.sadd(key, *known, *late)
         report = set_import(client, key).run()
         assert (report.members, report.checked, report.added) == (9, 9, 4)

@@ -8,7 +8,7 @@ import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli.importing.import_errors import TakenOverError
-from scrapy_bloom.cli.importing.set_import import FillingFilter
+from scrapy_bloom.cli.importing.set_import import UnfinishedFilter
 from scrapy_bloom.errors import WrongTypeError
 from tests.support.imports import (
     AFTER,
@@ -141,7 +141,7 @@ def test_growth_at_any_moment(valkey: Server, key: str) -> None:
 def grow_at(at: int, faulty: FaultyClient, client: redis.Redis, key: str) -> None:
     """Add at this step more than the first layer holds, where the filter still is at the key at which it is made."""
     if faulty.steps == at and client.exists(f"{key}:importing"):
-        FillingFilter(client, f"{key}:importing", **OPTIONS).add_many([f"{number}" for number in range(1100)])
+        UnfinishedFilter(client, f"{key}:importing", **OPTIONS).add_many([f"{number}" for number in range(1100)])
 
 
 def test_a_stranger_at_any_moment(valkey: Server, key: str) -> None:

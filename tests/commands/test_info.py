@@ -22,7 +22,7 @@ def fill(client: redis.Redis, key: str) -> BloomFilter:
     """A filter of two layers, with a queue and a worker that was last heard of long ago."""
     bloom = BloomFilter(client, f"{key}:dupefilter", capacity=1000)
     bloom.add_many([f"{number}" for number in range(1500)])
-    bloom.add_user(f"{key}:requests")
+    bloom.add_reference(f"{key}:requests")
     keys = QueueKeys(f"{key}:requests")
     client.zadd(keys.queue, {"a": 1, "b": 2})
     client.zadd(keys.dead_letters, {"c": 1})

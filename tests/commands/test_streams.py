@@ -54,7 +54,7 @@ def import_file(client: redis.Redis, key: str, directory: Path) -> tuple[list[st
 def export_(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
-    bloom.add_user(f"{key}:requests")
+    bloom.add_reference(f"{key}:requests")
     client.zadd(f"{key}:requests", {"waits": 0})
     return [str(directory / "file")], (directory / "file").exists
 

@@ -10,7 +10,7 @@ from scrapy_bloom.cli.report import build_report
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results, carry_out
+from scrapy_bloom.storage.operation import Operation, Results, run_steps
 from tests.support.make_filter import MakeFilter
 
 
@@ -74,7 +74,7 @@ def test_a_filter_that_is_cleared_meanwhile(ends: str) -> None:
                 bloom.add("another item")
         return store.execute(operations)
 
-    found = carry_out(build_report("k"), execute)
+    found = run_steps(build_report("k"), execute)
     assert (found and found.info.lost_shards) == (0 if ends == "with another" else None)
 
 

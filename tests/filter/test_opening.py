@@ -219,14 +219,14 @@ def test_nothing_is_left_of_a_deleted_filter(client: redis.Redis, key: str, look
     store = JustBeforeDeleting(client)
     last = BaseBloomFilter(store, key, FilterParameters(**STORED))
     other = BloomFilter(client, key, cache_size=0, **STORED)
-    last.add_user("queue")
+    last.add_reference("queue")
     last.add("a")
     other.add("b")
     # A worker that was silent for some seconds looks at the filter before it adds.
     other._stack._last_contact = -math.inf
     looks = {"info": other.info, "contains": lambda: "a" in other, "close": other.close, "add": lambda: other.add("c")}
     store.happens = looks[look]
-    assert last.remove_user("queue")
+    assert last.remove_reference("queue")
     assert store.happens is None
     assert list(client.scan_iter(f"{key}*")) == []
     BloomFilter(client, key, capacity=77)

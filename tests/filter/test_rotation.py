@@ -191,7 +191,7 @@ def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) 
     options: dict[str, Any] = {"capacity": 100_000, "error_rate": 1e-3, "ttl": 0.3}
     BloomFilter(client, f"{key}:opened", **options)
     bloom = BloomFilter(client, f"{key}:used", **options)
-    bloom.add_user("shop:requests")
+    bloom.add_reference("shop:requests")
     until(lambda: bloom.add(f"item {time.monotonic()}") and bloom.info().layers > 1)
     assert len(stored(client, key)) > 3
     until(lambda: stored(client, key) == [])

@@ -73,7 +73,7 @@ def ageing(admission: Admission) -> Steps[int]:
 
 def leaving(admission: Admission) -> Steps[int]:
     """The last user's worker deletes the filter."""
-    yield from admission.remove_user("queue")
+    yield from admission.remove_reference("queue")
     return 0
 
 

@@ -51,7 +51,7 @@ operations = st.one_of(
         st.sampled_from([(), ("filter",), ("filter", "credit")]),
     ),
     st.builds(filter_hash.DeleteUnusedHash, st.sampled_from(["meta", "0:0"]), st.sampled_from(["{}", "1"])),
-    st.builds(filter_hash.RemoveUser, st.just("meta"), st.sampled_from(["user:a", "user:b"])),
+    st.builds(filter_hash.RemoveReference, st.just("meta"), st.sampled_from(["user:a", "user:b"])),
     st.builds(
         filter_hash.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["user:a", "user:b"]), st.just("1"), expiries
     ),
@@ -81,7 +81,7 @@ operations = st.one_of(
         st.sampled_from([counters.UNLIMITED, 0, 100, 10_000]),
     ),
     st.builds(
-        filter_hash.SetFieldBesideFilter,
+        filter_hash.SetFieldFenced,
         st.just("meta"),
         st.just("layer:0"),
         st.just("x"),

@@ -11,7 +11,7 @@ from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.operations import Answer, Ending, Heartbeat, Join, Requeue, Said
+from scrapy_bloom.queue.operations import Ending, Heartbeat, Join, Reply, Requeue, Status
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.sync import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
@@ -37,7 +37,7 @@ class Driven:
             case AskFilter():
                 self.worker.answer(operation, [True] * len(operation.entries))
             case UseFilter() | ReleaseFilter():
-                self.worker.reply(operation, Answer(Said.OK))
+                self.worker.reply(operation, Reply(Status.OK))
             case _:
                 try:
                     self.worker.reply(operation, self.queue.execute(operation))
@@ -129,7 +129,7 @@ def test_heartbeats_after_an_outage(client: redis.Redis, key: str, monkeypatch: 
     execute = living.queue.execute
     failed: list[Any] = []
 
-    def fail_first(operation: Any) -> Answer:
+    def fail_first(operation: Any) -> Reply:
         if not failed:
             failed.append(operation)
             raise redis.ConnectionError
@@ -191,12 +191,12 @@ def test_full_server(server: Server, key: str) -> None:
             driven.worker.finish(b"a")
             driven.step(1)
             assert driven.worker.ready
-            assert driven.queue.execute(Heartbeat("one")).said is Said.OK
+            assert driven.queue.execute(Heartbeat("one")).status is Status.OK
             driven.worker.offer(OutboxEntry(b"e", 0, b"e"))
             with pytest.raises(redis.exceptions.OutOfMemoryError):
                 driven.step()
             assert client.exists(key, driven.queue.keys.leases("one")) == 2
-            assert driven.queue.execute(Join("other", "60", 0, is_new=True)).said is Said.OK
+            assert driven.queue.execute(Join("other", "60", 0, is_new=True)).status is Status.OK
             driven.worker.outbox.clear()
             driven.end()
         finally:
@@ -204,7 +204,7 @@ def test_full_server(server: Server, key: str) -> None:
         assert client.zcard(key) == 3
 
 
-def take_over(queue: RequestQueue, dead: str, heir: str) -> Answer:
+def take_over(queue: RequestQueue, dead: str, heir: str) -> Reply:
     """Have a worker requeue what another one has, which is silent."""
     value = queue.execute(Heartbeat(heir)).workers or {}
     return queue.execute(Requeue(heir, dead, value[dead], "60", 0, max_deliveries=2))

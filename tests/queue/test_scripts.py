@@ -14,7 +14,7 @@ from scrapy_bloom._format import as_bytes
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.members import Registration
-from scrapy_bloom.queue.operations import Answer, Ending, Said
+from scrapy_bloom.queue.operations import Ending, Reply, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.scripts import load_script
@@ -33,17 +33,17 @@ some = st.lists(members, max_size=3).map(tuple)
 VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 closing"]
 
 
-def exchange(worker: str, number: int, want: int, lists: Any, released: int) -> ops.Exchange:
+def sync(worker: str, number: int, want: int, lists: Any, released: int) -> ops.Sync:
     """An exchange of which no more entries are released than pushed."""
     leases, pushes, asides, acks, starts = lists
-    return ops.Exchange(worker, number, want, leases, pushes, min(released, len(pushes)), asides, acks, starts)
+    return ops.Sync(worker, number, want, leases, pushes, min(released, len(pushes)), asides, acks, starts)
 
 
 operations = st.one_of(
     st.builds(ops.Join, names, st.just("5"), numbers, st.booleans()),
-    st.builds(exchange, names, numbers, st.integers(0, 3), st.tuples(entries, entries, entries, some, some), numbers),
-    st.builds(exchange, names, numbers, st.integers(0, 3), st.just(((), (), (), (), ())), numbers),
-    st.builds(ops.Settle, names, numbers, st.none() | st.lists(members, max_size=2).map(ops.digests)),
+    st.builds(sync, names, numbers, st.integers(0, 3), st.tuples(entries, entries, entries, some, some), numbers),
+    st.builds(sync, names, numbers, st.integers(0, 3), st.just(((), (), (), (), ())), numbers),
+    st.builds(ops.ResolveInDoubt, names, numbers, st.none() | st.lists(members, max_size=2).map(ops.digests)),
     st.builds(ops.Heartbeat, names),
     st.builds(ops.Requeue, names, names, st.sampled_from(VALUES), st.just("5"), numbers, st.integers(0, 3)),
     st.builds(ops.Leave, names, numbers, st.sampled_from(Ending)),
@@ -68,10 +68,10 @@ class OnServer:
         self.keys = QueueKeys(queue)
         self._transport = transport_for(client)
 
-    def apply(self, operation: ops.Operation) -> Answer:
+    def apply(self, operation: ops.QueueOperation) -> Reply:
         """Carry out an operation."""
         (raw,) = self._transport.execute([operation.command(self.keys)])
-        return Answer.parse(raw, as_bytes)
+        return Reply.parse(raw, as_bytes)
 
     def sorted_set(self, key: str) -> dict[bytes, float]:
         """Return what is in a sorted set."""
@@ -121,7 +121,7 @@ def contents_of(memory: QueueMemory) -> dict[str, Any]:
     }
 
 
-def as_on_server(operation: ops.Operation, memory: QueueMemory, workers: Mapping[str, str]) -> ops.Operation:
+def as_on_server(operation: ops.QueueOperation, memory: QueueMemory, workers: Mapping[str, str]) -> ops.QueueOperation:
     """Return the operation that means on a server, with these workers, what this one means in the twin."""
     if isinstance(operation, ops.Requeue) and memory.workers.get(operation.dead) == operation.value:
         return dataclasses.replace(operation, value=workers[operation.dead])
@@ -139,7 +139,7 @@ def assert_equal(server: OnServer, memory: QueueMemory) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
 @given(sequence=st.lists(operations, max_size=16))
-def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequence: list[ops.Operation]) -> None:
+def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequence: list[ops.QueueOperation]) -> None:
     """Any sequence of operations gives the same answers, and leaves the same."""
     server, memory = OnServer(client, key), QueueMemory()
     server.delete()
@@ -160,14 +160,14 @@ def test_every_state_with_every_operation(server: Server, key: str, capsys: pyte
     with server.client(db=1) as client:
         for case, difference in replay(client, key, cases()):
             assert not difference, difference
-            seen.add((type(case.operation), case.answer.said))
+            seen.add((type(case.operation), case.answer.status))
             number += 1
     tell(capsys, f"{number:,} states with an operation")
     assert seen == {
-        (kind, Said(word))
-        for kind in ops.Operation.__subclasses__()
+        (kind, Status(word))
+        for kind in ops.QueueOperation.__subclasses__()
         for word in re.findall(r"'(\w+)'", load_script("scrapy_bloom.queue", kind.script))
-        if word in set(Said)
+        if word in set(Status)
     }
 
 
@@ -177,13 +177,13 @@ def test_suspect_that_comes_back(client: redis.Redis, key: str) -> None:
     suspect = QueueEntry(0.0, b"a")
     steps = [
         ops.Join("one", "5", 0, is_new=True),
-        ops.Exchange("one", 1, 0, leases=(suspect,)),
+        ops.Sync("one", 1, 0, leases=(suspect,)),
         ops.Join("other", "5", 0, is_new=True),
         ops.Requeue("other", "one", "5 1 0", "5", 0, 3),
-        ops.Exchange("other", 1, 1),
-        ops.Exchange("other", 2, 0, starts=(suspect.member,)),
-        ops.Exchange("other", 3, 0, pushes=(suspect,), released=1),
-        ops.Exchange("other", 4, 1),
+        ops.Sync("other", 1, 1),
+        ops.Sync("other", 2, 0, starts=(suspect.member,)),
+        ops.Sync("other", 3, 0, pushes=(suspect,), released=1),
+        ops.Sync("other", 4, 1),
     ]
     found = []
     for step in steps:
@@ -210,7 +210,7 @@ def test_last_heard(client: Any, key: str) -> None:
         seconds, microseconds = client.time()
         return float(seconds * 1000 + microseconds // 1000) / 1000
 
-    def is_heard_at(operation: ops.Operation) -> None:
+    def is_heard_at(operation: ops.QueueOperation) -> None:
         begin = now()
         server.apply(operation)
         assert begin <= last_heard(server, operation.worker) <= now() + 0.005  # each is a millisecond later at least
@@ -246,14 +246,14 @@ def test_many_entries(count: int, client: redis.Redis, key: str) -> None:
     members = tuple(entry.member for entry in many)
     steps = [
         ops.Join("one", "5", 0, is_new=True),
-        ops.Exchange("one", 1, 0, leases=many),
-        ops.Exchange("one", 2, 0, pushes=many, released=count),
-        ops.Exchange("one", 3, count),
-        ops.Exchange("one", 4, 0, asides=many, acks=members),
+        ops.Sync("one", 1, 0, leases=many),
+        ops.Sync("one", 2, 0, pushes=many, released=count),
+        ops.Sync("one", 3, count),
+        ops.Sync("one", 4, 0, asides=many, acks=members),
         ops.Redrive("one", members),
-        ops.Exchange("one", 5, count),
+        ops.Sync("one", 5, count),
         ops.Join("one", "5", 5, is_new=True),
-        ops.Exchange("one", 6, count),
+        ops.Sync("one", 6, count),
         ops.Join("other", "5", 0, is_new=True),
         ops.Requeue("other", "one", "5 6 0", "5", 0),
     ]

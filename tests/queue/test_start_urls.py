@@ -99,7 +99,7 @@ def test_leased_and_acknowledged(start: Start) -> None:
     one.settle()
     assert not one.has_notes
     assert start.leased == 1
-    assert one.give_back() == 1
+    assert one.release() == 1
     assert start.waiting == [rest[0].data]
 
 
@@ -109,7 +109,7 @@ def test_given_back_in_order(start: Start) -> None:
     one = start.seen_by("one")
     one.lease(2)
     one.lease(2)
-    assert one.give_back() == 4
+    assert one.release() == 4
     assert start.waiting == start.in_order(URLS)
     assert before is None or start.client.dump(start.keys.start) == before
     assert not one.ready
@@ -238,7 +238,7 @@ def test_dead_letters(start: Start) -> None:
     one.settle()
     assert start.client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
     assert start.leased == 1
-    assert one.give_back() == 1
+    assert one.release() == 1
 
 
 def test_count(start: Start) -> None:
@@ -257,7 +257,7 @@ def test_newer_score_stays(client: redis.Redis, key: str) -> None:
     one = start.seen_by("one")
     one.lease(1)
     start.client.zadd(start.keys.start, {b"a": 7})
-    one.give_back()
+    one.release()
     assert start.client.zrange(start.keys.start, 0, -1, withscores=True) in ([(b"a", 7.0)], [[b"a", 7.0]])
 
 
@@ -267,7 +267,7 @@ def test_other_type(start: Start) -> None:
     one.lease(2)
     start.client.delete(start.keys.start)
     start.client.set(start.keys.start, "x")
-    for work in (one.count, lambda: one.lease(1), one.give_back):
+    for work in (one.count, lambda: one.lease(1), one.release):
         with pytest.raises(WrongTypeError, match=f"holds a string, and start URLs are read from a {start.kind}"):
             work()
     assert start.leased == 2
@@ -284,7 +284,7 @@ def test_full_server(kind: str, key: str) -> None:
         url, *_ = taken(one, 3)
         one.bury(url)
         one.settle()
-        assert one.give_back() == 2
+        assert one.release() == 2
         assert len(start.waiting) == 4
         assert client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
 
@@ -321,5 +321,5 @@ def test_cluster(kind: str, key: str) -> None:
                 one.bury(url)
                 one.acknowledge(other)
                 one.settle()
-                assert one.give_back() == 2
+                assert one.release() == 2
                 assert (one.count(), start.leased) == (3, 0)

@@ -13,7 +13,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.queue.sync import AskFilter
 from scrapy_bloom.queue.tuning import TUNING
-from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.directory import SpoolDirectory
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.servers import Server, running
@@ -133,7 +133,7 @@ def test_not_idle_while_something_is_on_the_disk(
     # One step a call, as on a slow link.
     opened._dispatcher._tuning = replace(opened._tuning, reactor_seconds=0)
     until(lambda: not opened.has_pending_requests())
-    assert opened._dispatcher.overflow.is_empty
+    assert opened._dispatcher.disk_buffer.is_empty
     other.close("finished")
 
 
@@ -165,7 +165,7 @@ def links_on_the_disk(scheduler: BloomScheduler, server: Server, *links: int) ->
     for page in range(30):
         for link in links:
             assert scheduler.enqueue_request(Request(f"https://example.com/{link}", meta={"found on": page}))
-    assert len(scheduler._dispatcher.overflow) == 30 * len(links)
+    assert len(scheduler._dispatcher.disk_buffer) == 30 * len(links)
 
 
 def in_order_from(scheduler: BloomScheduler) -> list[int]:
@@ -179,11 +179,11 @@ def test_links_of_every_page_after_a_kill(
 ) -> None:
     """A link that many pages had is fetched once, where the worker that put it aside is killed and another begins."""
     links_on_the_disk(opened, server, 1, 2, 3)
-    file = opened._dispatcher.overflow._file
+    file = opened._dispatcher.disk_buffer._file
     assert file is not None
     # As a kill does: the lock goes with the process.
     file.close()
-    monkeypatch.setattr(opened._dispatcher.overflow, "_file", None)
+    monkeypatch.setattr(opened._dispatcher.disk_buffer, "_file", None)
     server.start()
     following = open_one(settings)
     assert in_order_from(following) == [1, 2, 3]
@@ -196,7 +196,7 @@ def test_links_of_every_page_after_an_end(
     """The same where the worker ends in order; what it had asked the filter for is fetched although that knows it."""
     opened._heartbeats.stop()
     enqueue(opened, 0)
-    opened._dispatcher._executor.carry_out_next()
+    opened._dispatcher._executor.execute_next()
     asked = opened._worker.next_operation()
     assert isinstance(asked, AskFilter)
     # The reply of the filter is lost.
@@ -229,7 +229,7 @@ def test_known_pages_after_an_expiry(
     for known in outages:
         server.kill()
         enqueue(opened, *range(100 * known[-1], 100 * known[-1] + IN_MEMORY), *known)
-        assert len(opened._dispatcher.overflow) == len(known)
+        assert len(opened._dispatcher.disk_buffer) == len(known)
         server.start()
         until(lambda: not opened._dispatcher.breaker.is_open)
         until(lambda: opened.has_pending_requests() and opened._dispatcher.is_idle)
@@ -244,13 +244,13 @@ def test_portion_that_was_not_delivered(server: Server, opened: BloomScheduler, 
     server.kill()
     enqueue(opened, *range(MANY))
     (path,) = files(tmp_path)
-    overflow = opened._dispatcher.overflow
-    assert overflow._file is not None
-    first = overflow.next_portion()
+    disk_buffer = opened._dispatcher.disk_buffer
+    assert disk_buffer._file is not None
+    first = disk_buffer.next_batch()
     assert len(first) == 7
     # As a kill does: the lock goes with the process.
-    overflow._file.close()
-    left = [entry for portion in Spool(opened.queue_keys.queue, tmp_path).load_file(path) for entry in portion]
+    disk_buffer._file.close()
+    left = [entry for portion in SpoolDirectory(opened.queue_keys.queue, tmp_path).load_file(path) for entry in portion]
     assert left[:7] == first
     assert len(left) == MANY - IN_MEMORY
 

@@ -24,10 +24,10 @@ from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.delivery.dispatcher import Dispatcher
 from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Answer, Exchange, Operation, Settle
+from scrapy_bloom.queue.operations import QueueOperation, Reply, ResolveInDoubt, Sync
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker import Phase
-from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling
 from tests.support.in_process import start
@@ -218,7 +218,7 @@ def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
         )
         for request in requests
     ]
-    return Spool(scheduler.queue_key).save(parcels)
+    return SpoolDirectory(scheduler.queue_key).save(parcels)
 
 
 def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
@@ -260,8 +260,8 @@ def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: 
     execute = RequestQueue.execute
     was_there: list[bool] = []
 
-    def refuse(queue: RequestQueue, operation: Operation) -> Answer:
-        if isinstance(operation, Exchange):
+    def refuse(queue: RequestQueue, operation: QueueOperation) -> Reply:
+        if isinstance(operation, Sync):
             was_there.append(file.exists())
             raise redis.exceptions.NoPermissionError("NOPERM")
         return execute(queue, operation)
@@ -438,7 +438,7 @@ def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pyte
     scheduler = opened()
     execute = scheduler._requests.execute
 
-    def fail(operation: Operation) -> None:
+    def fail(operation: QueueOperation) -> None:
         execute(operation)
         raise MemoryError
 
@@ -486,10 +486,10 @@ def test_exchanges_that_get_no_reply_now_and_then(
             scheduler.enqueue_request(Request(f"http://shop.test/{number}", dont_filter=True))
             link.link.lost_replies = 1
             with pytest.raises(redis.ConnectionError):
-                executor.carry_out_next()
+                executor.execute_next()
             scheduler.enqueue_request(Request(f"http://shop.test/more/{number}", dont_filter=True))
             while executor.worker.has_news:
-                executor.carry_out_next()
+                executor.execute_next()
         scheduler.close("finished")
     assert "exchanges in a row" not in caplog.text
 
@@ -504,8 +504,8 @@ def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pyt
             scheduler.enqueue_request(Request(f"http://shop.test/{number}", dont_filter=True))
             link.link.lost_replies = 1
             with pytest.raises(redis.ConnectionError):
-                executor.carry_out_next()
-            assert isinstance(executor.carry_out_next()[0], Settle)
+                executor.execute_next()
+            assert isinstance(executor.execute_next()[0], ResolveInDoubt)
         scheduler.close("finished")
         told = [record.getMessage() for record in caplog.records if "exchanges in a row" in record.getMessage()]
         assert len(told) == 1
@@ -574,7 +574,7 @@ def test_start_that_fails_while_it_joins(
 
     def fail(dispatcher: Dispatcher, timeout: float) -> None:
         while dispatcher._worker.phase is not Phase.WORKING:
-            dispatcher._executor.carry_out_next()
+            dispatcher._executor.execute_next()
         raise UnavailableError(timeout, "it went away")
 
     monkeypatch.setattr(Dispatcher, "join", fail)

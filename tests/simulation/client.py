@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scrapy_bloom.queue.operations import Answer, Operation, Said
+from scrapy_bloom.queue.operations import QueueOperation, Reply, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage.operation import Operation as StoreOperation
@@ -152,16 +152,16 @@ class SimulatedQueue(RequestQueue):
         self._client = client
         self._listen = listen
 
-    def execute(self, operation: Operation) -> Answer:
+    def execute(self, operation: QueueOperation) -> Reply:
         """Carry out an operation."""
         return self._client._trip(lambda: self._apply(operation))  # type: ignore[no-any-return]
 
-    def _apply(self, operation: Operation) -> Answer:
+    def _apply(self, operation: QueueOperation) -> Reply:
         memory = queue_at(self._client.server, self.keys.queue)
         self._client.server.before(memory, operation)
         answer = memory.apply(operation)
-        told = f"{self.keys.queue}: {answer.said}, {answer.waiting} waiting, took {len(answer.entries)}"
-        if answer.said in (Said.EXPIRED, Said.WAIT):
+        told = f"{self.keys.queue}: {answer.status}, {answer.waiting} waiting, took {len(answer.entries)}"
+        if answer.status in (Status.EXPIRED, Status.WAIT):
             told += f", registered: {', '.join(map(memory.described, memory.workers)) or 'nobody'}"
         self._listen(told, operation)
         return answer

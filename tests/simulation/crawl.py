@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 from scrapy_redis import spiders
 
-from scrapy_bloom.queue.operations import Flush, Operation, Requeue, Said
+from scrapy_bloom.queue.operations import Flush, QueueOperation, Requeue, Status
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.faults import Faults
@@ -130,9 +130,9 @@ class World:
             self.flusher = operation.worker.partition("-")[0]
             self.generation += 1
             self.faults.on_flush()
-        if isinstance(operation, Requeue) and f": {Said.REQUEUED}," in text:
+        if isinstance(operation, Requeue) and f": {Status.REQUEUED}," in text:
             self.outcome.hits += self._was_late(operation.dead)
-        elif isinstance(operation, Operation):
+        elif isinstance(operation, QueueOperation):
             self._last_heard[operation.worker] = self.hub.now
         if kind == "DeleteShard":
             self.generation += 1

@@ -44,21 +44,21 @@ _OF_HASH: tuple[Callable[[_Hash], Any], ...] = (
     lambda at: counters.ReturnCredit("", at.credit, 1),
     lambda at: counters.ReturnCredit("", at.credit, at.granted + 1),
     lambda at: counters.ChargeCounter("", at.credit, 2),
-    lambda _: filter_hash.SetFieldIfAbsent("", filter_keys.user_field(_OTHER), "1", 1),
+    lambda _: filter_hash.SetFieldIfAbsent("", filter_keys.reference_field(_OTHER), "1", 1),
     lambda _: filter_hash.SetFieldIfAbsent("", filter_keys.FILTER_FIELD, _OTHER, -1),
-    lambda at: filter_hash.SetFieldBesideFilter("", filter_keys.layer_field(9), "", at.filter, 1),
-    lambda at: filter_hash.SetFieldBesideFilter("", filter_keys.FILTER_FIELD, "", at.filter, 9),
-    lambda _: filter_hash.SetFieldBesideFilter("", filter_keys.layer_field(9), "", _OTHER, 1),
-    lambda at: filter_hash.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), at.filter),
-    lambda at: filter_hash.DeleteFieldBesideFilter("", at.credit, _OTHER, at.filter),
-    lambda at: filter_hash.DeleteFieldBesideFilter("", at.credit, at.fields.get(at.credit, ""), _OTHER),
+    lambda at: filter_hash.SetFieldFenced("", filter_keys.layer_field(9), "", at.filter, 1),
+    lambda at: filter_hash.SetFieldFenced("", filter_keys.FILTER_FIELD, "", at.filter, 9),
+    lambda _: filter_hash.SetFieldFenced("", filter_keys.layer_field(9), "", _OTHER, 1),
+    lambda at: filter_hash.DeleteFieldFenced("", at.credit, at.fields.get(at.credit, ""), at.filter),
+    lambda at: filter_hash.DeleteFieldFenced("", at.credit, _OTHER, at.filter),
+    lambda at: filter_hash.DeleteFieldFenced("", at.credit, at.fields.get(at.credit, ""), _OTHER),
     lambda at: filter_hash.RestoreFields(
         "", filter_keys.layer_field(9), ((filter_keys.layer_field(9), ""), (at.credit, "0")), 9
     ),
     lambda at: filter_hash.RestoreFields("", at.credit, ((at.credit, "0"),), 1),
     lambda at: filter_hash.DeleteField("", at.credit),
-    lambda _: filter_hash.RemoveUser("", filter_keys.user_field(_OTHER)),
-    lambda at: filter_hash.RemoveUser("", next((name for name in at.fields if name.startswith("user:")), "user:")),
+    lambda _: filter_hash.RemoveReference("", filter_keys.reference_field(_OTHER)),
+    lambda at: filter_hash.RemoveReference("", next((name for name in at.fields if name.startswith("user:")), "user:")),
     lambda at: filter_hash.DeleteUnusedHash("", at.filter),
     lambda _: filter_hash.DeleteUnusedHash("", _OTHER),
     lambda at: filter_hash.DeleteHash("", at.filter, "", ()),
@@ -103,5 +103,5 @@ def of_start(case: StartCase) -> Iterator[StartCase]:
     yield case._replace(
         operation=StartScript("lease_start", ("list", len(case.memory.waiting) + 1, number, ":w:queue"))
     )
-    yield case._replace(operation=StartScript("give_back_start", ("list", *leased)))
+    yield case._replace(operation=StartScript("release_start", ("list", *leased)))
     yield case._replace(operation=StartScript("bury_start", leased))

@@ -173,7 +173,7 @@ def _common(kind: str, seed: int, chance: Random) -> Plan:
             requests_in_memory=pick([1, 3, 5, 5000]),
             disk_batch=pick([1, 2, 5]),
             spool_batch=pick([1, 2, 1000]),
-            exchange_bytes=pick([200, 400, 2000, 512 * 1024]),
+            sync_bytes=pick([200, 400, 2000, 512 * 1024]),
             kept_leases=pick([2, 150]),
             dead_letter_batch=pick([1, 50]),
             prefetch=pick([1, 3, 8]),

@@ -18,8 +18,8 @@ from scrapy.statscollectors import StatsCollector
 import scrapy_bloom
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
-from scrapy_bloom.spool.directory import Spool
-from scrapy_bloom.spool.file import SpillFile
+from scrapy_bloom.spool.directory import SpoolDirectory
+from scrapy_bloom.spool.file import SpoolFile
 from tests.simulation.client import Client, SimulatedQueue, SimulatedStore
 from tests.simulation.engine import Engine, Watch
 
@@ -27,30 +27,30 @@ FILTER_KEY = "sim:dupefilter"
 START_KEY = "sim:start_urls"
 
 
-class WatchedSpool(Spool):
+class WatchedSpool(SpoolDirectory):
     """A spool whose open files are known, so that they are closed with a process that is killed.
 
     `on_claim` is called when a file of an earlier process is taken up.
     """
 
     def __init__(
-        self, *arguments: Any, opened: list[SpillFile], on_claim: Callable[[], object], **options: Any
+        self, *arguments: Any, opened: list[SpoolFile], on_claim: Callable[[], object], **options: Any
     ) -> None:
         super().__init__(*arguments, **options)
         self._opened = opened
         self._on_claim = on_claim
 
-    def _create(self, path: Path) -> SpillFile:
+    def _create(self, path: Path) -> SpoolFile:
         return self._note(super()._create(path))
 
-    def _claim(self, path: Path) -> SpillFile | None:
+    def _claim(self, path: Path) -> SpoolFile | None:
         file = super()._claim(path)
         if file is None:
             return None
         self._on_claim()
         return self._note(file)
 
-    def _note(self, file: SpillFile) -> SpillFile:
+    def _note(self, file: SpoolFile) -> SpoolFile:
         self._opened.append(file)
         return file
 
@@ -97,7 +97,7 @@ class Process(Watch):
         self.is_dead = False
         self.stopped_until = 0.0
         self.how = ""
-        self.files: list[SpillFile] = []
+        self.files: list[SpoolFile] = []
         self.offered_urls: list[str] = []
         self.is_open = False
         self.began_at = world.hub.now
@@ -216,7 +216,7 @@ class Process(Watch):
         def queue_at(scheduler: Any, key: str) -> SimulatedQueue:
             return SimulatedQueue(scheduler.server, key, partial(world.listen, self.name))
 
-        def spool_in(scheduler: Any, directory: str | None) -> Spool:
+        def spool_in(scheduler: Any, directory: str | None) -> SpoolDirectory:
             key = scheduler.queue_keys.queue
             on_claim = partial(world.faults.on_claim, self)
             return WatchedSpool(key, directory, world.runtime, opened=self.files, on_claim=on_claim)

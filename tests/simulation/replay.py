@@ -63,7 +63,7 @@ class Recorder:
         cases, self._cases = self._cases, []
         return cases
 
-    def _add_queue(self, state: bytes, operation: ops.Operation) -> None:
+    def _add_queue(self, state: bytes, operation: ops.QueueOperation) -> None:
         cases = [QueueCase.of(state, operation)]
         for beside, other in neighbours(state, operation, self._turn):
             case = QueueCase.of(beside, other)

@@ -20,7 +20,7 @@ _NAMES = re.compile(r"\{[^{}]*\}|\d{9,}|w\d+-[0-9a-f]{8}")
 _NEAR, _HIGH = 3, 5
 
 
-def of_queue(memory: QueueMemory, operation: ops.Operation) -> object:
+def of_queue(memory: QueueMemory, operation: ops.QueueOperation) -> object:
     """Return the signature of an operation on a queue."""
     return _QueueNames(memory, operation).signature()
 
@@ -64,7 +64,7 @@ def _without_names(value: object) -> str:
 class _QueueNames:
     """Numbers in the place of the names that a state of a queue and an operation have."""
 
-    def __init__(self, memory: QueueMemory, operation: ops.Operation) -> None:
+    def __init__(self, memory: QueueMemory, operation: ops.QueueOperation) -> None:
         self._memory = memory
         self._operation = operation
         fields = vars(operation)

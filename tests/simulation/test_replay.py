@@ -14,9 +14,9 @@ from tests.support.servers import Server
 ROOT = Path(__file__).parents[2]
 # All that workers do beside a crawl's commands; what they do seldom is met in a thousand crawls.
 OFTEN = {
-    *("Join", "Exchange", "Settle", "Heartbeat", "Requeue", "Leave", "EndClosing", "Flush"),
-    *("lease_start", "give_back_start", "bury_start"),
-    *("Load", "SetFieldIfAbsent", "SetFieldBesideFilter", "RemoveUser", "CreateShard", "SealShard", "DeleteShard"),
+    *("Join", "Sync", "ResolveInDoubt", "Heartbeat", "Requeue", "Leave", "EndClosing", "Flush"),
+    *("lease_start", "release_start", "bury_start"),
+    *("Load", "SetFieldIfAbsent", "SetFieldFenced", "RemoveReference", "CreateShard", "SealShard", "DeleteShard"),
     *("GrantCredit", "ReturnCredit", "CloseCounter", "CheckBits", "CountBits"),
 }
 

@@ -126,10 +126,10 @@ class _Connection(StreamRequestHandler):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream:
             upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
             with upstream.makefile("rb") as replies:
-                while self._exchange(upstream, replies):
+                while self._sync(upstream, replies):
                     pass
 
-    def _exchange(self, upstream: socket.socket, replies: BufferedIOBase) -> bool:
+    def _sync(self, upstream: socket.socket, replies: BufferedIOBase) -> bool:
         """Pass a command on and its reply back; False: the connection ends."""
         command = _read(self.rfile)
         is_aimed_at = self.server.is_aimed_at(command)

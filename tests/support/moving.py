@@ -14,7 +14,7 @@ from scrapy_bloom.cli.archive.file_format import Archive
 from scrapy_bloom.cli.archive.restoring import Restored, restore
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.stored_filter import StoredFilter
-from scrapy_bloom.storage.operation import Store, carry_out
+from scrapy_bloom.storage.operation import Store, run_steps
 from scrapy_bloom.storage.stores import RedisStore
 
 # As many bits as fit, so that a filter takes a few kilobytes and grows at once.
@@ -28,7 +28,7 @@ def items(number: int, name: str = "item") -> list[str]:
 
 def require(store: Store, key: str) -> StoredFilter:
     """The filter at a key."""
-    found = carry_out(stored_filter.read(key), store.execute)
+    found = run_steps(stored_filter.read(key), store.execute)
     assert found is not None
     return found
 
@@ -39,7 +39,7 @@ def export(client: redis.Redis, key: str, path: Path, **options: Any) -> Exporte
     return exporting.export(store, require(store, key), path, **options)
 
 
-def read(path: Path) -> reader.Saved:
+def read(path: Path) -> reader.SavedFilter:
     """Read a file as a restore does, before it writes anything."""
     with path.open("rb") as file:
         return reader.read(Archive(path, file))

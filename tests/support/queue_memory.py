@@ -8,7 +8,7 @@ from typing import Any, Self
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.members import spider_mark
-from scrapy_bloom.queue.operations import Answer, Ending, Said
+from scrapy_bloom.queue.operations import Ending, Reply, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys
 
 SortedSet = dict[bytes, float]
@@ -95,7 +95,7 @@ class QueueMemory:
             keys.deliveries: deliveries,
         }
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         """Carry out an operation."""
         if isinstance(operation, ops.Flush):
             return self._carry_out(operation)
@@ -105,36 +105,36 @@ class QueueMemory:
         return answer
 
     @singledispatchmethod
-    def _carry_out(self, operation: object) -> Answer:
+    def _carry_out(self, operation: object) -> Reply:
         raise TypeError(operation)
 
-    def _reply(self, said: Said, *rest: Any) -> Answer:
+    def _reply(self, said: Status, *rest: Any) -> Reply:
         """Return a reply that tells of losses and suspects, too."""
-        answer = Answer(said, *rest)
+        answer = Reply(said, *rest)
         members = (entry.member for entry in answer.entries if entry.member in self.deliveries)
         suspects = {member: self.deliveries[member][0] for member in members}
         return replace(answer, loss=self.audit.loss, lost=self.audit.lost, suspects=suspects)
 
     @_carry_out.register
-    def _join(self, op: ops.Join) -> Answer:
+    def _join(self, op: ops.Join) -> Reply:
         mark = spider_mark(op.spider)
         others = [Registration.parse(text) for name, text in self.workers.items() if name != op.worker]
         # A server's hash of few fields has them in the order in which they came.
         for other in others:
             if other.spider and mark and other.spider != mark:
-                return self._reply(Said.FOREIGN, (), dict(self.workers))
+                return self._reply(Status.FOREIGN, (), dict(self.workers))
             if other.is_closing:
-                return Answer(Said.WAIT)
-        said = Said.OK
+                return Reply(Status.WAIT)
+        said = Status.OK
         mine = self._find(op.worker)
         if mine is not None and mine.is_closing:
-            return Answer(Said.YOURS)
+            return Reply(Status.YOURS)
         if mine is None or mine.number < op.number:
             if mine is not None:
-                said = Said.ROLLED_BACK
+                said = Status.ROLLED_BACK
             elif not op.is_new and op.number:
-                said = Said.PRESUMED_DEAD if others else Said.LOST
-            if said is Said.LOST:
+                said = Status.PRESUMED_DEAD if others else Status.LOST
+            if said is Status.LOST:
                 self.audit = self.audit.losing(0)
             self._requeue(op.worker)
             if op.is_new:
@@ -144,15 +144,15 @@ class QueueMemory:
         return self._reply(said, (), dict(self.workers), len(self.queue))
 
     @_carry_out.register
-    def _exchange(self, op: ops.Exchange) -> Answer:
+    def _sync(self, op: ops.Sync) -> Reply:
         mine = self._find(op.worker)
         if mine is None or mine.is_closing or op.number > mine.number + 1:
-            return Answer(Said.EXPIRED)
+            return Reply(Status.EXPIRED)
         leased = self.leases.setdefault(op.worker, {})
         if op.number == mine.number:
-            return self._reply(Said.AGAIN, tuple(in_order(leased)))
+            return self._reply(Status.AGAIN, tuple(in_order(leased)))
         if op.number < mine.number:
-            return Answer(Said.LATE)
+            return Reply(Status.LATE)
         _put(leased, op.leases)
         _put(self.queue, op.pushes)
         _put(self.dead_letters, op.asides)
@@ -174,51 +174,51 @@ class QueueMemory:
                 self.deliveries[entry.member] = count, ""
         self._record(op.worker, replace(mine, number=op.number, is_void=False))
         if taken or not op.want:
-            return self._reply(Said.OK, taken)
+            return self._reply(Status.OK, taken)
         number = sum(len(self.leases.get(worker, ())) for worker in self.workers)
-        return self._reply(Said.OK, (), dict(self.workers), len(self.queue), number, len(self.dead_letters))
+        return self._reply(Status.OK, (), dict(self.workers), len(self.queue), number, len(self.dead_letters))
 
     @_carry_out.register
-    def _settle(self, op: ops.Settle) -> Answer:
+    def _settle(self, op: ops.ResolveInDoubt) -> Reply:
         mine = self._find(op.worker)
         if mine is None or mine.is_closing or not mine.number <= op.number <= mine.number + 1:
-            return Answer(Said.EXPIRED)
+            return Reply(Status.EXPIRED)
         if op.number == mine.number and not mine.is_void:
             leased = self.leases.get(op.worker, {})
             kept = leased if op.kept is None else [member for member in leased if {*ops.digests([member])} & {*op.kept}]
             for member in leased.keys() - set(kept):
                 self.queue[member] = leased.pop(member)
-            return Answer(Said.DONE)
+            return Reply(Status.DONE)
         self._record(op.worker, replace(mine, number=op.number, is_void=True))
-        return Answer(Said.VOID)
+        return Reply(Status.VOID)
 
     @_carry_out.register
-    def _heartbeat(self, op: ops.Heartbeat) -> Answer:
+    def _heartbeat(self, op: ops.Heartbeat) -> Reply:
         mine = self._find(op.worker)
         if mine is not None:
             self._record(op.worker, replace(mine, beats=mine.beats + 1))
-        return self._reply(Said.EXPIRED if mine is None else Said.OK, (), dict(self.workers))
+        return self._reply(Status.EXPIRED if mine is None else Status.OK, (), dict(self.workers))
 
     @_carry_out.register
-    def _requeue_dead(self, op: ops.Requeue) -> Answer:
+    def _requeue_dead(self, op: ops.Requeue) -> Reply:
         if self.workers.get(op.dead) != op.value:
-            return Answer(Said.ALIVE)
+            return Reply(Status.ALIVE)
         mine = self._find(op.worker)
         if Registration.parse(op.value).is_closing:
             if mine is not None:
-                return Answer(Said.ALIVE)
+                return Reply(Status.ALIVE)
             del self.workers[op.dead]
             self._record(op.worker, Registration(op.lease, op.number, is_closing=True))
-            return Answer(Said.YOURS)
+            return Reply(Status.YOURS)
         if mine is None or mine.is_closing:
-            return Answer(Said.EXPIRED)
+            return Reply(Status.EXPIRED)
         leased = self.leases.pop(op.dead, {})
         buried = {member for member in leased if op.max_deliveries and self._count_death(op, member)}
         self.dead_letters.update((member, score) for member, score in leased.items() if member in buried)
         self.queue.update((member, score) for member, score in leased.items() if member not in buried)
         del self.workers[op.dead]
         entries = tuple(entry for entry in in_order(leased) if entry.member in buried)
-        return self._reply(Said.REQUEUED, entries, None, len(leased) - len(buried))
+        return self._reply(Status.REQUEUED, entries, None, len(leased) - len(buried))
 
     def _count_death(self, op: ops.Requeue, member: bytes) -> bool:
         """Count the death of a worker with a request; return whether it becomes a dead letter."""
@@ -229,54 +229,54 @@ class QueueMemory:
         return count + 1 >= op.max_deliveries
 
     @_carry_out.register
-    def _leave(self, op: ops.Leave) -> Answer:
+    def _leave(self, op: ops.Leave) -> Reply:
         mine = self._find(op.worker)
         if mine is None or (not mine.is_closing and mine.number != op.number):
-            return Answer(Said.EXPIRED)
-        said = Said.LAST
+            return Reply(Status.EXPIRED)
+        said = Status.LAST
         if not mine.is_closing:
             self._requeue(op.worker)
             is_kept = op.ending is Ending.KEEP or (op.ending is Ending.FINISHED and self.queue)
             if is_kept or len(self.workers) > 1:
                 del self.workers[op.worker]
-                said = Said.LEFT
+                said = Status.LEFT
             else:
                 self._record(op.worker, replace(mine, is_closing=True))
         return self._reply(said, (), None, len(self.queue), 0, len(self.dead_letters))
 
     @_carry_out.register
-    def _end_closing(self, op: ops.EndClosing) -> Answer:
+    def _end_closing(self, op: ops.EndClosing) -> Reply:
         mine = self._find(op.worker)
         if mine is None or not mine.is_closing:
-            return Answer(Said.EXPIRED)
+            return Reply(Status.EXPIRED)
         if op.clears:
             self.queue = {}
         if not self.queue:
             self.audit = Audit()
             self.deliveries = {m: value for m, value in self.deliveries.items() if m in self.dead_letters}
         del self.workers[op.worker]
-        return Answer(Said.OK)
+        return Reply(Status.OK)
 
     @_carry_out.register
-    def _read_dead_letters(self, op: ops.ReadDeadLetters) -> Answer:
-        return self._reply(Said.OK, tuple(in_order(self.dead_letters)[op.start : op.start + op.count]))
+    def _read_dead_letters(self, op: ops.ReadDeadLetters) -> Reply:
+        return self._reply(Status.OK, tuple(in_order(self.dead_letters)[op.start : op.start + op.count]))
 
     @_carry_out.register
-    def _redrive(self, op: ops.Redrive) -> Answer:
+    def _redrive(self, op: ops.Redrive) -> Reply:
         mine = self._find(op.worker)
         if mine is None or mine.is_closing:
-            return Answer(Said.EXPIRED)
+            return Reply(Status.EXPIRED)
         for member in op.members:
             if member in self.dead_letters:
                 self.queue[member] = self.dead_letters.pop(member)
                 self.deliveries.pop(member, None)
-        return Answer(Said.OK)
+        return Reply(Status.OK)
 
     @_carry_out.register
-    def _flush(self, op: ops.Flush) -> Answer:
+    def _flush(self, op: ops.Flush) -> Reply:
         is_foreign = (self.queue and op.kind != "zset") or self.workers.keys() - set(op.known)
         if op.kind and is_foreign:
-            return Answer(Said.FOREIGN)
+            return Reply(Status.FOREIGN)
         mine = self._find(op.worker)
         for worker in self.workers:
             self.leases.pop(worker, None)
@@ -285,7 +285,7 @@ class QueueMemory:
         if op.lease:
             beats = 0 if mine is None else mine.beats + 1
             self._record(op.worker, Registration(op.lease, 0, beats=beats, is_closing=True))
-        return Answer(Said.OK)
+        return Reply(Status.OK)
 
     def _find(self, worker: str) -> Registration | None:
         text = self.workers.get(worker)

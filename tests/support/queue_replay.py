@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.operations import Answer
+from scrapy_bloom.queue.operations import Reply
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.commands import Command
 from tests.support.queue_memory import QueueMemory, Registration
@@ -38,12 +38,12 @@ class QueueCase(NamedTuple):
     """
 
     memory: QueueMemory
-    operation: ops.Operation
-    answer: Answer
+    operation: ops.QueueOperation
+    answer: Reply
     later: QueueMemory
 
     @classmethod
-    def of(cls, state: bytes, operation: ops.Operation) -> Self:
+    def of(cls, state: bytes, operation: ops.QueueOperation) -> Self:
         """Return the case of a state as `frozen` returns it."""
         later = _thawed(state)
         return cls(_thawed(state), operation, later.apply(operation), later)
@@ -63,12 +63,12 @@ class QueueCase(NamedTuple):
     def difference(self, reply: Any, found: State, key: str) -> str:
         """Return how a server's reply and state differ from the twin's; "" if they are equal."""
         keys = QueueKeys(key)
-        actual = self._outcome(Answer.parse(reply, as_bytes), found, keys)
+        actual = self._outcome(Reply.parse(reply, as_bytes), found, keys)
         expected = self._outcome(self.answer, self.after(key), keys)
         parts = [f"{name}: {actual[name]}, not {expected[name]}" for name in expected if actual[name] != expected[name]]
         return "\n".join([*parts, f"after {self.operation}", f"on {vars(self.memory)}"]) if parts else ""
 
-    def _outcome(self, answer: Answer, state: State, keys: QueueKeys) -> dict[str, object]:
+    def _outcome(self, answer: Reply, state: State, keys: QueueKeys) -> dict[str, object]:
         """Return all that is compared."""
         values: dict[str, Any] = dict(state.values)
         workers = {name.decode(): value.decode() for name, value in values.pop(keys.workers, {}).items()}
@@ -85,7 +85,7 @@ class QueueCase(NamedTuple):
         }
 
 
-def comparable(answer: Answer) -> Answer:
+def comparable(answer: Reply) -> Reply:
     """Return an answer whose workers, and whose time of a loss, can be compared."""
     answer = replace(answer, loss=int(answer.loss > 0))
     return answer if answer.workers is None else replace(answer, workers=without_beats(answer.workers))
@@ -112,7 +112,7 @@ def cases() -> Iterator[QueueCase]:
     return (QueueCase.of(state, operation) for state, operation in _met())
 
 
-def neighbours(state: bytes, operation: ops.Operation, turn: int) -> Iterator[tuple[bytes, ops.Operation]]:
+def neighbours(state: bytes, operation: ops.QueueOperation, turn: int) -> Iterator[tuple[bytes, ops.QueueOperation]]:
     """Yield one of the further operations on a state, in turn, and where it may matter the same beside a producer."""
     memory, worker = _thawed(state), operation.worker
     other = next((name for name in memory.workers if name != worker), "nobody")
@@ -128,13 +128,13 @@ def _state(memory: QueueMemory, keys: QueueKeys) -> State:
 
 
 @cache
-def _met() -> list[tuple[bytes, ops.Operation]]:
-    found: dict[tuple[bytes, ops.Operation], None] = {}
+def _met() -> list[tuple[bytes, ops.QueueOperation]]:
+    found: dict[tuple[bytes, ops.QueueOperation], None] = {}
 
     class Recorder(QueueMemory):
         """The twin, which notes its states and what is asked of it."""
 
-        def apply(self, operation: Any) -> Answer:
+        def apply(self, operation: Any) -> Reply:
             found[frozen(self), operation] = None
             return super().apply(operation)
 
@@ -169,7 +169,7 @@ def _thawed(state: bytes) -> QueueMemory:
 
 
 # What workers do most of the time. What others queue beside them changes the other steps: joins and ends.
-_OFTEN = (ops.Exchange, ops.Settle)
+_OFTEN = (ops.Sync, ops.ResolveInDoubt)
 
 
 class _Place(NamedTuple):
@@ -191,7 +191,7 @@ class _Place(NamedTuple):
 
 
 # Steps that no search has, and steps that come late or from nobody.
-_FURTHER: tuple[Callable[[_Place], ops.Operation], ...] = (
+_FURTHER: tuple[Callable[[_Place], ops.QueueOperation], ...] = (
     lambda at: ops.Heartbeat(at.worker),
     lambda _: ops.Heartbeat("nobody"),
     lambda at: ops.Flush(at.worker),
@@ -202,9 +202,9 @@ _FURTHER: tuple[Callable[[_Place], ops.Operation], ...] = (
     lambda at: ops.Flush(at.worker, "list", at.workers),
     lambda at: ops.Redrive(at.worker, at.dead_letters),
     lambda at: ops.Redrive("nobody", at.dead_letters),
-    lambda at: ops.Exchange(at.worker, at.oldest - 1, 1),
-    lambda at: ops.Exchange(at.other, at.number + 2, 1),
-    lambda at: ops.Settle(at.worker, at.oldest - 1, ()),
+    lambda at: ops.Sync(at.worker, at.oldest - 1, 1),
+    lambda at: ops.Sync(at.other, at.number + 2, 1),
+    lambda at: ops.ResolveInDoubt(at.worker, at.oldest - 1, ()),
     lambda at: ops.Requeue("nobody", at.worker, at.memory.workers.get(at.worker, ""), LEASE, at.number),
     lambda at: ops.Join("nobody", LEASE, at.number, is_new=True),
     lambda at: ops.Join(at.worker, LEASE, at.number, is_new=False),

@@ -8,7 +8,7 @@ from typing import Any
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.dead_letters import Suspects
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
+from scrapy_bloom.queue.operations import REGISTERED, Ending, Reply, Status
 from scrapy_bloom.queue.sync import FilterOperation
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
@@ -55,16 +55,16 @@ SCENARIOS: dict[str, Scenario] = {
     "no fault, two queues": Scenario(TWO, [["A"], ["P"], ["A"]], late=(2,), queues=(0, 1, 0)),
     "no fault, two queues, one is stopped": Scenario(SHARED, [["A"], ["P"]], queues=(0, 1), stop=(0,)),
     **{f"{kind}, a tree": spare(TREE, want=2, faults=1, kinds=(kind,)) for kind in FAULTS},
-    **{f"{kind}, one thing an exchange": spare(TINY, want=2, most_bytes=1, faults=1, kinds=(kind,)) for kind in FAULTS},
+    **{f"{kind}, one thing an exchange": spare(TINY, want=2, max_bytes=1, faults=1, kinds=(kind,)) for kind in FAULTS},
     "replies of the queue lost, one thing an exchange, each page once": two(
-        SMALL, want=2, most_bytes=1, faults=1, kinds=("lost",), loses_replies_of_filter=False
+        SMALL, want=2, max_bytes=1, faults=1, kinds=("lost",), loses_replies_of_filter=False
     ),
     "replies of the queue lost twice, one or two things an exchange, each page once": two(
-        REPEATS, most_bytes=2, faults=2, kinds=("lost",), loses_replies_of_filter=False
+        REPEATS, max_bytes=2, faults=2, kinds=("lost",), loses_replies_of_filter=False
     ),
-    "no fault, one thing an exchange, unreadable to some": two(SMALL, want=2, most_bytes=1, unreadable=UNREADABLE),
+    "no fault, one thing an exchange, unreadable to some": two(SMALL, want=2, max_bytes=1, unreadable=UNREADABLE),
     "lost, one thing an exchange, equal requests": two(
-        EQUAL, want=2, most_bytes=1, faults=1, kinds=("lost",), unfiltered=("X",)
+        EQUAL, want=2, max_bytes=1, faults=1, kinds=("lost",), unfiltered=("X",)
     ),
     "lost twice": spare(SMALL, faults=2, kinds=("lost",)),
     "crash twice": spare(SMALL, faults=2, kinds=("crash",)),
@@ -101,7 +101,7 @@ DEEP: dict[str, Scenario] = {
     "false twice": spare(SMALL, faults=2, kinds=("false",)),
     "any fault, a tree": spare(TREE, want=2, faults=1, kinds=FAULTS),
     "any fault, wide, batches of one": spare(WIDE, want=2, batch=1, faults=1, kinds=FAULTS),
-    "any fault, one thing an exchange": spare(SMALL, want=2, most_bytes=1, faults=1, kinds=FAULTS),
+    "any fault, one thing an exchange": spare(SMALL, want=2, max_bytes=1, faults=1, kinds=FAULTS),
     "any fault, a tree, one is stopped": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,)),
     "any fault, a tree, one is stopped, kept": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,), persist=True),
     "any fault, unreadable to some": spare(SMALL, want=2, faults=1, kinds=FAULTS, unreadable=UNREADABLE),
@@ -139,13 +139,13 @@ DEEP: dict[str, Scenario] = {
 class NoFence(QueueMemory):
     """A worker that is not registered works on."""
 
-    def apply(self, operation: object) -> Answer:
-        if not isinstance(operation, (ops.Exchange, ops.Settle, ops.Leave)) or operation.worker in self.workers:
+    def apply(self, operation: object) -> Reply:
+        if not isinstance(operation, (ops.Sync, ops.ResolveInDoubt, ops.Leave)) or operation.worker in self.workers:
             return super().apply(operation)
         before = operation.number if isinstance(operation, ops.Leave) else operation.number - 1
         self._record(operation.worker, Registration("5", before))
         answer = super().apply(operation)
-        if answer.said is not Said.LAST:
+        if answer.status is not Status.LAST:
             self.workers.pop(operation.worker, None)
         return answer
 
@@ -153,10 +153,10 @@ class NoFence(QueueMemory):
 class NoNumbers(QueueMemory):
     """An exchange is carried out as often as it comes, and what was lost is sent once more."""
 
-    def apply(self, operation: object) -> Answer:
-        if isinstance(operation, ops.Settle) and operation.worker in self.workers:
-            return Answer(Said.VOID)
-        if isinstance(operation, (ops.Exchange, ops.Leave)):
+    def apply(self, operation: object) -> Reply:
+        if isinstance(operation, ops.ResolveInDoubt) and operation.worker in self.workers:
+            return Reply(Status.VOID)
+        if isinstance(operation, (ops.Sync, ops.Leave)):
             mine = self._find(operation.worker)
             if mine is not None:
                 before = operation.number if isinstance(operation, ops.Leave) else operation.number - 1
@@ -167,10 +167,10 @@ class NoNumbers(QueueMemory):
 class NoVoid(QueueMemory):
     """An exchange that was found not carried out may be carried out still."""
 
-    def apply(self, operation: object) -> Answer:
-        mine = self._find(operation.worker) if isinstance(operation, ops.Settle) else None
+    def apply(self, operation: object) -> Reply:
+        mine = self._find(operation.worker) if isinstance(operation, ops.ResolveInDoubt) else None
         answer = super().apply(operation)
-        if mine is not None and answer.said is Said.VOID and isinstance(operation, ops.Settle):
+        if mine is not None and answer.status is Status.VOID and isinstance(operation, ops.ResolveInDoubt):
             self._record(operation.worker, mine)
         return answer
 
@@ -178,17 +178,17 @@ class NoVoid(QueueMemory):
 class AckEarly(QueueWorker):
     """A request is acknowledged before what it led to is leased."""
 
-    def _exchange(self, want: int) -> ops.Exchange | None:
+    def _sync(self, want: int) -> ops.Sync | None:
         self.outbox = type(self.outbox)(sorted(self.outbox, key=lambda item: not isinstance(item, Finished)))
-        return super()._exchange(want)
+        return super()._sync(want)
 
 
 class MarkFirst(QueueWorker):
     """The filter is asked before the lease."""
 
-    def _next_while_working(self, want: int) -> ops.Operation | FilterOperation | None:
+    def _next_while_working(self, want: int) -> ops.QueueOperation | FilterOperation | None:
         waiting = tuple(item for item in self.outbox if isinstance(item, OutboxEntry))
-        if waiting and not (self.asked or self._in_doubt or self._to_lease_again):
+        if waiting and not (self.asked or self._in_doubt or self._to_reclaim):
             self.asked = waiting
             self.outbox = type(self.outbox)(item for item in self.outbox if isinstance(item, Finished))
         return super()._next_while_working(want)
@@ -197,7 +197,7 @@ class MarkFirst(QueueWorker):
 class BlindClear(QueueMemory):
     """The last one clears without looking at what waits."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         if isinstance(operation, ops.Leave) and operation.ending is Ending.FINISHED and len(self.workers) <= 1:
             self.queue, self.dead_letters, self.leases = {}, {}, {}
         return super().apply(operation)
@@ -206,24 +206,24 @@ class BlindClear(QueueMemory):
 class IdleBlind(QueueWorker):
     """Leases of others are not looked at."""
 
-    def _look_around(self, answer: Answer) -> None:
-        super()._look_around(replace(answer, leased=0))
+    def _detect_termination(self, answer: Reply) -> None:
+        super()._detect_termination(replace(answer, leased=0))
 
 
 class NoSign(QueueWorker):
     """No sign of life is waited for."""
 
-    def _look_around(self, answer: Answer) -> None:
-        super()._look_around(answer)
+    def _detect_termination(self, answer: Reply) -> None:
+        super()._detect_termination(answer)
         self.may_finish = not answer.waiting and not answer.leased
 
 
 class NoClosing(QueueMemory):
     """The last one is not registered any more while it clears."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         answer = super().apply(operation)
-        if isinstance(operation, ops.Leave) and answer.said is Said.LAST:
+        if isinstance(operation, ops.Leave) and answer.status is Status.LAST:
             self.workers.pop(operation.worker, None)
         return answer
 
@@ -245,8 +245,8 @@ class NoSkip(QueueMemory):
 class NoPutBack(QueueMemory):
     """Entries that an exchange took whose reply was lost stay leased."""
 
-    def apply(self, operation: object) -> Answer:
-        if isinstance(operation, ops.Settle):
+    def apply(self, operation: object) -> Reply:
+        if isinstance(operation, ops.ResolveInDoubt):
             operation = replace(operation, kept=ops.digests(self.leases.get(operation.worker, ())))
         return super().apply(operation)
 
@@ -254,46 +254,46 @@ class NoPutBack(QueueMemory):
 class KeepsNothing(QueueWorker):
     """All that is leased goes back to the queue when a reply was lost."""
 
-    def _next_while_working(self, want: int) -> ops.Operation | FilterOperation | None:
+    def _next_while_working(self, want: int) -> ops.QueueOperation | FilterOperation | None:
         operation = super()._next_while_working(want)
-        return replace(operation, kept=()) if isinstance(operation, ops.Settle) else operation
+        return replace(operation, kept=()) if isinstance(operation, ops.ResolveInDoubt) else operation
 
 
 class KeepsAllHeld(QueueWorker):
     """Each that was held when a reply was lost counts as kept, although an equal one was taken since it was over."""
 
-    def _next_while_working(self, want: int) -> ops.Operation | FilterOperation | None:
+    def _next_while_working(self, want: int) -> ops.QueueOperation | FilterOperation | None:
         operation = super()._next_while_working(want)
-        if not isinstance(operation, ops.Settle) or self._in_doubt is None:
+        if not isinstance(operation, ops.ResolveInDoubt) or self._in_doubt is None:
             return operation
-        held = (*self._held(), *self._in_doubt.exchange.leases)
+        held = (*self._held(), *self._in_doubt.sync.leases)
         return replace(operation, kept=ops.digests(entry.member for entry in held))
 
 
 class RepeatsGo(QueueWorker):
     """Repeats go back to the queue when they have to wait and a reply was lost."""
 
-    def _exchange(self, want: int) -> ops.Exchange | None:
-        exchange = super()._exchange(want)
-        if exchange is not None and self._plan is not None:
-            waiting = {entry.member for entry in self.repeats[len(self._plan.cargo.repeats) :]}
-            self._plan = replace(self._plan, kept=self._plan.kept - waiting)
-        return exchange
+    def _sync(self, want: int) -> ops.Sync | None:
+        sync = super()._sync(want)
+        if sync is not None and self._pending_sync is not None:
+            waiting = {entry.member for entry in self.repeats[len(self._pending_sync.batch.repeats) :]}
+            self._pending_sync = replace(self._pending_sync, kept=self._pending_sync.kept - waiting)
+        return sync
 
 
 class YoursEnds(QueueWorker):
     """One that has closed the queue for a dead worker ends then, whatever it has."""
 
-    def _joined(self, said: Said) -> None:
+    def _joined(self, said: Status) -> None:
         super()._joined(said)
-        if said is Said.YOURS:
+        if said is Status.YOURS:
             self._ending = Ending.KEEP
 
 
 class AnyRequeue(QueueMemory):
     """A worker that is not registered requeues what a dead one had."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         if not isinstance(operation, ops.Requeue) or operation.worker in self.workers:
             return super().apply(operation)
         if operation.value.endswith("closing"):
@@ -307,7 +307,7 @@ class AnyRequeue(QueueMemory):
 class JoinClosing(QueueMemory):
     """A worker joins while another one closes the queue."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         if not isinstance(operation, ops.Join):
             return super().apply(operation)
         closing = {name: text for name, text in self.workers.items() if text.endswith("closing")}
@@ -321,9 +321,9 @@ class JoinClosing(QueueMemory):
 class NoTakeover(QueueMemory):
     """A worker that died while it closed the queue is only taken out."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         answer = super().apply(operation)
-        if isinstance(operation, ops.Requeue) and answer.said is Said.YOURS:
+        if isinstance(operation, ops.Requeue) and answer.status is Status.YOURS:
             del self.workers[operation.worker]
         return answer
 
@@ -331,8 +331,8 @@ class NoTakeover(QueueMemory):
 class NoGap(QueueMemory):
     """A worker is not told that what it did was forgotten."""
 
-    def apply(self, operation: object) -> Answer:
-        if isinstance(operation, (ops.Exchange, ops.Settle, ops.Leave)):
+    def apply(self, operation: object) -> Reply:
+        if isinstance(operation, (ops.Sync, ops.ResolveInDoubt, ops.Leave)):
             mine = self._find(operation.worker)
             expected = operation.number if isinstance(operation, ops.Leave) else operation.number - 1
             if mine is not None and not mine.is_closing and mine.number < expected:
@@ -343,10 +343,10 @@ class NoGap(QueueMemory):
 class JoinKeeps(QueueMemory):
     """A worker that joins again does not give back what it had leased."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         mine = dict(self.leases.get(operation.worker, {})) if isinstance(operation, ops.Join) else {}
         answer = super().apply(operation)
-        if isinstance(operation, ops.Join) and answer.said in REGISTERED and mine:
+        if isinstance(operation, ops.Join) and answer.status in REGISTERED and mine:
             for member in mine:
                 self.queue.pop(member, None)
             self.leases[operation.worker] = mine
@@ -356,7 +356,7 @@ class JoinKeeps(QueueMemory):
 class JoinsTwice(QueueMemory):
     """A join that comes late is carried out, although the worker has joined since."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         if isinstance(operation, ops.Join):
             mine = self._find(operation.worker)
             if mine is not None and not mine.is_closing:
@@ -367,7 +367,7 @@ class JoinsTwice(QueueMemory):
 class NoBar(QueueMemory):
     """Workers join between the deletion of the queue and that of the filter."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         return super().apply(replace(operation, lease="") if isinstance(operation, ops.Flush) else operation)
 
 
@@ -376,7 +376,7 @@ class NoRelease(QueueWorker):
 
     def _expire(self) -> None:
         super()._expire()
-        self._to_lease_again = ()
+        self._to_reclaim = ()
 
 
 class NoDoubt(QueueWorker):
@@ -398,12 +398,12 @@ class AckEqual(QueueWorker):
 class UsesAgain(QueueWorker):
     """A worker that ends keeps the filter from being deleted."""
 
-    def _joined(self, said: Said) -> None:
+    def _joined(self, said: Status) -> None:
         super()._joined(said)
         if said in REGISTERED:
             self.phase = Phase.JOINED
 
-    def reply(self, operation: object, answer: Answer) -> None:
+    def reply(self, operation: object, answer: Reply) -> None:
         super().reply(operation, answer)  # type: ignore[arg-type]
         if self.phase is Phase.WORKING and self._ending is not None:
             self.phase = Phase.LEAVING
@@ -412,27 +412,27 @@ class UsesAgain(QueueWorker):
 class SameIsOld(QueueWorker):
     """A new entry is told from one that is asked for by what it looks like."""
 
-    def _exchange(self, want: int) -> ops.Exchange | None:
+    def _sync(self, want: int) -> ops.Sync | None:
         first = next((item for item in self.outbox if isinstance(item, OutboxEntry)), None)
         self.new = tuple(entry for entry in self.new if first is None or entry != first)
-        return super()._exchange(want)
+        return super()._sync(want)
 
 
 class Hasty(QueueWorker):
     """A worker that has made another's dead letters wait again may end as it had decided."""
 
-    def next_operation(self, want: int = 0) -> ops.Operation | FilterOperation | None:
+    def next_operation(self, want: int = 0) -> ops.QueueOperation | FilterOperation | None:
         had_decided = self.may_finish
         operation = super().next_operation(want)
         if isinstance(operation, ops.Redrive):
-            self.may_finish = had_decided or not self._noted
+            self.may_finish = had_decided or not self._heartbeats_seen
         return operation
 
 
 class NoAudit(QueueMemory):
     """Nobody looks whether the queue is there."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         self.audit = Audit(len(self.queue))
         return super().apply(operation)
 
@@ -440,7 +440,7 @@ class NoAudit(QueueMemory):
 class ToldOnce(QueueMemory):
     """A loss is told by the reply that finds it alone."""
 
-    def apply(self, operation: object) -> Answer:
+    def apply(self, operation: object) -> Reply:
         answer = super().apply(operation)
         self.audit = replace(self.audit, loss=0)
         return answer
@@ -485,18 +485,18 @@ class AloneUntilDone(QueueWorker):
 class ClearsAlways(QueueWorker):
     """A queue that was stopped is deleted, although its filter stays."""
 
-    def _enter_phase(self, operation: ops.Operation | FilterOperation, said: Said) -> None:
-        super()._enter_phase(operation, Said.OK if said is Said.KEPT else said)
+    def _enter_phase(self, operation: ops.QueueOperation | FilterOperation, said: Status) -> None:
+        super()._enter_phase(operation, Status.OK if said is Status.KEPT else said)
 
 
 class LeftOut(QueueWorker):
     """Of what is leased again, only the first part is."""
 
-    def _lease_again(self) -> ops.Exchange:
-        exchange = super()._lease_again()
-        if self._plan is not None:
-            self._plan = replace(self._plan, leased_again=len(self._to_lease_again))
-        return exchange
+    def _reclaim(self) -> ops.Sync:
+        sync = super()._reclaim()
+        if self._pending_sync is not None:
+            self._pending_sync = replace(self._pending_sync, reclaimed=len(self._to_reclaim))
+        return sync
 
 
 @dataclass(frozen=True)
@@ -548,7 +548,7 @@ MISTAKES: dict[str, Mistake] = {
         two(EQUAL_LATER, want=2, faults=1, kinds=("lost",), unfiltered=("X",)), worker=KeepsAllHeld
     ),
     "repeats that wait are put back": Mistake(
-        two(REPEATS, faults=2, kinds=("lost",), loses_replies_of_filter=False, most_bytes=2), worker=RepeatsGo
+        two(REPEATS, faults=2, kinds=("lost",), loses_replies_of_filter=False, max_bytes=2), worker=RepeatsGo
     ),
     "not leased again after it expired": Mistake(
         spare(SMALL, faults=2, kinds=("flush", "crash"), filter_is_flushed=False), worker=NoRelease

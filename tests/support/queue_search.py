@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import REGISTERED, Answer, Ending, Said
-from scrapy_bloom.queue.sync import AskFilter, Limit, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.operations import REGISTERED, Ending, Reply, Status
+from scrapy_bloom.queue.sync import AdaptiveWindow, AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import Audit, QueueMemory, Registration
 
@@ -59,7 +59,7 @@ class Scenario:
     kinds: Sequence[str] = ()
     want: int = 1
     batch: int = 8
-    most_bytes: int | None = None
+    max_bytes: int | None = None
     persist: bool = False
     late: Sequence[int] = ()
     spare: Sequence[int] = ()
@@ -111,7 +111,7 @@ class Late(NamedTuple):
     """An operation that its sender has given up, and that may be carried out still."""
 
     worker: int
-    operation: ops.Operation
+    operation: ops.QueueOperation
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Found:
 # The parts of a worker that a state keeps, in a fixed order.
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
-    "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_lease_again", "_noted", "_review", "_ending",
+    "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_reclaim", "_noted", "_review", "_ending",
     "_limit", "_clears", "suspects",
 ]  # fmt: skip
 
@@ -211,7 +211,7 @@ class Search:
         ]
         self._memories: Numbered[Stored] = Numbered()
         self._workers: Numbered[Frozen] = Numbered()
-        self._applied: dict[tuple[int, ops.Operation], tuple[int, Answer, frozenset[str]]] = {}
+        self._applied: dict[tuple[int, ops.QueueOperation], tuple[int, Reply, frozenset[str]]] = {}
         self._told: dict[tuple[Any, ...], tuple[int, Any]] = {}
         self._following: dict[tuple[int, int], Any] = {}
         kinds = set(scenario.kinds)
@@ -231,8 +231,8 @@ class Search:
             max_deliveries=self.scenario.max_deliveries,
         )
         worker._number = NUMBER
-        most = self.scenario.most_bytes
-        worker._limit = Limit(most, most) if most else Limit()
+        most = self.scenario.max_bytes
+        worker._window = AdaptiveWindow(most, most) if most else AdaptiveWindow()
         return worker
 
     def _freeze_worker(self, worker: QueueWorker) -> int:
@@ -245,8 +245,8 @@ class Search:
                 value = tuple(value)
             elif isinstance(value, set):
                 value = frozenset(value)
-            elif name == "_limit" and not self.scenario.most_bytes:
-                value = Limit()
+            elif name == "_limit" and not self.scenario.max_bytes:
+                value = AdaptiveWindow()
             parts.append(value)
         return self._workers.number(tuple(parts))
 
@@ -287,7 +287,7 @@ class Search:
 
     # ---- the server -----------------------------------------------------------------------------------------------
 
-    def _apply(self, frozen: int, operation: ops.Operation) -> tuple[int, Answer, frozenset[str]]:
+    def _apply(self, frozen: int, operation: ops.QueueOperation) -> tuple[int, Reply, frozenset[str]]:
         """The memory after an operation, its answer, and the workers whose values have changed."""
         which = frozen, operation
         if which not in self._applied:
@@ -341,13 +341,13 @@ class Search:
             self._run(worker)
             by = NUMBER - worker._number
             if by and worker._in_doubt is not None:
-                exchange = worker._in_doubt.exchange
-                worker._in_doubt = replace(worker._in_doubt, exchange=replace(exchange, number=exchange.number + by))
+                sync = worker._in_doubt.sync
+                worker._in_doubt = replace(worker._in_doubt, sync=replace(sync, number=sync.number + by))
             self._told[key] = self._freeze_worker(worker), by
         knows, by = self._told[key]
         return replace(life, knows=knows), by
 
-    def _tell_reply(self, _: int, worker: QueueWorker, operation: Any, answer: Answer) -> None:
+    def _tell_reply(self, _: int, worker: QueueWorker, operation: Any, answer: Reply) -> None:
         worker.reply(operation, answer)
 
     def _tell_lose(self, _: int, worker: QueueWorker, operation: Any) -> None:
@@ -370,8 +370,8 @@ class Search:
         self._offer(worker, self.scenario.roots[number])
 
     def _tell_changed(self, _: int, worker: QueueWorker, names: frozenset[str]) -> None:
-        noted = worker._noted or {}
-        worker._noted = {name: OTHER if name in names else value for name, value in noted.items()}
+        noted = worker._heartbeats_seen or {}
+        worker._heartbeats_seen = {name: OTHER if name in names else value for name, value in noted.items()}
 
     def _offer(self, worker: QueueWorker, names: Iterable[str]) -> None:
         for name in names:
@@ -388,7 +388,7 @@ class Search:
             if entry is None:
                 break
             if not worker._can_read(entry):
-                worker.set_aside(entry.member)
+                worker.dead_letter(entry.member)
 
     # ---- moves ----------------------------------------------------------------------------------------------------
 
@@ -459,7 +459,7 @@ class Search:
         )
         return state._replace(world=begun)
 
-    def _carried_out(self, state: State, number: int, operation: ops.Operation) -> State:
+    def _carried_out(self, state: State, number: int, operation: ops.QueueOperation) -> State:
         """The state after an operation of a worker that needs no answer."""
         queue = self._queues[number]
         after, _, changed = self._apply(state.memories[queue], operation)
@@ -533,7 +533,11 @@ class Search:
             done = self._noticed(self._stored(done, self._queues[number], after), self._queues[number], changed)
             if costs:
                 done = self._charged(done)
-            yield Move(lambda peer=peer, answer=answer: f"w{number} requeues w{peer}: {answer.said}", done, not is_dead)  # type: ignore[misc]
+            yield Move(
+                lambda peer=peer, answer=answer: f"w{number} requeues w{peer}: {answer.status}",  # type: ignore[misc]
+                done,
+                not is_dead,
+            )
 
     def _operation(self, state: State, number: int) -> Iterator[Move]:
         life, world = state.lives[number], state.world
@@ -550,7 +554,7 @@ class Search:
                 self._check_filter_found(state, number)
             after, answer, changed = self._apply(state.memories[queue], operation)
             carried_out = self._noticed(self._stored(state, queue, after), queue, changed)
-            if isinstance(operation, ops.Leave) and answer.said is Said.LAST:
+            if isinstance(operation, ops.Leave) and answer.status is Status.LAST:
                 discarding = (
                     world.discarding | {queue} if operation.ending is Ending.STOPPED else world.discarding - {queue}
                 )
@@ -558,36 +562,36 @@ class Search:
             if world.faults and "lost" in self._kinds:
                 yield from self._lost(state, carried_out, number, operation, answer)
             yield Move(
-                lambda: f"w{number} {_shown(operation)}: {answer.said} {_shown(answer.entries)}",
+                lambda: f"w{number} {_shown(operation)}: {answer.status} {_shown(answer.entries)}",
                 self._replied(carried_out, number, operation, answer),
             )
 
-    def _replied(self, state: State, number: int, operation: ops.Operation, answer: Answer) -> State:
+    def _replied(self, state: State, number: int, operation: ops.QueueOperation, answer: Reply) -> State:
         before = state.lives[number]
         life, by = self._tell(number, before, "reply", operation, answer)
         if answer.loss:
             state = state._replace(world=replace(state.world, is_untold=False))
-        if state.replica is not None and answer.said is Said.OK and isinstance(operation, ops.Exchange):
+        if state.replica is not None and answer.status is Status.OK and isinstance(operation, ops.Sync):
             memories, ahead = state.replica
             state = state._replace(replica=(memories, ahead | {number}))
-        if isinstance(operation, ops.Join) and answer.said in REGISTERED and state.has_failed_over is not None:
+        if isinstance(operation, ops.Join) and answer.status in REGISTERED and state.has_failed_over is not None:
             state = state._replace(has_failed_over=state.has_failed_over - {number})
         state = self._forgotten(state, number, answer)
         state = self._numbered(self._begun(state, self._with(state, number, life), number), number, by)
-        if isinstance(operation, ops.Exchange):
+        if isinstance(operation, ops.Sync):
             state = self._calmed(state, number)
         return self._over(self._started(state, number), number)
 
-    def _forgotten(self, state: State, number: int, answer: Answer) -> State:
+    def _forgotten(self, state: State, number: int, answer: Reply) -> State:
         """Forget a late operation that can have no effect any more."""
         if state.late is None or state.late.worker != number:
             return state
         if isinstance(state.late.operation, ops.Join):
             # One that comes after the end leaves a worker that nobody is, until its lease is over.
-            is_over = answer.said in (Said.LAST, Said.LEFT)
+            is_over = answer.status in (Status.LAST, Status.LEFT)
         else:
-            said = self._apply(state.memories[self._queues[number]], state.late.operation)[1].said
-            is_over = said in (Said.AGAIN, Said.LATE)
+            said = self._apply(state.memories[self._queues[number]], state.late.operation)[1].status
+            is_over = said in (Status.AGAIN, Status.LATE)
         return state._replace(late=None) if is_over else state
 
     def _started(self, state: State, number: int) -> State:
@@ -602,7 +606,7 @@ class Search:
     def _calmed(self, state: State, number: int) -> State:
         """A worker that has leased again what it had, and has doubts no more, is as any other."""
         life = state.lives[number]
-        if not life.is_stale or self._part(life, "phase") is not Phase.WORKING or self._part(life, "_to_lease_again"):
+        if not life.is_stale or self._part(life, "phase") is not Phase.WORKING or self._part(life, "_to_reclaim"):
             return state
         waiting = (*self._part(life, "outbox"), *self._part(life, "asked"))
         is_unsure = any(isinstance(each, OutboxEntry) and each.is_unsure for each in waiting)
@@ -620,15 +624,15 @@ class Search:
         return self._with(state, number, life)
 
     def _lost(
-        self, state: State, carried_out: State, number: int, operation: ops.Operation, answer: Answer
+        self, state: State, carried_out: State, number: int, operation: ops.QueueOperation, answer: Reply
     ) -> Iterator[Move]:
-        if answer.said is Said.EXPIRED:
+        if answer.status is Status.EXPIRED:
             return
         for done, name in ((carried_out, "carried out"), (state, "not carried out")):
             life, by = self._tell(number, done.lives[number], "lose", operation)
             lost = self._numbered(self._with(self._charged(done), number, life), number, by)
             yield Move(lambda name=name: f"w{number} {_shown(operation)}: LOST, {name}", lost, True)  # type: ignore[misc]
-            if done is state and state.late is None and isinstance(operation, (ops.Exchange, ops.Join)):
+            if done is state and state.late is None and isinstance(operation, (ops.Sync, ops.Join)):
                 moved = replace(operation, number=operation.number + by)
                 yield Move(
                     lambda: f"w{number} {_shown(operation)}: LATE", lost._replace(late=Late(number, moved)), True
@@ -644,7 +648,7 @@ class Search:
         done = self._noticed(self._stored(state._replace(late=None), queue, after), queue, changed)
         if done.lives[number].state == "crashed":
             done = self._with(done, number, replace(done.lives[number], is_left=True))
-        yield Move(lambda: f"late: w{number} {_shown(operation)}: {answer.said}", done, True)
+        yield Move(lambda: f"late: w{number} {_shown(operation)}: {answer.status}", done, True)
 
     def _asked(self, state: State, number: int, operation: AskFilter) -> Iterator[Move]:
         life, world = state.lives[number], state.world
@@ -676,7 +680,7 @@ class Search:
             done = done._replace(world=replace(done.world, discarding=done.world.discarding - {queue}))
         yield Move(
             lambda: f"w{number} {type(operation).__name__}",
-            self._replied(done, number, operation, Answer(Said.KEPT if is_kept else Said.OK)),  # type: ignore[arg-type]
+            self._replied(done, number, operation, Reply(Status.KEPT if is_kept else Status.OK)),  # type: ignore[arg-type]
         )
 
     def _losses(self, state: State) -> Iterator[Move]:
@@ -975,20 +979,20 @@ class Search:
         if not self.scenario.max_deliveries:
             return frozenset()
         doubt = self._part(life, "_in_doubt")
-        starts = doubt.exchange.starts if doubt is not None else ()
+        starts = doubt.sync.starts if doubt is not None else ()
         begun = {member for name in ("running", "finished", "unreadable") for member, _ in self._part(life, name)}
         started = self._part(life, "suspects").started
         return frozenset({*begun, *starts, *([] if started is None else [started])})
 
-    def _check_dead_letters(self, state: State, peer: int, answer: Answer) -> None:
+    def _check_dead_letters(self, state: State, peer: int, answer: Reply) -> None:
         """S8: a request becomes a dead letter only for the death of a worker that had begun it, and nothing else."""
         life = state.lives[peer]
         begun = self._begun_by(life) if life.state == "alive" else life.had_begun
         innocent = {entry.member for entry in answer.entries} - begun
-        if innocent and answer.said is Said.REQUEUED:
+        if innocent and answer.status is Status.REQUEUED:
             raise ViolationError(f"S8 dead letters that the dead worker had not begun: {sorted(innocent)}")
         others = begun - {entry.member for entry in answer.entries}
-        if answer.said is Said.REQUEUED and answer.entries and (others or len(answer.entries) > 1):
+        if answer.status is Status.REQUEUED and answer.entries and (others or len(answer.entries) > 1):
             raise ViolationError(f"S8 dead letters for the death of a worker that had begun others: {sorted(others)}")
 
     def check_end(self, state: State) -> None:
@@ -1114,14 +1118,14 @@ def _cannot_reach(ends: Sequence[int], sources: Sequence[int], targets: Sequence
 
 
 def _hashable(said: Any) -> Hashable:
-    if isinstance(said, Answer):
+    if isinstance(said, Reply):
         values = (getattr(said, each.name) for each in fields(said))
         return tuple(tuple(sorted(value.items())) if isinstance(value, dict) else value for value in values)
     return said  # type: ignore[no-any-return]
 
 
 def _shown(thing: Any) -> str:
-    if isinstance(thing, ops.Exchange):
+    if isinstance(thing, ops.Sync):
         lists = ("leases", "pushes", "asides", "acks", "starts")
         parts = [f"{name} {_shown(getattr(thing, name))}" for name in lists if getattr(thing, name)]
         return " ".join(["exchanges", *parts, f"want {thing.want}"])

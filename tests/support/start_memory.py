@@ -35,7 +35,7 @@ class StartMemory:
     def apply(self, operation: StartScript) -> list[Any]:
         """Carry out a script."""
         effects: dict[str, Callable[..., list[Any]]]
-        effects = {"lease_start": self._lease, "give_back_start": self._give_back, "bury_start": self._bury}
+        effects = {"lease_start": self._lease, "release_start": self._release, "bury_start": self._bury}
         return effects[operation.script](*operation.arguments)
 
     def _lease(self, kind: str, want: int, number: int, holder: str) -> list[Any]:
@@ -44,7 +44,7 @@ class StartMemory:
         self.leased.update({f"{number + place}{holder}": datum for place, datum in enumerate(data)})
         return [b"ok", data]
 
-    def _give_back(self, kind: str, *fields: str) -> list[Any]:
+    def _release(self, kind: str, *fields: str) -> list[Any]:
         assert kind == "list"
         given = [self.leased.pop(name) for name in fields if name in self.leased]
         self.waiting = given + self.waiting

@@ -7,7 +7,7 @@ from scrapy import Request
 
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.directory import SpoolDirectory
 
 
 def entry(number: int, *, is_unsure: bool = False) -> OutboxEntry:
@@ -19,4 +19,4 @@ def entry(number: int, *, is_unsure: bool = False) -> OutboxEntry:
 
 def leave(directory: Path, queue: str, *numbers: int, are_unsure: bool = False) -> Path:
     """The file that a worker would leave with these requests."""
-    return Spool(queue, directory).save([entry(number, is_unsure=are_unsure) for number in numbers])
+    return SpoolDirectory(queue, directory).save([entry(number, is_unsure=are_unsure) for number in numbers])

@@ -9,7 +9,7 @@ from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.membership import contains
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results, carry_out
+from scrapy_bloom.storage.operation import Operation, Results, run_steps
 
 KEY = "f"
 
@@ -216,7 +216,7 @@ def test_a_look_after_a_generation_restores_nothing() -> None:
     del scene.store.hashes[KEY]
     scene.clock.now += 2.5
     assert "item 0" in scene.bloom
-    assert carry_out(contains(scene.bloom._steps, [b"item 0"]), scene.store.execute) == {b"item 0"}
+    assert run_steps(contains(scene.bloom._steps, [b"item 0"]), scene.store.execute) == {b"item 0"}
     assert (scene.recorder.events, scene.store.hashes) == ([], {})
 
 

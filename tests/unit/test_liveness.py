@@ -1,9 +1,9 @@
 """Which workers are dead is found out by what one worker sees, on its own clock, against their own leases."""
 
-from scrapy_bloom.queue.members import Liveness
+from scrapy_bloom.queue.members import FailureDetector
 
 
-def seen(liveness: Liveness, looks: list[tuple[float, dict[str, str]]]) -> set[str]:
+def seen(liveness: FailureDetector, looks: list[tuple[float, dict[str, str]]]) -> set[str]:
     """Look at workers at some times, and return those that are dead at the last."""
     dead: dict[str, float] = {}
     for now, workers in looks:
@@ -18,33 +18,35 @@ def steadily(until: float, value: str = "1 0 0") -> list[tuple[float, dict[str, 
 
 def test_silent_for_its_lease() -> None:
     """A worker whose value has not changed for longer than its lease is dead, and not before."""
-    assert seen(Liveness(1), steadily(1)) == set()
-    assert seen(Liveness(1), steadily(1.25)) == {"other"}
+    assert seen(FailureDetector(1), steadily(1)) == set()
+    assert seen(FailureDetector(1), steadily(1.25)) == {"other"}
 
 
 def test_looks_that_take_longer_than_a_lease() -> None:
     """On a link on which each look takes twice a lease, a value that was the same once is no dead worker's."""
     looks = [(10.0 * number, {"other": f"5 0 {number}"}) for number in range(6)]
-    assert seen(Liveness(5), [*looks, (60.0, {"other": "5 0 5"})]) == set()
-    assert seen(Liveness(5), [*looks, *((60.0 + 10 * number, {"other": "5 0 5"}) for number in range(3))]) == {"other"}
+    assert seen(FailureDetector(5), [*looks, (60.0, {"other": "5 0 5"})]) == set()
+    assert seen(FailureDetector(5), [*looks, *((60.0 + 10 * number, {"other": "5 0 5"}) for number in range(3))]) == {
+        "other"
+    }
 
 
 def test_any_change_is_a_sign_of_life() -> None:
     """It does not matter what has changed in a value."""
     looks = steadily(1)
     for value in ("1 1 0", "1 0 1", "1 0v 0", "1 0 0 closing"):
-        assert seen(Liveness(1), [*looks, (1.25, {"other": value})]) == set()
+        assert seen(FailureDetector(1), [*looks, (1.25, {"other": value})]) == set()
 
 
 def test_its_own_lease_counts() -> None:
     """A worker with a long lease lives on where one with a short lease looks; and the other way round."""
-    assert seen(Liveness(1), steadily(30, "60 0 0")) == set()
-    assert seen(Liveness(60), [(0, {"other": "1 0 0"}), *steadily(2)]) == {"other"}
+    assert seen(FailureDetector(1), steadily(30, "60 0 0")) == set()
+    assert seen(FailureDetector(60), [(0, {"other": "1 0 0"}), *steadily(2)]) == {"other"}
 
 
 def test_how_often_to_look() -> None:
     """Often enough for the shortest of the leases, once it is known."""
-    liveness = Liveness(60)
+    liveness = FailureDetector(60)
     assert liveness.pause == 15
     liveness.look({"other": "2 0 0"}, 0)
     assert liveness.pause == 0.5
@@ -55,27 +57,27 @@ def test_how_often_to_look() -> None:
 def test_after_a_pause_all_begin_anew() -> None:
     """A worker that could not look for a while, by an outage or since it was stopped, takes nobody for dead at once."""
     late = [(now + 100, workers) for now, workers in steadily(1)]
-    assert seen(Liveness(1), [*steadily(1), *late]) == set()
-    assert seen(Liveness(1), [*steadily(1), *late, (101.25, {"other": "1 0 0"})]) == {"other"}
+    assert seen(FailureDetector(1), [*steadily(1), *late]) == set()
+    assert seen(FailureDetector(1), [*steadily(1), *late, (101.25, {"other": "1 0 0"})]) == {"other"}
 
 
 def test_slow_link() -> None:
     """A dead worker is found, and one that lives is not, also if a look takes longer than the pause between two."""
     times = [number * 0.9 for number in range(10)]
-    assert seen(Liveness(1), [(now, {"dead": "1 0 0"}) for now in times]) == {"dead"}
+    assert seen(FailureDetector(1), [(now, {"dead": "1 0 0"}) for now in times]) == {"dead"}
     for count in range(len(times)):
         beats = [(now, {"alive": f"1 0 {number // 2}"}) for number, now in enumerate(times[: count + 1])]
-        assert seen(Liveness(1), beats) == set()
+        assert seen(FailureDetector(1), beats) == set()
 
 
 def test_outages_that_alternate() -> None:
     """Some looks in a row that come late are outages, as long as those between them come in time."""
     looks = [(number * 10 + late, {"other": "1 0 0"}) for number in range(10) for late in (0, 0.25)]
-    assert seen(Liveness(1), looks) == set()
+    assert seen(FailureDetector(1), looks) == set()
 
 
 def test_one_that_is_gone_is_forgotten() -> None:
     """A worker that comes back with the value it had is new."""
-    liveness = Liveness(1)
+    liveness = FailureDetector(1)
     looks = [*steadily(1), (1.2, {}), (1.4, {"other": "1 0 0"})]
     assert seen(liveness, looks) == set()

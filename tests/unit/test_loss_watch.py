@@ -7,10 +7,10 @@ import pytest
 
 from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom.monitoring.loss_watch import LossWatch
-from scrapy_bloom.queue.operations import Answer, Exchange, Join, Operation, Said
+from scrapy_bloom.queue.operations import Join, QueueOperation, Reply, Status, Sync
 
 JOIN = Join("one", "5", 3, is_new=False)
-EXCHANGE = Exchange("one", 4, 0)
+EXCHANGE = Sync("one", 4, 0)
 
 
 def warnings_of_every_minute() -> LimitedWarnings:
@@ -24,7 +24,7 @@ def watch(caplog: pytest.LogCaptureFixture) -> LossWatch:
     """A worker that has joined a queue of which nothing is lost."""
     caplog.set_level(logging.WARNING)
     watch = LossWatch("news:requests", warnings_of_every_minute())
-    watch.note(JOIN, Answer(Said.OK))
+    watch.note(JOIN, Reply(Status.OK))
     assert caplog.messages == []
     return watch
 
@@ -32,26 +32,26 @@ def watch(caplog: pytest.LogCaptureFixture) -> LossWatch:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (Said.ROLLED_BACK, "Redis went back to an earlier state"),
-        (Said.PRESUMED_DEAD, "Other workers took this one for dead"),
+        (Status.ROLLED_BACK, "Redis went back to an earlier state"),
+        (Status.PRESUMED_DEAD, "Other workers took this one for dead"),
         # The reply that had the reason was lost.
-        (Said.OK, "others took it for dead, or Redis has lost its data"),
+        (Status.OK, "others took it for dead, or Redis has lost its data"),
     ],
 )
-def test_joined_again(watch: LossWatch, said: Said, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_joined_again(watch: LossWatch, said: Status, told: str, caplog: pytest.LogCaptureFixture) -> None:
     """A worker that joins again says why; nothing counts as lost."""
-    watch.note(JOIN, Answer(said))
+    watch.note(JOIN, Reply(said))
     (message,) = caplog.messages
     assert told in message
     assert (watch.losses, watch.lost) == (0, 0)
 
 
 @pytest.mark.parametrize("operation", [JOIN, EXCHANGE])
-def test_data_are_lost(watch: LossWatch, operation: Operation, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_are_lost(watch: LossWatch, operation: QueueOperation, caplog: pytest.LogCaptureFixture) -> None:
     """The worker that finds out and those that hear of it say that pages may be missed, each once."""
-    said = Said.LOST if operation is JOIN else Said.OK
+    said = Status.LOST if operation is JOIN else Status.OK
     for _ in range(2):
-        watch.note(operation, Answer(said, loss=7))
+        watch.note(operation, Reply(said, loss=7))
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "Redis has lost its data" in record.message
@@ -61,7 +61,11 @@ def test_data_are_lost(watch: LossWatch, operation: Operation, caplog: pytest.Lo
 
 def test_queue_is_lost_again(watch: LossWatch, caplog: pytest.LogCaptureFixture) -> None:
     """Each line has all that this worker knows to be lost, also where the queue's own number began anew."""
-    for answer in (Answer(Said.OK, loss=7, lost=30), Answer(Said.OK, loss=8, lost=50), Answer(Said.OK, loss=9, lost=4)):
+    for answer in (
+        Reply(Status.OK, loss=7, lost=30),
+        Reply(Status.OK, loss=8, lost=50),
+        Reply(Status.OK, loss=9, lost=4),
+    ):
         watch.note(EXCHANGE, answer)
     assert [message.split()[0] for message in caplog.messages] == ["30", "50", "54"]
     assert (watch.losses, watch.lost) == (3, 54)
@@ -70,10 +74,10 @@ def test_queue_is_lost_again(watch: LossWatch, caplog: pytest.LogCaptureFixture)
 def test_lost_before(caplog: pytest.LogCaptureFixture) -> None:
     """A worker that begins is warned of earlier losses, which are not its own."""
     watch = LossWatch("news:requests", warnings_of_every_minute())
-    watch.note(JOIN, Answer(Said.OK, loss=7, lost=1234))
+    watch.note(JOIN, Reply(Status.OK, loss=7, lost=1234))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "1,234 of them known" in record.message
-    watch.note(EXCHANGE, Answer(Said.OK, loss=7, lost=1234))
+    watch.note(EXCHANGE, Reply(Status.OK, loss=7, lost=1234))
     assert len(caplog.records) == 1
     assert (watch.losses, watch.lost) == (0, 0)

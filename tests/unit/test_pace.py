@@ -8,12 +8,12 @@ from scrapy_bloom.cli.report import FilterReport, Pace, build_report, pace_betwe
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import carry_out
+from scrapy_bloom.storage.operation import run_steps
 
 # Of three layers, for 100, 200 and 400 items.
 STORE = MemoryStore()
 BaseBloomFilter(STORE, "k", FilterParameters(capacity=100)).add_many([f"{number}" for number in range(400)])
-FOUND = carry_out(build_report("k"), STORE.execute)
+FOUND = run_steps(build_report("k"), STORE.execute)
 Holds = dict[int, int]
 
 

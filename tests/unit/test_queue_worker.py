@@ -3,8 +3,8 @@
 import pytest
 
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import Answer, Ending, Exchange, Join, Leave, Requeue, Said, Settle, digests
-from scrapy_bloom.queue.sync import AskFilter, Limit, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.operations import Ending, Join, Leave, Reply, Requeue, ResolveInDoubt, Status, Sync, digests
+from scrapy_bloom.queue.sync import AdaptiveWindow, AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from tests.support.queue_memory import QueueMemory
 
@@ -15,7 +15,7 @@ class Played:
     def __init__(self, batch_size: int = 10, max_deliveries: int = 0) -> None:
         self.memory = QueueMemory()
         self.worker = QueueWorker("one", "5", batch_size, max_deliveries=max_deliveries)
-        self.exchanges: list[Exchange] = []
+        self.syncs: list[Sync] = []
         self.work()
 
     def step(self, want: int = 0) -> object:
@@ -27,10 +27,10 @@ class Played:
             case AskFilter():
                 self.worker.answer(operation, [True] * len(operation.entries))
             case UseFilter() | ReleaseFilter():
-                self.worker.reply(operation, Answer(Said.OK))
+                self.worker.reply(operation, Reply(Status.OK))
             case _:
-                if isinstance(operation, Exchange):
-                    self.exchanges.append(operation)
+                if isinstance(operation, Sync):
+                    self.syncs.append(operation)
                 self.worker.reply(operation, self.memory.apply(operation))
         return operation
 
@@ -56,7 +56,7 @@ class Played:
         self.memory.apply(
             Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.suspects.max_deliveries)
         )
-        self.worker.reply(Settle("one", 1, None), Answer(Said.EXPIRED))
+        self.worker.reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
         self.work()
 
     def offer(self, *names: str, score: float = 0, size: int = 1) -> None:
@@ -75,7 +75,7 @@ def test_a_batch_is_queued() -> None:
     played = Played()
     played.offer("a", "b")
     played.work()
-    assert [names(each.leases) + ">" + names(each.pushes) for each in played.exchanges] == ["ab>", ">ab"]
+    assert [names(each.leases) + ">" + names(each.pushes) for each in played.syncs] == ["ab>", ">ab"]
     assert played.memory.queue == {b"a": 0, b"b": 0}
     assert played.memory.leases == {"one": {}}
     assert played.worker.is_idle
@@ -86,14 +86,14 @@ def test_batches_are_bounded() -> None:
     played = Played(batch_size=3)
     played.offer(*"abcdefg")
     played.work()
-    assert [names(each.leases) for each in played.exchanges] == ["abc", "def", "g", ""]
+    assert [names(each.leases) for each in played.syncs] == ["abc", "def", "g", ""]
     played = Played()
     played.offer(*"abcd", size=200_000)
     played.offer("e", size=1_000_000)
     played.offer("f")
     played.work()
-    assert [len(each.leases) for each in played.exchanges if each.leases] == [2, 2, 1, 1]
-    for each in played.exchanges:
+    assert [len(each.leases) for each in played.syncs if each.leases] == [2, 2, 1, 1]
+    for each in played.syncs:
         entries = (*each.leases, *each.pushes)
         assert len(entries) == 1 or sum(len(entry.member) for entry in entries) <= 512 * 1024
 
@@ -105,7 +105,7 @@ def test_new_ones_that_wait_stay_leased() -> None:
     while not played.worker.new:
         played.step()
     waiting = played.worker.new[-1].in_queue
-    played.worker._limit = Limit(most_bytes=1)
+    played.worker._window = AdaptiveWindow(max_bytes=1)
     played.worker.finished[waiting.member] = waiting
     played.worker.outbox.append(Finished(waiting.member))
     played.step()
@@ -122,10 +122,10 @@ def test_a_batch_that_does_not_get_through_is_halved() -> None:
     sizes = []
     for _ in range(4):
         operation = played.worker.next_operation()
-        assert isinstance(operation, Exchange)
+        assert isinstance(operation, Sync)
         sizes.append(len(operation.leases))
         played.worker.lose(operation)
-        assert isinstance(played.step(), Settle)
+        assert isinstance(played.step(), ResolveInDoubt)
     assert sizes == [5, 2, 1, 1]
     played.work()
     assert len(played.memory.queue) == 8
@@ -137,11 +137,11 @@ def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
     played.offer(*"abcdefgh", size=100_000)
     while not played.worker.asked:
         operation = played.worker.next_operation()
-        assert isinstance(operation, Exchange | Settle)
+        assert isinstance(operation, Sync | ResolveInDoubt)
         played.memory.apply(operation)
         played.worker.lose(operation)
-        assert isinstance(played.step(), Settle)
-    assert played.worker._limit.most_bytes == 256 * 1024
+        assert isinstance(played.step(), ResolveInDoubt)
+    assert played.worker._window.max_bytes == 256 * 1024
     played.work()
     assert len(played.memory.queue) == 8
 
@@ -164,16 +164,16 @@ def test_all_that_an_exchange_carries_is_bounded() -> None:
     for member in members[:10]:
         played.worker.finish(member)
     for member in members[10:20]:
-        played.worker.set_aside(member)
+        played.worker.dead_letter(member)
     played.worker.repeats = tuple(
         OutboxEntry(member, played.worker.running.pop(member).score, member) for member in members[20:]
     )
     played.offer("urgent", score=-1)
     assert played.worker.ready
-    played.worker._limit = Limit(most_bytes=40_000, highest=40_000)
-    played.exchanges.clear()
+    played.worker._window = AdaptiveWindow(max_bytes=40_000, max_window=40_000)
+    played.syncs.clear()
     played.work()
-    assert max(exchange.size for exchange in played.exchanges) <= 2 * 40_000
+    assert max(sync.size for sync in played.syncs) <= 2 * 40_000
     assert [*played.worker.finished, *played.worker.unreadable, *played.worker.repeats] == []
     assert len(played.memory.dead_letters) == 10
 
@@ -186,7 +186,7 @@ def test_what_is_given_back_is_bounded() -> None:
     played.work()
     played.work(want=8)
     assert len(played.worker.ready) == 5
-    played.worker._limit = Limit(most_bytes=20_000, highest=20_000)
+    played.worker._window = AdaptiveWindow(max_bytes=20_000, max_window=20_000)
     played.offer("first", score=-1)
     played.work()
     assert [entry.score for entry in played.worker.ready] == [0, 1, 2]
@@ -204,11 +204,11 @@ def test_fewer_are_taken_over_a_slow_link() -> None:
     wanted = []
     for _ in range(5):
         operation = played.worker.next_operation(8)
-        assert isinstance(operation, Exchange)
+        assert isinstance(operation, Sync)
         wanted.append(operation.want)
         played.memory.apply(operation)
         played.worker.lose(operation)
-        assert isinstance(played.step(8), Settle)
+        assert isinstance(played.step(8), ResolveInDoubt)
         assert not played.memory.leases["one"]
     assert wanted == [8, 4, 2, 1, 1]
     played.work(want=8)
@@ -219,18 +219,18 @@ def test_settling_is_bounded() -> None:
     """It names what is leased only if the exchange took something, and one that leaves much leased takes nothing."""
     played = Played(batch_size=1000)
     played.offer(*(str(number) for number in range(1000)))
-    exchange = played.worker.next_operation(8)
-    assert isinstance(exchange, Exchange)
-    assert (len(exchange.leases), exchange.want) == (1000, 0)
-    played.worker.lose(exchange)
-    assert played.worker.next_operation() == Settle("one", 1, None)
+    sync = played.worker.next_operation(8)
+    assert isinstance(sync, Sync)
+    assert (len(sync.leases), sync.want) == (1000, 0)
+    played.worker.lose(sync)
+    assert played.worker.next_operation() == ResolveInDoubt("one", 1, None)
     played.work()
     played.offer("last")
-    exchange = played.worker.next_operation(8)
-    assert isinstance(exchange, Exchange)
-    assert exchange.want == 4
-    played.worker.lose(exchange)
-    assert played.worker.next_operation() == Settle("one", exchange.number, digests([b"last"]))
+    sync = played.worker.next_operation(8)
+    assert isinstance(sync, Sync)
+    assert sync.want == 4
+    played.worker.lose(sync)
+    assert played.worker.next_operation() == ResolveInDoubt("one", sync.number, digests([b"last"]))
 
 
 def test_fewer_are_asked_for_over_a_slow_link() -> None:
@@ -252,7 +252,7 @@ def test_undelivered_after_data_were_lost() -> None:
     played = Played()
     played.offer(*"abcde")
     played.step()
-    played.worker.reply(Settle("one", 1, None), Answer(Said.EXPIRED))
+    played.worker.reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
     assert sorted(entry.member for entry in played.worker.undelivered()) == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -264,9 +264,9 @@ def test_undelivered_after_the_filter_has_answered(is_in_doubt: bool) -> None:
     while not played.worker.new:
         played.step()
     if is_in_doubt:
-        exchange = played.worker.next_operation()
-        assert isinstance(exchange, Exchange)
-        played.worker.lose(exchange)
+        sync = played.worker.next_operation()
+        assert isinstance(sync, Sync)
+        played.worker.lose(sync)
     played.offer("b")
     assert [(entry.member, entry.is_unsure) for entry in played.worker.undelivered()] == [(b"a", True), (b"b", False)]
 
@@ -310,9 +310,9 @@ def test_finished_after_its_children() -> None:
     assert played.worker.take() == QueueEntry(0, b"a")
     played.offer(*"bcd")
     played.worker.finish(b"a")
-    played.exchanges.clear()
+    played.syncs.clear()
     played.work()
-    assert [(names(each.leases), each.acks) for each in played.exchanges] == [("bc", ()), ("d", (b"a",)), ("", ())]
+    assert [(names(each.leases), each.acks) for each in played.syncs] == [("bc", ()), ("d", (b"a",)), ("", ())]
 
 
 def test_receipts() -> None:
@@ -381,7 +381,7 @@ def test_suspects_run_one_at_a_time(max_deliveries: int) -> None:
         played.step(1)
     worker = played.worker
     assert names(worker.ready) == "abc"
-    assert [each.starts for each in played.exchanges] == [(), (b"a",), ()]
+    assert [each.starts for each in played.syncs] == [(), (b"a",), ()]
     first = worker.take()
     assert first is not None
     assert first.member == b"a"
@@ -418,8 +418,8 @@ def test_suspect_on_its_last_delivery_runs_alone() -> None:
     assert worker.needs_start
     assert played.memory.deliveries == {b"b": (2, "")}
     played.step(8)
-    assert played.exchanges[-1].starts == (b"b",)
-    assert played.exchanges[-1].want == 0
+    assert played.syncs[-1].starts == (b"b",)
+    assert played.syncs[-1].want == 0
     assert played.memory.deliveries == {b"b": (2, "one")}
     assert played.take() == "b"
     assert played.take() == ""
@@ -438,7 +438,7 @@ def test_suspect_that_runs_alone_waits_for_unreadable_ones() -> None:
     played.work(2)
     played.work(2)
     assert played.take() == "a"
-    played.worker.set_aside(b"a")
+    played.worker.dead_letter(b"a")
     assert not played.worker.needs_start
     played.step(2)
     assert played.worker.needs_start
@@ -473,7 +473,7 @@ def test_expired_while_a_suspect_runs_alone() -> None:
     assert played.worker.next_operation(8) is None
     played.worker.finish(b"a")
     played.step(8)
-    assert played.exchanges[-1].acks == (b"a",)
+    assert played.syncs[-1].acks == (b"a",)
     assert names(played.worker.ready) == "b"
 
 
@@ -519,13 +519,13 @@ def test_start_whose_reply_is_lost() -> None:
     played.put(a=1, b=0, c=0, d=0)
     played.step(2)
     assert names(played.worker.ready) == "ab"
-    exchange = played.worker.next_operation(2)
-    assert isinstance(exchange, Exchange)
-    assert exchange.starts == (b"a",)
-    played.memory.apply(exchange)
-    played.worker.lose(exchange)
+    sync = played.worker.next_operation(2)
+    assert isinstance(sync, Sync)
+    assert sync.starts == (b"a",)
+    played.memory.apply(sync)
+    played.worker.lose(sync)
     assert played.take() == ""
-    assert isinstance(played.step(2), Settle)
+    assert isinstance(played.step(2), ResolveInDoubt)
     assert (played.take(), played.take()) == ("a", "")
 
 
@@ -548,7 +548,7 @@ def test_started_suspect_that_is_outranked() -> None:
     played.memory.queue, played.memory.deliveries = {b"a": 1.0}, {b"a": (1, "")}
     for _ in range(2):
         played.step(1)
-    assert played.exchanges[-1].starts == (b"a",)
+    assert played.syncs[-1].starts == (b"a",)
     played.offer("first", score=0)
     played.work()
     assert played.memory.queue == {b"a": 1.0, b"first": 0.0}

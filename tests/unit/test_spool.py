@@ -15,8 +15,8 @@ import pytest
 
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.spool import directory as module
-from scrapy_bloom.spool.directory import Spool
-from scrapy_bloom.spool.file import SpillFile
+from scrapy_bloom.spool.directory import SpoolDirectory
+from scrapy_bloom.spool.file import SpoolFile
 
 KEY = "shop:requests"
 ANOTHER_USER = 12_345
@@ -40,9 +40,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def spool(directory: Path) -> Spool:
+def spool(directory: Path) -> SpoolDirectory:
     """The spool of a worker in it."""
-    return Spool(KEY, directory)
+    return SpoolDirectory(KEY, directory)
 
 
 def entries(*members: bytes) -> list[OutboxEntry]:
@@ -70,7 +70,7 @@ def mend(path: Path, old: bytes, new: bytes) -> None:
 # Written and read.
 
 
-def test_what_was_written_is_read(spool: Spool, directory: Path) -> None:
+def test_what_was_written_is_read(spool: SpoolDirectory, directory: Path) -> None:
     """Requests come back as they were, text as bytes, and the file is deleted when all are delivered."""
     path = spool.save([OutboxEntry(b"\xff\x00", -3, b"\xe4f"), OutboxEntry("täxt".encode(), 0.5, None)])
     assert path.parent == directory
@@ -83,7 +83,7 @@ def test_what_was_written_is_read(spool: Spool, directory: Path) -> None:
     assert files(directory) == []
 
 
-def test_saved_is_on_the_disk(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_is_on_the_disk(spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a file is synced when its path is returned."""
     sizes: list[int] = []
     fsync = os.fsync
@@ -97,7 +97,7 @@ def test_saved_is_on_the_disk(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> 
     assert sizes == [path.stat().st_size]
 
 
-def test_portions(spool: Spool) -> None:
+def test_portions(spool: SpoolDirectory) -> None:
     """A file is read some entries at a time, all of them, in their order."""
     spool.save(entries(*(b"%d" % number for number in range(10))))
     sizes, found = [], []
@@ -111,7 +111,7 @@ def test_portions(spool: Spool) -> None:
 def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crawl without a job has its files where it was started, wherever it is by then."""
     monkeypatch.chdir(tmp_path)
-    spool = Spool(KEY)
+    spool = SpoolDirectory(KEY)
     monkeypatch.chdir("/")
     assert spool.save(entries(b"a")).parent == tmp_path
     assert members(spool.load()) == [b"a"]
@@ -119,21 +119,21 @@ def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("other", ["shop:requests-2", "shop_requests", "shop", "shop:request", "*"])
 def test_another_queue_of_a_similar_name(
-    spool: Spool, directory: Path, other: str, caplog: pytest.LogCaptureFixture
+    spool: SpoolDirectory, directory: Path, other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file belongs to the queue whose full name it has; those of others are left, and nothing is said of them."""
-    Spool(other, directory).save(entries(b"other"))
+    SpoolDirectory(other, directory).save(entries(b"other"))
     spool.save(entries(b"own"))
     assert members(spool.load()) == [b"own"]
-    assert members(Spool(other, directory).load()) == [b"other"]
+    assert members(SpoolDirectory(other, directory).load()) == [b"other"]
     assert caplog.records == []
 
 
 def test_long_names(directory: Path) -> None:
     """A queue may have a name that no file can have."""
     long = "ü" * 5000
-    Spool(long, directory).save(entries(b"a"))
-    assert members(Spool(long, directory).load()) == [b"a"]
+    SpoolDirectory(long, directory).save(entries(b"a"))
+    assert members(SpoolDirectory(long, directory).load()) == [b"a"]
 
 
 # In doubt: the filter may know it from a question whose reply was lost, and only from that.
@@ -149,14 +149,14 @@ def doubts(found: Iterable[tuple[Path, list[OutboxEntry]]]) -> list[tuple[bytes,
     return [(entry.member, entry.is_unsure) for _, portion in found for entry in portion]
 
 
-def test_doubt_is_kept_by_line(spool: Spool) -> None:
+def test_doubt_is_kept_by_line(spool: SpoolDirectory) -> None:
     """A line is in doubt if its entry was."""
     spool.save([*entries(b"a"), *unsure(b"b"), *entries(b"c")])
     assert doubts(spool.load()) == [(b"a", False), (b"b", True), (b"c", False)]
 
 
 @pytest.mark.parametrize("said", ["", ', "unsure": true', ', "unsure": null', ', "unsure": 0', ', "unsure": "no"'])
-def test_line_that_does_not_say(spool: Spool, directory: Path, said: str) -> None:
+def test_line_that_does_not_say(spool: SpoolDirectory, directory: Path, said: str) -> None:
     """A line of an earlier version, or one that makes no sense, is in doubt: its request may be fetched twice."""
     spool.save(entries(b"a"))
     (path,) = directory.iterdir()
@@ -165,19 +165,19 @@ def test_line_that_does_not_say(spool: Spool, directory: Path, said: str) -> Non
 
 
 @pytest.mark.parametrize("portion", [1, 2, 100])
-def test_fingerprint_in_doubt_is_loaded_once(spool: Spool, portion: int) -> None:
+def test_fingerprint_in_doubt_is_loaded_once(spool: SpoolDirectory, portion: int) -> None:
     """The filter would call each of them new: one is enough, and all that follow are repeats of it."""
     spool.save([*unsure(b"a"), *entries(b"b"), *unsure(b"a", b"c"), *entries(b"a", b"c"), *unsure(b"c")])
     assert doubts(spool.load(portion)) == [(b"a", True), (b"b", False), (b"c", True)]
 
 
-def test_doubt_behind_a_sure_line(spool: Spool) -> None:
+def test_doubt_behind_a_sure_line(spool: SpoolDirectory) -> None:
     """An unsure line counts also behind a sure line of its fingerprint, which the filter may call seen."""
     spool.save([*entries(b"a"), *unsure(b"a")])
     assert doubts(spool.load()) == [(b"a", False), (b"a", True)]
 
 
-def test_what_the_filter_is_not_asked_for(spool: Spool) -> None:
+def test_what_the_filter_is_not_asked_for(spool: SpoolDirectory) -> None:
     """Requests without a fingerprint are no repeats of each other."""
     spool.save([OutboxEntry(member, 0, None, is_unsure=True) for member in (b"a", b"a", b"b")])
     assert [member for member, _ in doubts(spool.load())] == [b"a", b"a", b"b"]
@@ -186,7 +186,7 @@ def test_what_the_filter_is_not_asked_for(spool: Spool) -> None:
 # Delivered once, and lost never.
 
 
-def test_an_interrupted_start_leaves_the_rest(spool: Spool) -> None:
+def test_an_interrupted_start_leaves_the_rest(spool: SpoolDirectory) -> None:
     """A start that fails leaves what it had not delivered, and no more, to the next one."""
     spool.save(entries(b"a", b"b", b"c"))
     with contextlib.closing(spool.load(1)) as loading:
@@ -195,17 +195,19 @@ def test_an_interrupted_start_leaves_the_rest(spool: Spool) -> None:
     assert members(spool.load()) == []
 
 
-def test_two_starts_at_once(spool: Spool, directory: Path) -> None:
+def test_two_starts_at_once(spool: SpoolDirectory, directory: Path) -> None:
     """A file that one worker is delivering is passed over by the others, and delivered once."""
     spool.save(entries(b"a", b"b"))
-    both, other = spool.load(1), Spool(KEY, directory)
+    both, other = spool.load(1), SpoolDirectory(KEY, directory)
     first = [next(both)]
     assert members(other.load()) == []
     assert members([*first, *both]) == [b"a", b"b"]
     assert members(other.load()) == []
 
 
-def test_a_file_that_vanishes(spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_vanishes(
+    spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A file that another worker delivers while this one opens it is no error, at whatever moment it goes."""
     before, after = spool.save(entries(b"a")), spool.save(entries(b"b"))
     lock = module._lock
@@ -231,9 +233,9 @@ def test_a_file_that_vanishes(spool: Spool, monkeypatch: pytest.MonkeyPatch, cap
 KILLED = """
 import os, signal, sys
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.spool.directory import Spool
+from scrapy_bloom.spool.directory import SpoolDirectory
 
-file = Spool(sys.argv[1], sys.argv[2]).spill()
+file = SpoolDirectory(sys.argv[1], sys.argv[2]).spill()
 file.append([OutboxEntry(b"%d" % number, number, None) for number in range(10)])
 file.read(3)
 file.mark_delivered()
@@ -242,7 +244,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_a_killed_process_left(spool: Spool, directory: Path) -> None:
+def test_what_a_killed_process_left(spool: SpoolDirectory, directory: Path) -> None:
     """The next start has what was put aside, from what was not delivered on; a torn last line costs only itself."""
     subprocess.run([sys.executable, "-c", KILLED, KEY, str(directory)], check=False, timeout=60)
     (path,) = directory.glob("undelivered-*.jsonl")
@@ -256,13 +258,13 @@ def test_what_a_killed_process_left(spool: Spool, directory: Path) -> None:
 
 
 @pytest.fixture
-def spill(spool: Spool) -> Iterator[SpillFile]:
+def spill(spool: SpoolDirectory) -> Iterator[SpoolFile]:
     """A file of a running worker."""
     with contextlib.closing(spool.spill()) as file:
         yield file
 
 
-def test_spilling(spill: SpillFile, directory: Path) -> None:
+def test_spilling(spill: SpoolFile, directory: Path) -> None:
     """Entries come back in their order while more are appended, and the file goes when all of them are delivered."""
     taken: list[bytes | str] = []
     for number in range(20):
@@ -279,7 +281,7 @@ def test_spilling(spill: SpillFile, directory: Path) -> None:
     assert files(directory) == []
 
 
-def test_what_was_not_delivered_stays(spool: Spool, spill: SpillFile) -> None:
+def test_what_was_not_delivered_stays(spool: SpoolDirectory, spill: SpoolFile) -> None:
     """A worker that ends leaves what was only read, and not what was delivered."""
     spill.append(entries(b"a", b"b", b"c"))
     spill.read(1)
@@ -290,7 +292,7 @@ def test_what_was_not_delivered_stays(spool: Spool, spill: SpillFile) -> None:
     assert members(spool.load()) == [b"b", b"c"]
 
 
-def test_a_file_in_use_is_not_loaded(spool: Spool, spill: SpillFile) -> None:
+def test_a_file_in_use_is_not_loaded(spool: SpoolDirectory, spill: SpoolFile) -> None:
     """A worker that starts beside one that has put requests aside does not take them."""
     spill.append(entries(b"a"))
     assert members(spool.load()) == []
@@ -298,14 +300,14 @@ def test_a_file_in_use_is_not_loaded(spool: Spool, spill: SpillFile) -> None:
     assert members(spool.load()) == [b"a"]
 
 
-def test_appended_is_handed_to_the_system(spill: SpillFile) -> None:
+def test_appended_is_handed_to_the_system(spill: SpoolFile) -> None:
     """Nothing of what was appended is in the process alone."""
     spill.append(entries(b"a", b"b"))
     assert len(spill.path.read_bytes().splitlines()) == 3
 
 
 def test_a_full_disk_leaves_no_part(
-    spool: Spool, directory: Path, spill: SpillFile, monkeypatch: pytest.MonkeyPatch
+    spool: SpoolDirectory, directory: Path, spill: SpoolFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An append that fails in the middle appends nothing; what was there before and comes later is read."""
     write, calls = os.pwrite, []
@@ -329,7 +331,7 @@ def test_a_full_disk_leaves_no_part(
     assert files(directory) == []
 
 
-def test_nothing_to_mark(spool: Spool, spill: SpillFile) -> None:
+def test_nothing_to_mark(spool: SpoolDirectory, spill: SpoolFile) -> None:
     """Marking before anything was read changes nothing."""
     spill.append(entries(b"a"))
     spill.mark_delivered()
@@ -359,7 +361,9 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("line", UNREADABLE, ids=range(len(UNREADABLE)))
-def test_a_bad_line_costs_itself(spool: Spool, directory: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_line_costs_itself(
+    spool: SpoolDirectory, directory: Path, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """The lines around it are read; it is kept beside, and the log says once how many there were."""
     path = spool.save(entries(b"a", b"b", b"c"))
     first, a, b, c = path.read_bytes().splitlines(keepends=True)
@@ -373,7 +377,7 @@ def test_a_bad_line_costs_itself(spool: Spool, directory: Path, line: bytes, cap
     assert aside.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_of_bad_lines_alone(spool: Spool, directory: Path) -> None:
+def test_a_file_of_bad_lines_alone(spool: SpoolDirectory, directory: Path) -> None:
     """Lines that were set aside are loaded when they are mended and the file has its old ending again."""
     path = spool.save(entries(b"a"))
     mend(path, b'"request"', b'"reques-"')
@@ -386,7 +390,7 @@ def test_a_file_of_bad_lines_alone(spool: Spool, directory: Path) -> None:
 
 
 def test_bad_lines_stay_where_nothing_can_be_made(
-    spool: Spool, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spool: SpoolDirectory, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file whose bad lines cannot be kept beside is kept itself."""
     path = spool.save(entries(b"a", b"b"))
@@ -407,7 +411,7 @@ def test_bad_lines_stay_where_nothing_can_be_made(
 # Whose the files are.
 
 
-def test_private_from_the_beginning(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_from_the_beginning(spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other user may read or write a file at any moment, whatever the umask."""
     modes = []
     rename = Path.rename
@@ -442,7 +446,7 @@ def untrusted(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["of a group", "of everybody", "another user's", "of a link", "a pipe"])
-def test_not_trusted(spool: Spool, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_not_trusted(spool: SpoolDirectory, how: str, caplog: pytest.LogCaptureFixture) -> None:
     """A file that another user could have written is left alone, with one warning that says what to do."""
     path, _ = spool.save(entries(b"theirs")), spool.save(entries(b"ours"))
     untrusted(path, how)
@@ -465,7 +469,7 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
-def test_not_of_this_version(spool: Spool, header: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_not_of_this_version(spool: SpoolDirectory, header: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """A file that begins in another way is left alone, with one warning; it does not keep a crawl from starting."""
     path = spool.save(entries(b"a"))
     path.write_bytes(header)
@@ -475,7 +479,7 @@ def test_not_of_this_version(spool: Spool, header: bytes, caplog: pytest.LogCapt
     assert f"{path} are left alone, since the file does not begin as" in record.getMessage()
 
 
-def test_another_version_of_another_queue(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_version_of_another_queue(spool: SpoolDirectory, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is said of it."""
     path = spool.save(entries(b"a"))
     path.write_text(json.dumps({"format": 2, "queue": "another"}) + "\n")
@@ -499,7 +503,7 @@ def refuse_in(directory: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_directory_that_cannot_be_written(
-    spool: Spool, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    spool: SpoolDirectory, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory for temporary files is taken instead, and looked into by the next start."""
     refuse_in(directory, monkeypatch)
@@ -510,7 +514,7 @@ def test_a_directory_that_cannot_be_written(
 
 
 def test_a_directory_that_fills_up(
-    spool: Spool, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    spool: SpoolDirectory, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No part of a file is left where there was no room for the rest."""
 
@@ -523,7 +527,9 @@ def test_a_directory_that_fills_up(
     assert files(directory) == []
 
 
-def test_no_directory_at_all(spool: Spool, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_directory_at_all(
+    spool: SpoolDirectory, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says how many requests are lost, and where room is to be made."""
     refuse_in(directory, monkeypatch)
     refuse_in(temporary, monkeypatch)
@@ -541,21 +547,21 @@ def test_a_machine_without_temporary_files(directory: Path, monkeypatch: pytest.
         raise FileNotFoundError
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    spool = Spool(KEY, directory)
+    spool = SpoolDirectory(KEY, directory)
     spool.save(entries(b"a"))
     assert members(spool.load()) == [b"a"]
 
 
 def test_one_place_for_both(temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A crawl that was started in the directory for temporary files looks there once."""
-    spool = Spool(KEY, temporary)
+    spool = SpoolDirectory(KEY, temporary)
     spool.save(entries(b"a")).chmod(0o666)
     assert members(spool.load()) == []
     assert len(caplog.records) == 1
 
 
 def test_a_file_that_cannot_be_deleted(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said, the start goes on, and nothing of it is delivered again."""
     spool.save(entries(b"a"))

@@ -19,7 +19,7 @@ from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.chunks import ReadPiece
 from scrapy_bloom.storage.counters import granted_of
-from scrapy_bloom.storage.operation import Store, carry_out
+from scrapy_bloom.storage.operation import Store, run_steps
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.storage.shards import InspectShard
 
@@ -206,7 +206,7 @@ def _write_layer(store: Store, found: StoredFilter, layer: Layer, writer: Archiv
 
 def _again(store: Store, found: StoredFilter) -> StoredFilter:
     """Look at a filter again, and refuse another one that has taken its place."""
-    now = carry_out(stored_filter.read(found.key), store.execute)
+    now = run_steps(stored_filter.read(found.key), store.execute)
     if now is None or now.text != found.text:
         raise MismatchError(
             f"the filter at {found.key!r} was replaced or cleared while it was read; run it again for the one that is "

@@ -28,7 +28,7 @@ _RECORD = struct.Struct(">cI")
 _PLACE = struct.Struct(">QIQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 # More than any record has: a damaged length must not ask for gigabytes.
-_LONGEST_RECORD = 16 * PIECE_BYTES
+_MAX_RECORD_BYTES = 16 * PIECE_BYTES
 # Bits of which half are set cannot be compressed, and sparse ones are at the lowest level, too.
 _LEVEL = 1
 
@@ -144,7 +144,7 @@ class Archive:
             if len(start) < _RECORD.size:
                 raise self._damaged()
             kind, length = _RECORD.unpack(start)
-            content = self._file.read(length) if length <= _LONGEST_RECORD else b""
+            content = self._file.read(length) if length <= _MAX_RECORD_BYTES else b""
             if len(content) < length or kind not in (_HEADER, _PIECE, _TRAILER):
                 raise self._damaged()
             yield kind, content

@@ -14,7 +14,7 @@ from scrapy_bloom.storage.counters import granted_of
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedFilter:
     """The filter in a file, with its counters among its fields."""
 
     archive: Archive
@@ -30,7 +30,7 @@ class Saved:
         return (piece for piece in self.archive.pieces() if piece.layer in indexes)
 
 
-def read(archive: Archive, advance: Advance = lambda _: None) -> Saved:
+def read(archive: Archive, advance: Advance = lambda _: None) -> SavedFilter:
     """Read a file to its end, and return the filter that is in it.
 
     Raises:
@@ -39,7 +39,7 @@ def read(archive: Archive, advance: Advance = lambda _: None) -> Saved:
     """
     archive.verify(advance)
     try:
-        saved = Saved(archive, _filter_of(archive))
+        saved = SavedFilter(archive, _filter_of(archive))
     except MismatchError:
         raise
     except (BloomError, *DAMAGED):

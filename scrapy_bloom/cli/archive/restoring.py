@@ -9,15 +9,15 @@ from typing import Any
 
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.archive.exporting import Advance
-from scrapy_bloom.cli.archive.reader import Saved
-from scrapy_bloom.cli.key_contents import Occupant
+from scrapy_bloom.cli.archive.reader import SavedFilter
+from scrapy_bloom.cli.key_contents import KeyContents
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.layer import Identity, Layer
 from scrapy_bloom.filter.opening import foreign_string
 from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.chunks import ReadPiece, WritePiece
 from scrapy_bloom.storage.counters import closed, granted_of
-from scrapy_bloom.storage.filter_hash import DeleteFieldBesideFilter, Load, RestoreFields, SetFieldBesideFilter
+from scrapy_bloom.storage.filter_hash import DeleteFieldFenced, Load, RestoreFields, SetFieldFenced
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.storage.shards import CreateShard, Creation, InspectShard
@@ -27,14 +27,16 @@ from scrapy_bloom.transport.server_info import evicts, is_cluster, nodes
 ACTION = "restore"
 
 
-class Restoring:
+class FilterWriter:
     """The way of a saved filter to a key of a store at which nothing is.
 
     `now` is the server's time: layers whose time is over stay away. `advance` is told the bytes of each piece that was
     written, and of each that was compared.
     """
 
-    def __init__(self, store: Store, key: str, saved: Saved, now: float, advance: Advance = lambda _: None) -> None:
+    def __init__(
+        self, store: Store, key: str, saved: SavedFilter, now: float, advance: Advance = lambda _: None
+    ) -> None:
         self._store = store
         self._key = key
         self._saved = saved
@@ -121,7 +123,7 @@ class Restoring:
         Raises:
             MismatchError: it is not there any more.
         """
-        done = DeleteFieldBesideFilter(self._key, filter_keys.UNFINISHED_FIELD, ACTION, self._text)
+        done = DeleteFieldFenced(self._key, filter_keys.UNFINISHED_FIELD, ACTION, self._text)
         if not self._store.execute([done])[0]:
             raise self._lost()
 
@@ -155,7 +157,7 @@ class Restoring:
             return
         granted = granted_of(counter)
         text = str(granted) if layer == self.layers[-1] else closed(granted)
-        self._store.execute([SetFieldBesideFilter(self._key, layer.credit_field, text, self._text)])
+        self._store.execute([SetFieldFenced(self._key, layer.credit_field, text, self._text)])
 
     def _places(self) -> dict[int, Layer]:
         return {layer.index: layer for layer in self.layers}
@@ -206,7 +208,7 @@ def restore(
     store: Store,
     client: Any,
     key: str,
-    saved: Saved,
+    saved: SavedFilter,
     *,
     overwrite: bool,
     advance: Advance = lambda _: None,
@@ -223,7 +225,7 @@ def restore(
         WrongTypeError: something foreign is there.
     """
     there = key_contents.inspect_key(store, key)
-    restoring = Restoring(store, key, saved, there.now, advance)
+    restoring = FilterWriter(store, key, saved, there.now, advance)
     _make_way(store, client, there, saved, restoring, overwrite)
     restoring.write()
     restoring.compare()
@@ -232,7 +234,7 @@ def restore(
 
 
 def _make_way(  # noqa: PLR0917  # all that is compared
-    store: Store, client: Any, there: Occupant, saved: Saved, restoring: Restoring, overwrite: bool
+    store: Store, client: Any, there: KeyContents, saved: SavedFilter, restoring: FilterWriter, overwrite: bool
 ) -> None:
     """Delete what is at the key, where it may be deleted, or refuse; what an unfinished restore left may be."""
     is_empty = _is_empty(store, there, restoring)
@@ -274,7 +276,7 @@ def _missing_room(client: Any, needed: int) -> tuple[int, int] | None:
     return (used, limit) if is_full else None
 
 
-def _is_empty(store: Store, there: Occupant, restoring: Restoring) -> bool:
+def _is_empty(store: Store, there: KeyContents, restoring: FilterWriter) -> bool:
     """Return whether nothing is there that is deleted; raises a WrongTypeError where something foreign is."""
     wanted = [key for layer in restoring.layers for key in layer.shard_keys]
     kinds = [look.kind for look in store.execute([InspectShard(key) for key in wanted])]
@@ -284,7 +286,7 @@ def _is_empty(store: Store, there: Occupant, restoring: Restoring) -> bool:
     return there.kind == key_contents.NOTHING and shards.SHARD not in kinds
 
 
-def _is_left_over(there: Occupant, saved: Saved) -> bool:
+def _is_left_over(there: KeyContents, saved: SavedFilter) -> bool:
     """Return whether an earlier restore of the same filter was stopped: nobody has used what is there."""
     found = there.filter
     same_key = found is not None and found.identity.hash_key == saved.filter.identity.hash_key

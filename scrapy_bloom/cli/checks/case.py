@@ -19,7 +19,7 @@ from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli._target import UNREADABLE, Target
+from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
 from scrapy_bloom.cli.checks import configuration, contents, leftovers, server
 from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok, refused
 from scrapy_bloom.cli.importing.import_state import ImportKeys
@@ -47,7 +47,7 @@ _LEASED_START_URLS: type = load_object("scrapy_bloom.spiders.LeasedStartUrls")
 class Case:
     """A crawl as the checks look at it: each thing is read once, and is None where the settings do not tell it."""
 
-    def __init__(self, target: Target, idle: float) -> None:
+    def __init__(self, target: CrawlTarget, idle: float) -> None:
         self.target = target
         self.idle = idle
         self.settings = target.settings
@@ -112,7 +112,7 @@ class Case:
     def look(self) -> FilterReport | BloomError | None:
         """The filter that is stored, or the error by which it cannot be used."""
         try:
-            return None if self.key is None else self.target.carry_out(build_report(self.key))
+            return None if self.key is None else self.target.run_steps(build_report(self.key))
         except (MismatchError, RefusedError, WrongTypeError) as error:
             return error
 
@@ -314,7 +314,7 @@ def _stored_filter(case: Case, key: str) -> Iterator[Finding]:
         yield contents.no_filter(key_contents.inspect_key(case.target.store, key))
     else:
         yield from contents.stored_filter(case.found, case.wanted if case.target.has_spider else None)
-    half = case.target.carry_out(stored_filter.read(ImportKeys.of(key).filling))
+    half = case.target.run_steps(stored_filter.read(ImportKeys.of(key).filling))
     if half is not None:
         yield contents.half_import(half.key)
 

@@ -111,27 +111,27 @@ def shared_queue(template: str, others: Sequence[str]) -> list[Finding]:
 
 # Seconds between which a lease is of use: a callback may hold the interpreter for some, and a dead worker's requests
 # wait for as long.
-_SHORTEST_LEASE, _LONGEST_LEASE = 10.0, 3600.0
-_LONGEST_RETRY_TIMEOUT = 600.0
+_MIN_LEASE, _MAX_LEASE = 10.0, 3600.0
+_MAX_RETRY_TIMEOUT = 600.0
 # A busy server takes that long for an answer, and a reactor may be blocked for that long; the second is scrapy-redis's.
-_SHORTEST_SOCKET_TIMEOUT, _LONGEST_SOCKET_TIMEOUT = 0.5, 30.0
+_MIN_SOCKET_TIMEOUT, _MAX_SOCKET_TIMEOUT = 0.5, 30.0
 # Pages a second that no worker is expected to fetch.
-_FASTEST_PACE = 50
+_MAX_PACE = 50
 
 
 def lease(seconds: float) -> Finding:
     """Check BLOOMFILTER_LEASE."""
     check, told = "lease", f"BLOOMFILTER_LEASE = {seconds:g}"
-    if seconds < _SHORTEST_LEASE:
+    if seconds < _MIN_LEASE:
         return advice(
             check,
             f"{told}: a callback that holds the interpreter for so long, or a busy machine, makes others take the "
             "worker for dead, and its pages are fetched twice",
-            f"set {_SHORTEST_LEASE:g} or more",
+            f"set {_MIN_LEASE:g} or more",
         )
-    if seconds > _LONGEST_LEASE:
+    if seconds > _MAX_LEASE:
         return advice(
-            check, f"{told}: the requests of a worker that dies wait for so long", f"set {_LONGEST_LEASE:g} or less"
+            check, f"{told}: the requests of a worker that dies wait for so long", f"set {_MAX_LEASE:g} or less"
         )
     return ok(check, told)
 
@@ -144,12 +144,12 @@ def timeouts(retry_timeout: float, options: dict[str, object], lease: float) -> 
         findings.append(
             advice(check, f"{told}: a worker that meets Redis away at its start gives up at once", "set some seconds")
         )
-    elif retry_timeout > _LONGEST_RETRY_TIMEOUT:
+    elif retry_timeout > _MAX_RETRY_TIMEOUT:
         findings.append(
             advice(
                 check,
                 f"{told}: a worker that meets Redis away at its start waits in silence for so long",
-                f"set {_LONGEST_RETRY_TIMEOUT:g} or less",
+                f"set {_MAX_RETRY_TIMEOUT:g} or less",
             )
         )
     if "socket_timeout" in options:
@@ -161,11 +161,11 @@ def _socket_timeout(seconds: object, lease: float) -> list[Finding]:
     check, told = "timeouts", f"socket_timeout = {seconds}"
     if not isinstance(seconds, (int, float)):
         what = "a server that hangs stops the worker for ever"
-    elif seconds < _SHORTEST_SOCKET_TIMEOUT:
+    elif seconds < _MIN_SOCKET_TIMEOUT:
         what = "a server that is busy for so long counts as away, and what it was asked is asked again"
-    elif seconds > _LONGEST_SOCKET_TIMEOUT:
+    elif seconds > _MAX_SOCKET_TIMEOUT:
         what = "a server that hangs blocks the worker for so long"
-    elif seconds >= lease >= _SHORTEST_LEASE:
+    elif seconds >= lease >= _MIN_LEASE:
         what = f"a worker that waits so long for an answer is taken for dead (BLOOMFILTER_LEASE = {lease:g})"
     else:
         return []
@@ -220,7 +220,7 @@ def ttl(waiting: int, workers: int, parameters: FilterParameters) -> list[Findin
     if not seconds:
         return []
     pace, told = waiting / seconds, f"{waiting:,} requests wait, and the filter forgets them after {seconds:g} s"
-    if pace <= _FASTEST_PACE * max(1, workers):
+    if pace <= _MAX_PACE * max(1, workers):
         return [ok(check, f"{told}: that takes {pace:.2g} pages a second")]
     return [
         advice(

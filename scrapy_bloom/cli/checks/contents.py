@@ -3,7 +3,7 @@
 from scrapy_bloom._filter_key import are_in_one_slot
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok
-from scrapy_bloom.cli.key_contents import Occupant
+from scrapy_bloom.cli.key_contents import KeyContents
 from scrapy_bloom.cli.report import FilterReport
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -37,14 +37,14 @@ def stored_filter(found: FilterReport, wanted: FilterParameters | None) -> list[
     return [*findings, _fullness(found)]
 
 
-def no_filter(occupant: Occupant) -> Finding:
+def no_filter(contents: KeyContents) -> Finding:
     """Check a key at which no hash is."""
     check = "filter"
-    if occupant.kind != key_contents.SHARDS:
+    if contents.kind != key_contents.SHARDS:
         return ok(check, "there is none yet: the first request makes it")
     return loss(
         check,
-        f"its hash is gone (evicted or deleted?), and {occupant.shards} strings of it are left, which say nothing "
+        f"its hash is gone (evicted or deleted?), and {contents.shards} strings of it are left, which say nothing "
         "without: all pages are fetched again",
         "a worker that is still at work puts the hash back; without one, see the checks of the server, and begin anew "
         "by `scrapy bloom clear`",

@@ -17,7 +17,7 @@ _PATTERN = "dupefilter:*-*"
 # Seconds for which a filter was not used that nobody will use again.
 IDLE_SECONDS = 3600
 # Seconds for which keys are looked for: a server may have many.
-_MOST_SECONDS = 10.0
+_MAX_SECONDS = 10.0
 _COUNT = 1000
 
 
@@ -48,7 +48,7 @@ def filters(client: Any, idle: float) -> Finding:
     """Return what crawls under Scrapy's own scheduler have left."""
     check = "leftover filters"
     found, is_complete = find(client, idle)
-    looked = "" if is_complete else f" (of the keys that {_MOST_SECONDS:g} s were enough for)"
+    looked = "" if is_complete else f" (of the keys that {_MAX_SECONDS:g} s were enough for)"
     if not found:
         return ok(check, f"none{looked}")
     keys, size = sum(each.keys for each in found), sum(each.memory_bytes for each in found)
@@ -91,7 +91,7 @@ def _files(directories: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def _scan(client: Any, pattern: str = _PATTERN) -> tuple[list[str], bool]:
-    end, found = time.monotonic() + _MOST_SECONDS, []
+    end, found = time.monotonic() + _MAX_SECONDS, []
     for key in client.scan_iter(match=pattern, count=_COUNT):
         found.append(as_text(key))
         if time.monotonic() > end:

@@ -78,8 +78,8 @@ def _denial(client: Any, command: str, key: str) -> str | None:
 
 
 # Seconds, and bytes, by which a replica may be behind.
-_MOST_LAG = 10
-_MOST_BEHIND = 10_000_000
+_MAX_LAG_SECONDS = 10
+_MAX_BEHIND_BYTES = 10_000_000
 
 
 def nodes_of(client: Any) -> list[Info]:
@@ -195,7 +195,7 @@ def _replica(check: str, replica: Info, offset: int) -> Finding:
         return advice(
             check, f"the replica {where} is {replica.get('state')}", "wait until it is online, or see its log"
         )
-    if behind > _MOST_BEHIND or lag > _MOST_LAG:
+    if behind > _MAX_BEHIND_BYTES or lag > _MAX_LAG_SECONDS:
         return advice(
             check,
             f"the replica {where} is {as_size(behind)} and {lag} s behind: a failover would lose that",

@@ -25,7 +25,7 @@ SEEN_FILE = "requests.seen"
 SCHEME_OF_SEEN_FILES = "scrapy.utils.request.RequestFingerprinter"
 
 # No line is longer: one that is not ended is not read into memory as a whole.
-_LONGEST = 1 << 20
+_MAX_LENGTH = 1 << 20
 _FINGERPRINT, _URL = re.compile(rb"[0-9a-fA-F]{40}"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _ALLOWED = "a fingerprint of 40 hexadecimal digits, or a URL with its scheme, such as https://example.com/"
 
@@ -109,7 +109,7 @@ def _lines(path: Path) -> Iterator[Line]:
     """Yield the lines that are not empty."""
     end = 0
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), start=1):
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LENGTH), b""), start=1):
             end += len(line)
             if line.strip():
                 yield Line(number, line.strip(), end)

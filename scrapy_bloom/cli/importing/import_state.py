@@ -141,11 +141,11 @@ class ImportReport:
     is_finished: bool = True
 
 
-_KINDS, _SCAN, _MARK, _SAVE, _CHANGE_PLACES, _FINISH = (
+_KINDS, _SCAN, _MARK, _SAVE, _SWAP, _FINISH = (
     load_script(__package__, name)
-    for name in ("kinds", "scan_source", "mark_source", "save_state", "change_places", "finish_import")
+    for name in ("kinds", "scan_source", "mark_source", "save_state", "swap", "finish_import")
 )
-_CHANGE_PLACES = "\n".join((load_script(shards.__package__, "shard"), _CHANGE_PLACES))
+_SWAP = "\n".join((load_script(shards.__package__, "shard"), _SWAP))
 # The kinds of what a scan finds at its key, beside what Redis calls them: a SET, for which the cursor means nothing.
 SET, OTHER_RUN = "set", "other"
 # The outcomes of changing places. They were changed; the SET is gone, or another one is there; something else is where
@@ -199,7 +199,7 @@ class ImportScripts:
         """Store a state in the place of another; return whether that one was stored."""
         return bool(self._call(_SAVE, [key], before.to_json(), after.to_json()))
 
-    def change_places(
+    def swap(
         self, at: ImportKeys, before: ImportState, after: ImportState, filling: StoredFilter, members: int | None
     ) -> str:
         """Give a filter that is as it was read the key of the SET, if the SET has so many `members`, or any number.
@@ -209,7 +209,7 @@ class ImportScripts:
         names = [name for move in _moves(filling, at.key) for name in move]
         fields = [text for layer in _layers(filling) for text in (layer.field, filling.fields[layer.field])]
         arguments = (before.to_json(), after.to_json(), before.mark, "" if members is None else members, *fields)
-        return as_text(self._call(_CHANGE_PLACES, [*at, *names], *arguments))
+        return as_text(self._call(_SWAP, [*at, *names], *arguments))
 
     def finish(self, key: str, state: ImportState, text: str) -> bool:
         """Let workers open the filter of this text; return whether the state was that of its import."""

@@ -43,17 +43,17 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.filter_hash import Load, RestoreFields, Snapshot
-from scrapy_bloom.storage.operation import Store, carry_out
+from scrapy_bloom.storage.operation import Store, run_steps
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 
 
-class FillingFilter(CrawlFilter):
+class UnfinishedFilter(CrawlFilter):
     """A `CrawlFilter` for whoever fills it, with the mark that it is not complete, or without."""
 
     _fills = True
 
 
-class FillingPlace:
+class StagingFilter:
     """The filter of these parameters that an import fills at `key`."""
 
     def __init__(self, key: str, parameters: FilterParameters, store: Store) -> None:
@@ -63,7 +63,7 @@ class FillingPlace:
 
     def read(self) -> StoredFilter | None:
         """Return what is stored there, or None."""
-        return carry_out(stored_filter.read(self.key), self._store.execute)
+        return run_steps(stored_filter.read(self.key), self._store.execute)
 
     def begun(self) -> tuple[StoredFilter, ImportState] | None:
         """Return the filter and the state of its import, or None.
@@ -94,7 +94,7 @@ class FillingPlace:
     def throw_away(self) -> None:
         """Delete the filter."""
         stack = LayerStack(self.key, self._parameters, time.monotonic)
-        carry_out(Lifecycle(stack, LoggedEvents(), lambda: None).clear(), self._store.execute)
+        run_steps(Lifecycle(stack, LoggedEvents(), lambda: None).clear(), self._store.execute)
 
 
 _FIRST_MEMBERS = 1000
@@ -122,7 +122,7 @@ class SetImport:
         self._retry_timeout = retry_timeout
         self._parameters = parameters
         self._store = RetryingStore(RedisStore(client), retry_timeout)
-        self._filling = FillingPlace(self.at.filling, self._parameters, self._store)
+        self._filling = StagingFilter(self.at.filling, self._parameters, self._store)
         self._scripts = ImportScripts(client, retry_timeout)
         # The members of the SET as the copying begins, and the seconds in which nothing is done but wait.
         self._members = self._grown_by = 0
@@ -195,7 +195,7 @@ class SetImport:
         total = self._members - 1
         import_errors.warn_of_size(self.at.key, total, self._parameters)
         if self._passes.state.phase == COPYING:
-            bloom = self._open(FillingFilter, self.at.filling)
+            bloom = self._open(UnfinishedFilter, self.at.filling)
             self._passes.copy(bloom, total)
             bloom.close()
 
@@ -223,7 +223,7 @@ class SetImport:
             filling = self._filling.read()
             if filling is None:
                 raise import_errors.TakenOverError(self.at.key)
-            outcome = self._scripts.change_places(self.at, before, after, filling, members)
+            outcome = self._scripts.swap(self.at, before, after, filling, members)
         if outcome == sources.GROWN:
             self._grown_by = self._load(self.at.key).members - self._members
             return False
@@ -249,7 +249,7 @@ class SetImport:
         if found is None or state is None:
             raise import_errors.TakenOverError(self.at.key)
         self._take_over(found, state)
-        bloom = self._open(FillingFilter, self.at.key)
+        bloom = self._open(UnfinishedFilter, self.at.key)
         self._passes.check(bloom, self._load(self.at.aside).members)
         bloom.close()
         members = self._load(self.at.aside).members
@@ -284,7 +284,7 @@ class SetImport:
         return snapshot
 
     def _read(self, key: str) -> StoredFilter | None:
-        return carry_out(stored_filter.read(key), self._store.execute)
+        return run_steps(stored_filter.read(key), self._store.execute)
 
     def _report(self, began: float, members: int, **outcome: bool) -> ImportReport:
         state, seconds = self._passes.state, time.monotonic() - began
