@@ -1,11 +1,13 @@
-# The two commands of the README are `make demo` and `make test`; each makes .venv itself.
+# The one way to run each thing, here and in CI: in .venv, which each target builds, or in a session of noxfile.py.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-unit check simulate pythons lowest wheel typing coverage mutants bench search replay soak clean
+.PHONY: demo test test-all test-unit check lint fix simulate pythons lowest wheel typing coverage main dist mutants bench \
+	search replay soak clean
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
 
 # Three processes: the tests wait for servers and crawls more than they compute.
@@ -20,15 +22,24 @@ test-all: $(VENV)/.test
 test-unit: $(VENV)/.test
 	$(BIN)/python -m pytest tests/unit $(addprefix tests/project/test_,benchmarks.py docs.py imports.py) $(ARGS)
 
-check: $(VENV)/.dev
+check: lint
+	$(BIN)/mypy
+
+# In a second or two: before each commit, if pre-commit is installed.
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
-	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 
-# Tests in environments of their own: see noxfile.py.
-pythons lowest wheel typing coverage: $(VENV)/.dev
+fix: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Sessions of noxfile.py.
+pythons lowest wheel typing coverage main dist: $(VENV)/.dev
 	$(BIN)/nox --session $@ $(if $(ARGS),-- $(ARGS))
 
 mutants: $(VENV)/.test
@@ -56,8 +67,13 @@ soak: $(VENV)/.test
 clean:
 	rm -rf $(VENV)
 
-# One stamp an extra: an environment is made, or made anew when pyproject.toml changes.
-$(VENV)/.%: pyproject.toml
+$(VENV)/.package: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(PIP) 'pip >= 25.1' # the first that knows --group; Python 3.11 and Debian 12 bring an older one
+	$(PIP) --editable '.[embedded,prometheus]'
+	touch $@
+
+# One stamp a dependency group, made anew when pyproject.toml changes.
+$(VENV)/.%: $(VENV)/.package
+	$(PIP) --group $*
 	touch $@

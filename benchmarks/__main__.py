@@ -8,8 +8,8 @@
 
 Tables go to standard output, progress to standard error. Every part starts servers of its own on free ports of this
 machine, and ends them. What is compared is run in turns, so that a busy machine slows down all of it alike: trust the
-ratios, which come first, more than the seconds. Valkey comes with the `bench` extra; Debian's redis-server is measured
-too where it is installed, and is the one where there is only one.
+ratios, which come first, more than the seconds. Valkey comes with the `embedded` extra; Debian's redis-server is
+measured, too, where it is installed, and is the one where there is only one.
 """
 
 import argparse

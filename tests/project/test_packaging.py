@@ -73,3 +73,8 @@ def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:
         "mmh3>=5",
         "tqdm>=4.66",
     }
+
+
+def test_extras_are_for_users(wheel: ZipFile) -> None:
+    """Tools of this repository are dependency groups, which no wheel names."""
+    assert metadata(wheel, "METADATA").get_all("Provides-Extra") == ["embedded", "prometheus"]
