@@ -67,6 +67,7 @@ HABITS = {
 }
 
 _CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
+_CODES = re.compile(r"CODE(?:, CODE)+")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
 # A sentence ends before anything but a small letter. "et al." and such are followed by one, or by a comma.
@@ -77,7 +78,7 @@ _PICTURE = re.compile(r"[─│┌└├▲▼►]")
 
 
 class Sentence(NamedTuple):
-    """A sentence and the line on which it begins; each piece of code in it is the word CODE."""
+    """A sentence and the line on which it begins; code, or a list of code, is the word CODE."""
 
     path: Path
     line: int
@@ -102,7 +103,7 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
         prose = _LINK.sub(r"\1", _CODE.sub(lambda code: "CODE" + "\n" * code.group().count("\n"), paragraph))
         start = 0
         for end in [*(match.end() for match in _END.finditer(prose)), len(prose)]:
-            if sentence := " ".join(prose[start:end].split()):
+            if sentence := _CODES.sub("CODE", " ".join(prose[start:end].split())):
                 yield first + prose[:start].count("\n"), sentence
             start = end
 

@@ -74,8 +74,8 @@ CAPACITY = Option[int](
     "capacity",
     1_000_000,
     "be a whole number of at least 1",
-    "set how many different requests the crawl is expected to meet",
-    "how many different requests the crawl is expected to meet; a filter takes at most 34 GB",
+    "set how many distinct requests the crawl is expected to meet",
+    "expected number of distinct requests; a filter takes at most 34 GB",
     least=1,
     is_integer=True,
 )
@@ -85,7 +85,7 @@ ERROR_RATE = Option[float](
     # No crawl meets so many pages that it could tell a smaller one from this.
     "lie between 0 and 1, both excluded, and not below 1e-15",
     "set the share of new requests that may be taken for seen, for example 1e-6 for one page in a million",
-    "the share of new requests that may be taken for seen, over the whole filter",
+    "share of new requests that may be taken for seen, over the whole filter",
     least=1e-15,
     limit=1,
 )
@@ -94,16 +94,16 @@ EXPANSION = Option[int](
     2,
     "be a whole number of at least 0",
     "set how many times larger each further layer is, 1 for equal layers, 0 to never grow",
-    "how many times larger each further layer is; 1: equal layers; 0: the filter never grows",
+    "growth factor of each further layer; 1: equal layers; 0: the filter never grows",
     is_integer=True,
 )
 TTL = Option[float | None](
     "ttl",
     None,
     # A server's clock is read at each look at the filter; generations of a fifth of this are as short as that bears.
-    "be 0, for ever, or at least 0.1 seconds",
+    "be 0 (for ever) or at least 0.1 seconds",
     "set how long a request is remembered at least, 0 for ever",
-    "seconds for which a request is remembered at least, and 1.25 times that at most; 0: for ever",
+    "seconds for which the filter remembers a request, up to 1.25 times as long; 0: for ever",
     least=0.1,
     or_zero=True,
 )
@@ -112,24 +112,24 @@ CACHE_SIZE = Option[int](
     65_536,
     "be a whole number of at least 0",
     "set how many repeats the process remembers, 0 for none",
-    "repeats that a worker remembers itself, about 260 bytes each; 0: none",
+    "repeats in a worker's cache, about 260 bytes each; 0: no cache",
     is_integer=True,
 )
 RETRY_TIMEOUT = Option[float](
     "retry_timeout",
     30.0,
     "be a number of seconds",
-    "set how long to wait for Redis when it is away, 0 not to wait",
-    "seconds for which a worker waits for a Redis that is away before it gives up; with `BloomScheduler` at the start, "
-    "later the crawl pauses for as long as it takes",
+    "set how long to retry while Redis is unreachable, 0 for no retries",
+    "seconds for which a worker retries while Redis is unreachable; with `BloomScheduler` only at the start: later the "
+    "crawl pauses until Redis answers",
 )
 BATCH_SIZE = Option[int](
     "batch_size",
     100,
     # More in one exchange would keep others waiting.
     "be a whole number from 1 to 1,000",
-    "set how many requests BloomScheduler checks and queues at once",
-    "requests that `BloomScheduler` checks and queues at once",
+    "set how many requests BloomScheduler checks and queues in one batch",
+    "requests that `BloomScheduler` checks and queues in one batch",
     least=1,
     limit=1001,
     is_integer=True,
@@ -138,17 +138,17 @@ LEASE = Option[float](
     "lease",
     60.0,
     "be above 0, and at most 86,400",
-    "set the seconds of silence after which a worker's requests are put back",
-    "seconds of silence after which `BloomScheduler` puts back what a worker had leased",
+    "set the seconds without a heartbeat after which a worker's requests are requeued",
+    "seconds without a heartbeat after which `BloomScheduler` requeues the requests of a worker",
     least=math.nextafter(0, 1),
     limit=math.nextafter(86_400, math.inf),
 )
 MAX_DELIVERIES = Option[int](
     "max_deliveries",
     5,
-    "be 0, for no bound, or a whole number of at least 2",
-    "set after how many dead workers BloomScheduler gives up a request, for example 5",
-    "workers that may die with a request, one after another, before it becomes a dead letter; 0: no bound",
+    "be 0 (no limit) or a whole number of at least 2",
+    "set how many workers may die with a request before BloomScheduler makes it a dead letter, for example 5",
+    "workers that may die with a request before it becomes a dead letter; 0: no limit",
     least=2,
     is_integer=True,
     or_zero=True,

@@ -113,26 +113,32 @@ except ImportError:
     raise ConfigError("--prometheus needs a library: pip install 'scrapy-bloom[prometheus]'") from None
 
 FILTER_METRICS: dict[str, tuple[str, Callable[[FilterInfo], float]]] = {
-    "scrapy_bloom_capacity": ("Requests for which the filter was sized", lambda info: info.capacity),
+    "scrapy_bloom_capacity": ("Distinct requests that the filter was sized for", lambda info: info.capacity),
     "scrapy_bloom_error_rate": ("Share of new requests taken for seen, at most", lambda info: info.error_rate),
-    "scrapy_bloom_estimated_count": ("Requests that it holds, by its bits", lambda info: info.estimated_count),
-    "scrapy_bloom_estimated_error_rate": ("Its error rate now", lambda info: info.estimated_error_rate),
-    "scrapy_bloom_fill_ratio": ("Share of its bits that are 1", lambda info: info.fill_ratio),
-    "scrapy_bloom_memory_bytes": ("Bytes that it takes", lambda info: info.memory_bytes),
-    "scrapy_bloom_layers": ("Layers that it has", lambda info: info.layers),
+    "scrapy_bloom_estimated_count": (
+        "Requests in the filter, estimated from its bits",
+        lambda info: info.estimated_count,
+    ),
+    "scrapy_bloom_estimated_error_rate": (
+        "Current error rate, estimated from the bits",
+        lambda info: info.estimated_error_rate,
+    ),
+    "scrapy_bloom_fill_ratio": ("Share of bits that are set", lambda info: info.fill_ratio),
+    "scrapy_bloom_memory_bytes": ("Bytes of the filter in Redis", lambda info: info.memory_bytes),
+    "scrapy_bloom_layers": ("Layers of the filter", lambda info: info.layers),
 }
 QUEUE_METRICS: dict[str, tuple[str, Callable[[QueueState], float]]] = {
-    "scrapy_bloom_queue_waiting": ("Requests that wait", lambda queue: queue.waiting),
+    "scrapy_bloom_queue_waiting": ("Pending requests", lambda queue: queue.waiting),
     "scrapy_bloom_queue_dead_letters": (
-        "Requests that no worker could read, or that too many died with",
+        "Requests that no worker could read, or that killed too many workers",
         lambda queue: queue.dead_letters,
     ),
-    "scrapy_bloom_queue_workers": ("Workers that are registered", lambda queue: len(queue.workers)),
+    "scrapy_bloom_queue_workers": ("Registered workers", lambda queue: len(queue.workers)),
     "scrapy_bloom_queue_silent_workers": (
-        "Workers that were not heard of for their lease",
+        "Registered workers without a heartbeat for their whole lease",
         lambda queue: sum(worker.is_silent for worker in queue.workers),
     ),
-    "scrapy_bloom_queue_leased": ("Requests that workers hold", lambda queue: queue.leased),
+    "scrapy_bloom_queue_leased": ("Requests leased by workers", lambda queue: queue.leased),
 }
 UP = "scrapy_bloom_exists"
 

@@ -65,7 +65,7 @@ def test_a_large_filter_stays_large_when_it_grows() -> None:
 @pytest.mark.parametrize("ttl", [1e-4, "0.01", 0.0999])
 def test_a_ttl_that_is_over_at_once(ttl: object) -> None:
     """A time to live that ends before a request could come back is refused by name."""
-    with pytest.raises(ConfigError, match=r"^ttl = .*must be 0, for ever, or at least 0.1 seconds"):
+    with pytest.raises(ConfigError, match=r"^ttl = .*must be 0 \(for ever\) or at least 0.1 seconds"):
         MemoryBloomFilter(ttl=ttl)  # type: ignore[arg-type]  # text is a number too
 
 

@@ -75,7 +75,7 @@ def test_pages_missed() -> None:
 
     The pages are the sum of the error rates that the additions meet, taken here over a thousand steps.
     """
-    rows = table("docs/error-rate.md", "What an error rate means for a crawl")[:-1]
+    rows = table("docs/error-rate.md", "Effect on a crawl")[:-1]
     assert float(rows[0][1]) == ERROR_RATE.default
     for _, error_rate, missed, memory in rows:
         (layer,) = MemoryBloomFilter(error_rate=float(error_rate)).info().by_layer
@@ -88,7 +88,7 @@ def test_pages_missed() -> None:
 
 def test_readme_has_the_default_of_that_table() -> None:
     """The README's comparison with scrapy-redis has the first and the last row of the table of error rates."""
-    (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "What an error rate means for a crawl")
+    (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "Effect on a crawl")
     rows = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
     assert rows["memory for 1,000,000 requests"] == [of_the_set[3], memory]
     assert rows["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], missed]

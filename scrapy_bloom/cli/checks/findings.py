@@ -3,50 +3,50 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The checks by name: what makes a loss, and what makes advice. docs/commands.md shows them.
+# The checks, with the causes of a loss and of advice. docs/commands.md shows them.
 MEANINGS: dict[str, tuple[str, str]] = {
     "versions": ("", ""),
-    "settings": ("a setting that is refused: no crawl would start", ""),
-    "dupefilter": ("a class that is not this package's: the filter is not used; one that cannot be imported", ""),
-    "scheduler": ("scrapy-redis's, which loses requests; one that cannot be imported", "Scrapy's: nothing is shared"),
+    "settings": ("a setting is refused: no crawl would start", ""),
+    "dupefilter": ("another package's class, which does not use the filter; a class that cannot be imported", ""),
+    "scheduler": (
+        "scrapy-redis's, which loses requests; a class that cannot be imported",
+        "Scrapy's: workers share nothing",
+    ),
     "spider": ("scrapy-redis's `RedisSpider` under `BloomScheduler`", ""),
     "serializer": (
-        "a module that cannot be imported, or that cannot read the requests that wait",
+        "a module that cannot be imported, or cannot read the pending requests",
         "pickles on a server that others may write to",
     ),
-    "flush": (
-        "`SCHEDULER_FLUSH_ON_START` with a queue that workers share",
-        "the same under Scrapy's scheduler",
-    ),
+    "flush": ("`SCHEDULER_FLUSH_ON_START` with a queue that workers share", "the same under Scrapy's scheduler"),
     "lease": ("", "`BLOOMFILTER_LEASE` under 10 seconds or over an hour"),
     "timeouts": (
         "",
         "`BLOOMFILTER_RETRY_TIMEOUT` of 0 or over 10 minutes; a `socket_timeout` of None, under 0.5 seconds, over 30, "
         "or as long as the lease",
     ),
-    "error rate": ("", "more than one page is expected to be missed"),
-    "server": ("it refuses every command", "it denies `INFO`"),
-    "eviction": ("a full server evicts the filter, or the queue", ""),
-    "memory": ("", "a new filter does not fit"),
-    "persistence": ("none, or the server cannot write", "snapshots alone; `appendfsync no`"),
-    "replication": ("a replica in the place of the master", "a replica that is far behind"),
-    "slots": ("", "a cluster keeps the filter and the queue in different slots"),
+    "error rate": ("", "more than one missed page expected"),
+    "server": ("refuses every command", "denies `INFO`"),
+    "eviction": ("a full server evicts the filter or the queue", ""),
+    "memory": ("", "no room for a new filter"),
+    "persistence": ("none, or the server cannot write to disk", "snapshots only; `appendfsync no`"),
+    "replication": ("a replica in place of the master", "a replica far behind its master"),
+    "slots": ("", "filter and queue in different slots of a cluster"),
     "filter": (
-        "a SET or a stranger in its place, other parameters, strings or the hash gone, too full, not complete",
+        "a SET or foreign data at its key, other parameters, lost shards, a lost hash, too full, incomplete",
         "more than 5 layers",
     ),
-    "import": ("", "an import that was not run to its end"),
-    "capacity": ("", "more requests wait than the filter is for"),
-    "ttl": ("", "the requests that wait need over 50 pages a second of each worker"),
+    "import": ("", "an unfinished import"),
+    "capacity": ("", "more pending requests than the filter's capacity"),
+    "ttl": ("", "the pending requests need more than 50 pages a second per worker"),
     "queue": (
-        "a list or a stranger in its place, dead letters, lost requests, workers of two spiders",
-        "silent workers, spiders that have the same queue",
+        "a list or foreign data at its key, dead letters, lost requests, workers of two spiders",
+        "silent workers, spiders with the same queue",
     ),
-    "leases": ("", "requests that nobody holds"),
-    "start URLs": ("dead letters, which nobody reads again", "leased by workers that are gone"),
-    "permissions": ("commands and keys that the user lacks, with the exact `ACL SETUSER` rule", ""),
-    "leftover filters": ("", "filters of crawls that were killed under Scrapy's own scheduler"),
-    "undelivered requests": ("", "files that a worker left"),
+    "leases": ("", "requests leased by no registered worker"),
+    "start URLs": ("dead letters, which no worker reads again", "leases of workers that are gone"),
+    "permissions": ("missing permissions for commands and keys, with the exact `ACL SETUSER` rule", ""),
+    "leftover filters": ("", "filters of crawls killed under Scrapy's own scheduler"),
+    "undelivered requests": ("", "files left by stopped workers"),
 }
 
 
