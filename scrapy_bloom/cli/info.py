@@ -17,7 +17,7 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli._target import add_options as add_target
-from scrapy_bloom.cli.report import FilterReport, Pace, build_report, pace_between, report_as_dict
+from scrapy_bloom.cli.report import FilterReport, Pace, build_report, exposition, pace_between, report_as_dict
 from scrapy_bloom.errors import UnavailableError
 from scrapy_bloom.filter.describe import LayerInfo
 from scrapy_bloom.queue.inspection import QueueState, WorkerState
@@ -60,9 +60,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.json:
         _console.print_json(report_as_dict(target.server, target.key, found, queues))
     elif options.prometheus:
-        from scrapy_bloom.cli import report  # noqa: PLC0415  # not everyone has its library
-
-        print(report.exposition(target.key, found, queues), end="")
+        print(exposition(target.key, found, queues), end="")
         # A metric says if there is a filter; what was printed is to be published in any case.
         return ExitCode.DONE
     else:

@@ -107,11 +107,6 @@ def _counts(found: FilterReport) -> dict[int, int]:
     return {layer.index: info.estimated_count for layer, info in described}
 
 
-try:
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest
-except ImportError:
-    raise ConfigError("--prometheus needs a library: pip install 'scrapy-bloom[prometheus]'") from None
-
 FILTER_METRICS: dict[str, tuple[str, Callable[[FilterInfo], float]]] = {
     "scrapy_bloom_capacity": ("Distinct requests that the filter was sized for", lambda info: info.capacity),
     "scrapy_bloom_error_rate": ("Share of new requests taken for seen, at most", lambda info: info.error_rate),
@@ -147,8 +142,12 @@ def exposition(key: str, found: FilterReport | None, queues: Sequence[QueueState
     """Return the metrics, each with the filter's key as the label `filter`, and the queue's as `queue`.
 
     Raises:
-        ConfigError: the library is not installed.
+        ConfigError: prometheus-client is not installed.
     """
+    try:
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415  # an optional extra
+    except ImportError:
+        raise ConfigError("--prometheus needs a library: pip install 'scrapy-bloom[prometheus]'") from None
     registry = CollectorRegistry()
     Gauge(UP, "1 if there is a filter at the key", ["filter"], registry=registry).labels(key).set(found is not None)
     if found is not None:

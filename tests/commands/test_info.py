@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,20 @@ def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytes
     values = {family.name: family.samples[0].value for family in families}
     assert (values["scrapy_bloom_capacity"], values["scrapy_bloom_queue_leased"]) == (1000, 3)
     assert set(re.findall(r"scrapy_bloom_\w+", (ROOT / "docs/grafana.json").read_text())) == names
+
+
+def test_prometheus_client_is_optional(
+    server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the library `info` works, and --prometheus is refused with the command that installs it."""
+    fill(client, key)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    for module in ("scrapy_bloom.cli.info", "scrapy_bloom.cli.report"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    arguments = ["info", "--key", f"{key}:dupefilter", "--redis-url", server.url]
+    assert command.call(*arguments) == 0
+    assert command.call(*arguments, "--prometheus") == 2
+    assert "pip install 'scrapy-bloom[prometheus]'" in capsys.readouterr().err
 
 
 def test_value_of_each_metric(
