@@ -1,38 +1,48 @@
-"""Text as it travels to Redis and back, and numbers as a reader wants them."""
+"""Decode replies to text, and format counts, sizes and rates for people."""
 
 from typing import Any
 
-_THOUSAND = 1000
+_KILO = 1000
 _MIN_PAGES = 0.01
-# From so many pages on, parts of one do not matter.
-_MANY = 9.995
+# From here on decimals are noise.
+_MIN_WHOLE_PAGES = 9.995
 
 
 def as_bytes(value: str | bytes) -> bytes:
-    """Return text or bytes as they go over a connection: in UTF-8."""
+    """Return a value as Redis stores it: text in UTF-8, bytes unchanged."""
     return value.encode() if isinstance(value, str) else value
 
 
 def as_text(value: Any) -> str:
-    """Return a reply's text, with and without decode_responses."""
+    """Return a reply as text, whether or not the client decodes replies."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def as_size(number: int) -> str:
-    """Return a number of bytes in the unit that fits it."""
-    if number < _THOUSAND:
-        return f"{number} bytes"
-    size = number / _THOUSAND
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 layer`, `2,000 layers`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def as_number(number: float) -> str:
+    """Return a number as users type it: `1e-6` and `1e8`, where Python has `1e-06` and `1e+08`."""
+    return f"{number:g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+
+
+def as_size(size: int) -> str:
+    """Return a size in bytes, KB, MB or GB, whichever fits."""
+    if size < _KILO:
+        return plural(size, "byte")
+    scaled = size / _KILO
     for unit in ("KB", "MB"):
-        # What would be rounded to 1,000.0 has the next unit.
-        if size < _THOUSAND - 0.05:
-            return f"{size:.1f} {unit}"
-        size /= _THOUSAND
-    return f"{size:,.1f} GB"
+        # 999.95 KB would round to 1,000.0 KB: it is 1.0 MB.
+        if scaled < _KILO - 0.05:
+            return f"{scaled:.1f} {unit}"
+        scaled /= _KILO
+    return f"{scaled:,.1f} GB"
 
 
-def as_expected_pages(number: float) -> str:
-    """Return how many pages are expected, no more exactly than an expectation bears."""
-    if number < _MIN_PAGES / 2:
+def as_expected_pages(pages: float) -> str:
+    """Return an expected number of pages, with no more digits than an estimate deserves."""
+    if pages < _MIN_PAGES / 2:
         return f"fewer than {_MIN_PAGES} pages"
-    return f"about {number:.2f} pages" if number < _MANY else f"about {number:,.0f} pages"
+    return f"about {pages:.2f} pages" if pages < _MIN_WHOLE_PAGES else f"about {pages:,.0f} pages"

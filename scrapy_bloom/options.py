@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from scrapy_bloom._format import as_number
 from scrapy_bloom.errors import ConfigError
 
 Number = TypeVar("Number", int, float, float | None)
@@ -57,7 +58,7 @@ class Option(Generic[Number]):
     def default_text(self) -> str:
         """The default as the documentation shows it."""
         default = self.default or 0
-        return f"{default:,}" if self.is_integer else f"{default:g}".replace("e-0", "e-")
+        return f"{default:,}" if self.is_integer else as_number(default)
 
 
 def _number(value: object) -> float | None:

@@ -97,7 +97,7 @@ def _refuse_unknown(settings: BaseSettings) -> None:
                 f"{name} = {settings[name]!r}: scrapy-bloom sizes the filter by its purpose. Remove "
                 f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, how many different requests the "
                 f"crawl is expected to meet (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the "
-                f"share of new ones that may be taken for seen (default {options.ERROR_RATE.default:g})"
+                f"share of new ones that may be taken for seen (default {options.ERROR_RATE.default_text})"
             )
         nearest = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0)[0]
         raise ConfigError(

@@ -9,7 +9,7 @@ from devtools.mutants import __main__ as driver
 from devtools.mutants.__main__ import ROOT, Mutant, Outcome
 
 MUTANTS = driver.read()
-FILE, LINE = "scrapy_bloom/_format.py", '        return f"{number} bytes"\n'
+FILE, LINE = "scrapy_bloom/_format.py", '        return plural(size, "byte")\n'
 TESTS = ("tests/unit/test_text.py",)
 
 
@@ -18,7 +18,7 @@ def mutant(new: str, *, old: str = LINE, tests: Sequence[str] = TESTS) -> Mutant
     return Mutant("it", FILE, old, new, tuple(tests), "It hurts.")
 
 
-WRONG = mutant('        return f"{number} bits"\n')
+WRONG = mutant('        return plural(size, "bit")\n')
 HARMLESS = mutant(f"        # The same.\n{LINE}")
 BROKEN = mutant("        return (\n")
 ENDLESS = mutant("        while True: pass\n")
@@ -42,7 +42,7 @@ def test_names_are_unique() -> None:
     assert max(Counter(each.name for each in MUTANTS).values()) == 1
 
 
-@pytest.mark.parametrize("tried", [mutant("", old="no such text"), mutant("", old="number")], ids=["nowhere", "many"])
+@pytest.mark.parametrize("tried", [mutant("", old="no such text"), mutant("", old="size")], ids=["nowhere", "many"])
 def test_stale(tried: Mutant) -> None:
     """A text that is not there, or more than once, is no place for a mistake."""
     assert tried.is_stale

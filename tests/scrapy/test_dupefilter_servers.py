@@ -115,7 +115,7 @@ def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFi
             assert not dupefilter.request_seen(page(10 + number))
             assert len(warnings_in(caplog)) == 1
     dupefilter.filter.close()
-    assert warnings_in(caplog)[1:] == [f"{warnings_in(caplog)[0]} (2 times since the last such line)"]
+    assert warnings_in(caplog)[1:] == [f"{warnings_in(caplog)[0]} (2x since the last such line)"]
 
 
 def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key: str) -> None:

@@ -72,7 +72,7 @@ def test_eviction_that_goes_on(opened: Opened, client: redis.Redis, key: str, ca
     scheduler.close("finished")
     end(scheduler)
     told = [line for line in warnings_in(caplog) if replaced in line or expired in line]
-    assert sorted("times since" in line for line in told) == [False, False, True, True]
+    assert sorted("x since the last such line" in line for line in told) == [False, False, True, True]
 
 
 def test_worker_that_has_ended(opened: Opened, client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,11 +27,11 @@ def test_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
         clock.now += 1
     assert caplog.messages == [
         "The filter at 'key' is gone",
-        "The filter at 'key' is gone (60 times since the last such line)",
-        "The filter at 'key' is gone (60 times since the last such line)",
+        "The filter at 'key' is gone (60x since the last such line)",
+        "The filter at 'key' is gone (60x since the last such line)",
     ]
     warnings.flush()
-    assert caplog.messages[3:] == ["The filter at 'key' is gone (29 times since the last such line)"]
+    assert caplog.messages[3:] == ["The filter at 'key' is gone (29x since the last such line)"]
     warnings.flush()
     assert len(caplog.messages) == 4
     assert {record.levelname for record in caplog.records} == {"WARNING"}
@@ -46,7 +46,7 @@ def test_others_are_not_kept_back(caplog: pytest.LogCaptureFixture) -> None:
     warnings.warn("Lost %d of %d", 2, 9)
     assert caplog.messages == ["Lost 1 of 9", "Gone"]
     warnings.flush()
-    assert caplog.messages[2:] == ["Lost 2 of 9 (1 times since the last such line)"]
+    assert caplog.messages[2:] == ["Lost 2 of 9 (1x since the last such line)"]
 
 
 def test_rare_ones_are_as_they_were(caplog: pytest.LogCaptureFixture) -> None:

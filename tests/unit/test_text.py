@@ -2,13 +2,14 @@
 
 import pytest
 
-from scrapy_bloom._format import as_expected_pages, as_size
+from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
 
 
 @pytest.mark.parametrize(
     ("number", "text"),
     [
         (0, "0 bytes"),
+        (1, "1 byte"),
         (64, "64 bytes"),
         (999, "999 bytes"),
         (1000, "1.0 KB"),
@@ -42,3 +43,30 @@ def test_size(number: int, text: str) -> None:
 def test_expected_pages(number: float, text: str) -> None:
     """Pages that may have been missed are told as exactly as anybody can use."""
     assert as_expected_pages(number) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 layers"), (1, "1 layer"), (2, "2 layers"), (12_345, "12,345 layers")]
+)
+def test_plural(count: int, text: str) -> None:
+    """Only one thing is singular, and thousands are separated."""
+    assert plural(count, "layer") == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1e-6, "1e-6"),
+        (2.5e-12, "2.5e-12"),
+        (0.001, "0.001"),
+        (0, "0"),
+        (30.0, "30"),
+        (86_400, "86400"),
+        (1e8, "1e8"),
+        (1e100, "1e100"),
+    ],
+)
+def test_number(number: float, text: str) -> None:
+    """A number is shown as users type it, and reads back as itself."""
+    assert as_number(number) == text
+    assert float(text) == number
