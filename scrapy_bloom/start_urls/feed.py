@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def warn_of_popped_start_urls(spider: Spider) -> None:
     """Warn of a spider of scrapy-redis, which pops start URLs where this package's leases them."""
-    if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_intake", None), StartUrlFeed):
+    if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_start_url_feed", None), StartUrlFeed):
         logger.warning(
             "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a worker that is killed loses the start "
             "URLs that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",

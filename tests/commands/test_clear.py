@@ -289,7 +289,7 @@ def test_exit_code_of_what_was_not_shown(
         return doomed
 
     begin_anew(client, key)
-    monkeypatch.setattr(key_contents, "look", look_and_begin_anew)
+    monkeypatch.setattr(key_contents, "plan_deletion", look_and_begin_anew)
     assert command.call("clear", "--key", key, "--redis-url", server.url, "--yes") == 2
     said = capsys.readouterr()
     assert "a filter, " in said.out

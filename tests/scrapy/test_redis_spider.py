@@ -166,7 +166,7 @@ def test_acknowledgement_that_is_lost(beside: Beside) -> None:
     for request in spider.next_requests():
         beside.scheduler.enqueue_request(request)
     beside.scheduler.deliver()
-    (urls,) = spider._intake._urls.values()
+    (urls,) = spider._start_url_feed._urls.values()
     assert urls.has_notes
     beside.client.rename(beside.keys.leased, leased := f"{beside.keys.leased}:kept")
     beside.client.set(beside.keys.leased, "in the way")

@@ -181,8 +181,8 @@ class Found:
 # The parts of a worker that a state keeps, in a fixed order.
 _PARTS = [
     "phase", "may_finish", "is_stopping", "outbox", "asked", "new", "repeats", "ready", "running", "finished",
-    "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_reclaim", "_noted", "_review", "_ending",
-    "_limit", "_clears", "suspects",
+    "unreadable", "_fingerprints", "_is_new", "_in_doubt", "_to_reclaim", "_heartbeats_seen", "_dead_letter_scan",
+    "_ending", "_window", "_clears", "suspects",
 ]  # fmt: skip
 
 
@@ -245,7 +245,7 @@ class Search:
                 value = tuple(value)
             elif isinstance(value, set):
                 value = frozenset(value)
-            elif name == "_limit" and not self.scenario.max_bytes:
+            elif name == "_window" and not self.scenario.max_bytes:
                 value = AdaptiveWindow()
             parts.append(value)
         return self._workers.number(tuple(parts))
@@ -254,7 +254,7 @@ class Search:
         worker = self._new_worker(number)
         for name, value in zip(_PARTS, self._workers.things[frozen], strict=True):
             like = getattr(worker, name)
-            if isinstance(like, dict) or name == "_noted":
+            if isinstance(like, dict) or name == "_heartbeats_seen":
                 value = None if value is None else dict(value)  # noqa: PLW2901
             elif isinstance(like, (deque, set)):
                 value = type(like)(value)  # noqa: PLW2901
@@ -734,7 +734,7 @@ class Search:
             if self._queues[number] != queue or life.state != "alive":
                 continue
             suspects = frozenset((peer, has or f"w{peer}" in names) for peer, has in life.suspects)
-            noted = self._part(life, "_noted")
+            noted = self._part(life, "_heartbeats_seen")
             if noted is not None and any(name in names and value != OTHER for name, value in noted):
                 life, _ = self._tell(number, life, "changed", names)  # noqa: PLW2901
             state = self._with(state, number, replace(life, suspects=suspects))
@@ -797,7 +797,7 @@ class Search:
             and self._part(state.lives[peer], "phase") in (Phase.WORKING, Phase.JOINING, Phase.JOINED)
             and self._part(state.lives[peer], "_ending") is None
         ]
-        if all(self._part(other, "_noted") is not None for other in rest):
+        if all(self._part(other, "_heartbeats_seen") is not None for other in rest):
             for other, its in enumerate(state.lives):
                 if its.state == "crashed":
                     state = self._with(state, other, replace(its, is_left=True))
