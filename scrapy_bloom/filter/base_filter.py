@@ -33,7 +33,7 @@ class BaseBloomFilter:
     that is not filled yet is refused, except by those who fill it.
     """
 
-    _fills = False
+    _opens_unfinished = False
     _names = ARGUMENTS
 
     def __init__(
@@ -62,7 +62,7 @@ class BaseBloomFilter:
             self._stack,
             events or LoggedEvents(self._names, monotonic),
             self.forget_cached,
-            fills=self._fills,
+            opens_unfinished=self._opens_unfinished,
             names=self._names,
             randbelow=randbelow,
         )

@@ -27,7 +27,7 @@ class Opening:
     """Steps that bring one worker's `stack` in line with what is stored of its filter.
 
     `forget` is called when answers that the process remembers become invalid. One that is not filled yet is opened by
-    whoever `fills` it. Errors use the user's `names`.
+    a caller that `opens_unfinished` ones. Errors use the user's `names`.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Opening:
         events: Events,
         forget: Callable[[], None],
         *,
-        fills: bool = False,
+        opens_unfinished: bool = False,
         names: Names = SETTINGS,
         randbelow: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self.stack = stack
         self.events = events
         self._forget = forget
-        self._fills = fills
+        self._opens_unfinished = opens_unfinished
         self._names = names
         self._randbelow = randbelow
 
@@ -121,7 +121,7 @@ class Opening:
     def _adopt_stored(self, text: str, snapshot: Snapshot) -> Steps[None]:
         """Go on with the layers of a stored filter that are alive, and delete the others."""
         identity = self.parameters.verify_stored(self.key, text, self._names)
-        if not self._fills:
+        if not self._opens_unfinished:
             _refuse_unfinished(self.key, snapshot)
         self.stack.text = text
         stored = stored_layers(self.key, snapshot.fields, identity.hash_key)

@@ -6,6 +6,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import scrapy_bloom
+from scrapy_bloom.cli.bloom import ACTIONS
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
@@ -66,6 +67,10 @@ OUTSIDE = {
     "transport.sentinel": {"redis"},
     "transport.sequential": {"redis"},
 }
+
+# The modules of `scrapy bloom` that may print: its actions, and these that they share.
+ACTION_MODULES = {"import_" if action == "import" else action for action in ACTIONS}
+SHARED = {"cli.bloom", "cli._console", "cli._exit_codes", "cli._target"}
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 
@@ -129,6 +134,23 @@ def test_no_cycle_in_a_package() -> None:
     known = modules()
     graph = {name: {other for other in imports(path)[0] if other in known} - {name} for name, path in known.items()}
     assert set(TopologicalSorter(graph).static_order()) >= set(known)
+
+
+def prints(path: Path) -> bool:
+    """Whether a module calls `print`, or writes to one of the standard streams."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    calls = any(isinstance(node, ast.Name) and node.id == "print" for node in nodes)
+    return calls or any(isinstance(node, ast.Attribute) and node.attr in {"stdout", "stderr"} for node in nodes)
+
+
+def test_work_of_the_command_prints_nothing() -> None:
+    """Only the actions of `scrapy bloom`, and the modules that they share, print; the modules that work do not."""
+    printing = {f"cli.{name}" for name in ACTION_MODULES} | SHARED
+    for module, path in modules().items():
+        if module.startswith("cli.") and module not in printing:
+            assert not prints(path), f"{module} prints"
+            assert "cli._console" not in imports(path)[0], f"{module} imports cli._console"
+    assert all(prints(modules()[module]) for module in ("cli._console", "cli.info"))
 
 
 def test_other_packages_stay_at_their_places() -> None:

@@ -50,7 +50,7 @@ from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 class UnfinishedFilter(CrawlFilter):
     """A `CrawlFilter` for whoever fills it, with the mark that it is not complete, or without."""
 
-    _fills = True
+    _opens_unfinished = True
 
 
 class StagingFilter:
