@@ -1,1 +1,1 @@
-"""The measurements behind what scrapy-bloom promises: `python -m benchmarks --help`."""
+"""The measurements behind scrapy-bloom's promises: `python -m benchmarks --help`."""

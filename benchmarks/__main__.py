@@ -1,15 +1,14 @@
-"""The costs of scrapy-bloom and what it keeps of its promises, measured beside what it replaces.
+"""Measure the costs of scrapy-bloom, and of the filters and schedulers it replaces.
 
     python -m benchmarks                    all parts
     python -m benchmarks streams memory     some of them
     python -m benchmarks crawls --html /usr/share/doc/python3-doc/html
-    python -m benchmarks --write            write benchmarks/RESULTS.md and docs/*.svg too; of RESULTS.md the parts that
-                                            are run, the others stay
+    python -m benchmarks --write            also write docs/*.svg, and these parts of benchmarks/RESULTS.md
 
-Tables go to standard output, progress to standard error. Every part starts servers of its own on free ports of this
-machine, and ends them. What is compared is run in turns, so that a busy machine slows down all of it alike: trust the
-ratios, which come first, more than the seconds. Valkey comes with the `embedded` extra; Debian's redis-server is
-measured, too, where it is installed, and is the one where there is only one.
+Tables go to standard output, progress to standard error. Every part starts its own servers on free ports of this
+machine, and stops them. Contenders run in turns, so that a busy machine slows all of them alike: trust the ratios,
+which come first, more than the seconds. Valkey comes with the `embedded` extra. If Debian's redis-server is installed,
+it is measured too; parts with one server prefer it.
 """
 
 import argparse
@@ -57,8 +56,8 @@ PARTS: dict[str, ModuleType] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts that were asked for, or all."""
-    # Whatever ends this ends the servers too.
+    """Run the chosen parts, or all."""
+    # SIGTERM stops the servers too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _options(arguments)
     asked = Asked(tuple(options.html), options.large)
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(plots: Sequence[Plot], *, are_all: bool) -> None:
-    """Write new plots, and what was printed until now, in the place of all results or of those of the same parts."""
+    """Write the plots, and replace all results, or the parts measured in this run."""
     DIRECTORY.mkdir(exist_ok=True)
     for plot in plots:
         report.say(f"wrote {plot.write(DIRECTORY)}")
@@ -104,7 +103,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=f"parts:\n{parts}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("part", nargs="*", metavar="part", help="which to run (all of them)")
+    parser.add_argument("part", nargs="*", metavar="part", help="the parts to run (default: all)")
     parser.add_argument("--html", type=Path, action="append", default=[], help="crawl this directory of HTML too")
     parser.add_argument("--large", action="store_true", help="measure the memory of 10^8 URLs too")
     parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md and docs/*.svg")

@@ -6,9 +6,11 @@ total, and every finding as file:line. Without a path it reads the package and i
 
 import argparse
 import ast
+import contextlib
 import itertools
 import re
 import sys
+import textwrap
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -142,11 +144,20 @@ def _python(path: Path) -> Iterator[tuple[int, str]]:
             text = node.value
         else:
             continue
-        if " " in text.strip():
+        if " " in text.strip() and not _is_code(text):
             yield node.lineno, text
     with tokenize.open(path) as file:
         comments = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
     yield from _blocks((each.start[0], each.line, each.string.lstrip("#: ")) for each in comments)
+
+
+def _is_code(text: str) -> bool:
+    """Return whether a string of several lines is a script in Lua or Python."""
+    if "\n" not in text:
+        return False
+    with contextlib.suppress(SyntaxError):
+        return bool(ast.parse(textwrap.dedent(text)).body)
+    return "redis.call" in text
 
 
 def _lua(path: Path) -> Iterator[tuple[int, str]]:

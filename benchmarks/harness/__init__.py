@@ -1,1 +1,1 @@
-"""The means of measuring: turns, intervals, plots, tables."""
+"""The tools of the benchmarks: turns, intervals, plots, tables."""

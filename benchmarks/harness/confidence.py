@@ -1,9 +1,9 @@
-"""The distance by which chance alone may have moved a measured rate."""
+"""Confidence intervals of measured rates."""
 
 import math
 
 _Z = 1.96
-"""Standard deviations to either side that 95 % of a normal distribution lie within."""
+"""Standard deviations to either side that hold 95 % of a normal distribution."""
 
 
 def wilson(events: int, trials: int) -> tuple[float, float]:

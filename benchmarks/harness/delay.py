@@ -1,7 +1,7 @@
-"""A proxy to a server that seems far away: what passes arrives later, each way, and nothing else changes.
+"""A proxy that adds latency in both directions.
 
-It delays and does not slow down: bytes that come one after another leave as far apart, however many are on the way.
-It runs in a process of its own, so that neither side waits for it.
+It keeps the throughput: bytes leave with the intervals at which they arrived, however many are on the way. The proxy
+runs in a separate process, so that neither side waits for it.
 """
 
 import contextlib
@@ -21,28 +21,28 @@ import redis
 
 PINGS = 300
 CALIBRATIONS = 20
-# How much of what it should take a ping may be off.
+# The allowed relative error of a ping.
 CLOSE = 0.02
 _CHUNK = 1 << 16
-# Linux wakes a sleeper up to 50 us late unless it is told to be exact.
+# Linux may wake a sleeper up to 50 us late unless the timer slack is smaller.
 _SET_TIMER_SLACK, _NANOSECONDS = 29, 1
 
 
 class Proxy:
-    """A proxy that runs: where clients find it, and the seconds that it was told to hold back each way."""
+    """A running proxy: its port, and the seconds of delay in each direction."""
 
     def __init__(self, port: int, held: Any) -> None:
         self.port = port
         self._held = held
 
     def calibrate(self, upstream: int, seconds: float) -> float:
-        """Make a ping take twice so many seconds longer than a direct one; gives what it takes now.
+        """Adjust the delay until a ping takes `2 * seconds` longer than a direct ping; return the ping's time.
 
-        To pass something on takes time too, which must not come on top.
+        The delay shrinks by the time that forwarding itself takes.
         """
         self._held.value = seconds
         for _ in range(CALIBRATIONS):
-            # On a busy machine both change from one moment to the next.
+            # On a busy machine both pings vary.
             wanted, found = ping(upstream) + 2 * seconds, ping(self.port)
             if abs(found / wanted - 1) < CLOSE:
                 break
@@ -51,7 +51,7 @@ class Proxy:
 
 
 def ping(port: int) -> float:
-    """Seconds that a PING takes, the median of many."""
+    """Return the median seconds of a PING."""
     with redis.Redis(port=port) as client:
         client.ping()
         took = []
@@ -64,13 +64,13 @@ def ping(port: int) -> float:
 
 @contextmanager
 def delaying(upstream: int, seconds: float) -> Iterator[Proxy]:
-    """A proxy to the server at a port of this machine for as long as the block lasts, that holds back so long."""
+    """Run a proxy to a local port with this delay during the block."""
     context = multiprocessing.get_context("spawn")
     held = context.Value("d", seconds, lock=False)
     ours, its = context.Pipe()
     process = context.Process(target=_serve, args=(upstream, held, its), daemon=True)
     process.start()
-    # The process alone has the other end now: if it ends, this one is told.
+    # Only the process holds the other end now, so this end notices if the process ends.
     its.close()
     try:
         yield Proxy(ours.recv(), held)
@@ -81,18 +81,18 @@ def delaying(upstream: int, seconds: float) -> Iterator[Proxy]:
 
 
 class _Way:
-    """One direction of a connection: what came from `source`, until it is time for `target`."""
+    """One direction of a connection: the bytes from `source` that are not yet due at `target`."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self.source = source
         self.target = target
-        # Nothing but the end of the stream is empty.
+        # An empty part is the end of the stream.
         self.waiting: deque[tuple[float, bytes]] = deque()
         self.is_read = False
         self.is_blocked = False
 
     def read(self, held: float) -> None:
-        """Take what has come."""
+        """Receive available bytes."""
         try:
             came = self.source.recv(_CHUNK)
         except OSError:
@@ -101,7 +101,7 @@ class _Way:
         self.waiting.append((time.monotonic() + held, came))
 
     def write(self) -> None:
-        """Pass on whatever it is time for, as far as the target takes it."""
+        """Forward the bytes that are due, as far as the target accepts them."""
         self.is_blocked = False
         while self.waiting and self.waiting[0][0] <= time.monotonic():
             due, part = self.waiting.popleft()
@@ -113,7 +113,7 @@ class _Way:
             except BlockingIOError:
                 taken = 0
             except OSError:
-                # The target is gone, and the source hears of it.
+                # The target is gone: close the source too.
                 with contextlib.suppress(OSError):
                     self.source.shutdown(socket.SHUT_RD)
                 continue
@@ -124,12 +124,12 @@ class _Way:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the stream has ended and everything is passed on."""
+        """Whether the stream has ended and all bytes are forwarded."""
         return self.is_read and not self.waiting
 
 
 def _serve(upstream: int, held: Any, told: Connection) -> None:
-    """Pass everything on until the process is ended, or the one that started it has."""
+    """Forward until this process or its parent ends."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _NANOSECONDS)
     ways: list[_Way] = []
@@ -164,7 +164,7 @@ def _until_next(ways: list[_Way]) -> float | None:
 
 
 def _connected(listening: socket.socket, upstream: int) -> list[_Way]:
-    """Both ways of a client's connection."""
+    """Return both directions of a client's connection."""
     client, _ = listening.accept()
     server = socket.create_connection(("127.0.0.1", upstream))
     for end in (client, server):
@@ -174,7 +174,7 @@ def _connected(listening: socket.socket, upstream: int) -> list[_Way]:
 
 
 def _is_closed(way: _Way, ways: list[_Way]) -> bool:
-    """Return whether both ways of a connection are over; close it then."""
+    """Return whether both directions have ended; close the connection then."""
     (other,) = (each for each in ways if each.source is way.target)
     is_closed = way.is_over and other.is_over
     if is_closed:

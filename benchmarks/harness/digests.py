@@ -6,6 +6,6 @@ from itertools import count
 
 
 def fingerprints() -> Iterator[str]:
-    """Endless different ones, the same every time."""
+    """Yield endless distinct fingerprints, the same in each call."""
     for number in count():
         yield hashlib.sha1(b"%d" % number, usedforsecurity=False).hexdigest()

@@ -1,4 +1,4 @@
-"""Fills a filter with processes: begun together, one after another, or forked from one that has added some."""
+"""Fill a filter by processes: started together, one after another, or forked."""
 
 import itertools
 import multiprocessing
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 300.0
 
 
 def measure(filling: Filling, port: int, key: str) -> Outcome:
-    """Fill a filter on the server at this port, and ask it."""
+    """Fill a filter on the server at this port, and measure its answers."""
     (_fork if filling.way == FORKED else _spawn)(filling, port, key)
     with _client(port) as client:
         bloom = BloomFilter(client, key, **parameters(filling))
@@ -28,7 +28,7 @@ def measure(filling: Filling, port: int, key: str) -> Outcome:
 
 
 def shares(begin: int, end: int, workers: int) -> list[range]:
-    """Return what each worker adds of the items from one number to another."""
+    """Split the items from `begin` to `end` evenly between workers."""
     bounds = [begin + (end - begin) * number // workers for number in range(workers + 1)]
     return [range(*pair) for pair in itertools.pairwise(bounds)]
 
@@ -55,7 +55,7 @@ def _spawn(filling: Filling, port: int, key: str) -> None:
 
     def go() -> None:
         for _, theirs in pipes:
-            # So that a worker that died is heard of.
+            # Without our copy of its end, the death of a worker shows.
             theirs.close()
         for ours, _ in pipes:
             ours.send("open")
@@ -77,7 +77,7 @@ def _hear(pipe: Connection) -> None:
 
 
 def _work(filling: Filling, port: int, key: str, share: tuple[range, range], pipe: Connection) -> None:
-    """A worker: opens the filter and adds its little when it is told to, and the rest when all are told to."""
+    """Work: open the filter and add the first share on the first message, and the rest on the second."""
     first, rest = share
     with _client(port) as client:
         pipe.recv()
@@ -89,7 +89,7 @@ def _work(filling: Filling, port: int, key: str, share: tuple[range, range], pip
 
 
 def _fork(filling: Filling, port: int, key: str) -> None:
-    # This process may have threads, which a fork would not take along: the one that forks is a new one.
+    # This process may have threads, which a fork would lose: a new process forks.
     context = multiprocessing.get_context("spawn")
     _run([context.Process(target=_begin_and_fork, args=(filling, port, key))], lambda: None)
 
@@ -108,13 +108,13 @@ def _begin_and_fork(filling: Filling, port: int, key: str) -> None:
 
 
 def _go_on(bloom: BloomFilter, share: range, batch: int, together: Barrier) -> None:
-    """A forked worker: goes on with the object that its parent had begun with, when all are there."""
+    """Work after a fork: continue with the parent's filter object once all workers are there."""
     together.wait()
     _add(bloom, share, batch)
 
 
 def _run(processes: Sequence[BaseProcess], go: Callable[[], None]) -> None:
-    """Start processes, and wait until all have ended well; whatever happens, none is left."""
+    """Start processes and wait for their success; kill the rest on an error."""
     try:
         for process in processes:
             process.start()

@@ -1,7 +1,7 @@
-"""Fills filters by workers that are filters of their own over one store, and asks for what was never added.
+"""Fill a filter by several workers in turns, and look up items that were never added.
 
-They are stepped one after another in this process, so that a filling goes the same way each time; `processes` fills by
-processes.
+Each worker is a filter object over the same store. One process steps them one after another, so that each filling is
+reproducible; `fill_by_processes` uses processes.
 """
 
 import uuid
@@ -22,18 +22,18 @@ CHUNK = 5_000
 
 
 class Clock:
-    """A clock that goes with the additions, which is the server's and the workers' at once."""
+    """A clock that advances with the additions, for the server and the workers."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Seconds since some moment."""
+        """Return the seconds since an arbitrary moment."""
         return self.now
 
 
 def on_server(filling: Filling, connect: Callable[[], redis.Redis]) -> Outcome:
-    """Fill a filter on a server, by workers with a client each, and ask it."""
+    """Fill a filter on a server, by workers with a client each, and measure its answers."""
     key = f"promise:{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
@@ -47,17 +47,17 @@ def on_server(filling: Filling, connect: Callable[[], redis.Redis]) -> Outcome:
 
 
 def in_memory(filling: Filling) -> Outcome:
-    """Fill filters in this process's memory, each by workers that share its store, and ask them."""
+    """Fill filters in memory, each by workers that share its store, and measure their answers."""
     return total([_in_memory(filling, series) for series in range(filling.filters)])
 
 
 def items(name: str, series: int, start: int, end: int) -> list[bytes]:
-    """Items that are the same for the same arguments only."""
+    """Return items determined by the arguments, distinct for distinct arguments."""
     return [b"%s %d %d" % (name.encode(), series, number) for number in range(start, end)]
 
 
 def parameters(filling: Filling) -> dict[str, Any]:
-    """The arguments of a worker's BloomFilter; none answers from a cache, which is never wrong."""
+    """Return the arguments of a worker's BloomFilter, without a cache, which is never wrong."""
     parameters = asdict(filling.parameters)
     return {**{name: parameters[name] for name in ("capacity", "error_rate", "expansion", "ttl")}, "cache_size": 0}
 
@@ -65,7 +65,7 @@ def parameters(filling: Filling) -> dict[str, Any]:
 def fill(
     filling: Filling, open_filter: Callable[[], BaseBloomFilter], after: Callable[[int], None], series: int = 0
 ) -> BaseBloomFilter:
-    """Let workers take their turns, and call `after` each with the number of items; gives a worker's filter."""
+    """Run the workers' turns, calling `after` with the items of each; return a worker's filter."""
     opened = [] if filling.way in ONE_BY_ONE else [open_filter() for _ in range(filling.workers)]
     begin = 0
     for turn in turns(filling):
@@ -78,7 +78,7 @@ def fill(
 
 
 def add(bloom: BaseBloomFilter, batch: list[bytes]) -> None:
-    """Add a batch, or a single item as crawls without batches do."""
+    """Add a batch, or a single item by `add` as crawls without batches do."""
     if len(batch) == 1:
         bloom.add(batch[0])
     else:
@@ -86,7 +86,7 @@ def add(bloom: BaseBloomFilter, batch: list[bytes]) -> None:
 
 
 def ask(filling: Filling, bloom: BaseBloomFilter, series: int = 0) -> Outcome:
-    """Ask a filter for items that were never added, and read its bits."""
+    """Look up items that were never added, and read the filter's bits."""
     wrong = sum(
         sum(bloom.contains_many(items("never", series, start, min(start + CHUNK, filling.asked))))
         for start in range(0, filling.asked, CHUNK)

@@ -1,4 +1,4 @@
-"""Taking turns: what is compared runs in short turns in one process, so that a busy machine slows all of it alike."""
+"""Run contenders in short turns in one process, so that a busy machine slows all alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -9,13 +9,13 @@ Name = TypeVar("Name")
 
 
 def rotated(these: Sequence[T], turn: int) -> list[T]:
-    """Another one first in each turn: going first, or after a certain other, may be an advantage."""
+    """Start with another contender in each turn, because the order may be an advantage."""
     start = turn % len(these)
     return [*these[start:], *these[:start]]
 
 
 def interleave(rounds: int, contenders: Mapping[Name, Callable[[], float]]) -> dict[Name, list[float]]:
-    """Run each contender once a round, and give its costs round by round."""
+    """Run each contender once a round, and return its costs by round."""
     costs: dict[Name, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds):
         for name in rotated(list(contenders), turn):
@@ -24,5 +24,5 @@ def interleave(rounds: int, contenders: Mapping[Name, Callable[[], float]]) -> d
 
 
 def ratio(costs: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the ratios within each round."""
+    """Return the median of the ratios within each round."""
     return median(cost / other for cost, other in zip(costs, others, strict=False))

@@ -1,4 +1,4 @@
-"""The choices made on the command line, for the parts that heed them."""
+"""The command-line options of the parts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Asked:
-    """`html`: directories of HTML to crawl; `large`: measure 10^8 URLs too, which takes a GB and an hour."""
+    """Options: `html` directories to crawl, and whether to measure 10^8 URLs too (a GB and an hour)."""
 
     html: tuple[Path, ...] = ()
     large: bool = False

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from benchmarks.harness.confidence import wilson
 
-# A sample of 64 KB tells the error rate of 20 hashes within 2 % (one standard deviation).
+# A sample of 64 KB estimates the error rate of 20 hashes within 2 % (one standard deviation).
 SAMPLE_ALLOWANCE = 1.05
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A filled filter's answers on `asked` items that were never added, and what its bits say; means of several.
+    """A filled filter's answers on `asked` items that were never added, and estimates from its bits.
 
-    `first_layer` is its items over its capacity, `fullest_layer` the largest of the layers' error rates over what each
-    may have, and `by_bits` the error rate of all together.
+    `first_layer` is the ratio of its items to its capacity, `fullest_layer` the largest ratio of a layer's error rate
+    to its share, and `by_bits` the error rate of all layers. For several filters these are means.
     """
 
     error_rate: float
@@ -27,7 +27,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """The measured error rate over the promised one."""
+        """The ratio of the measured error rate to the promised one."""
         return self.wrong / self.asked / self.error_rate
 
     @property
@@ -38,12 +38,12 @@ class Outcome:
 
     @property
     def is_kept(self) -> bool:
-        """True if neither the answers nor the bits say that the error rate is above the promised one."""
+        """Whether neither the answers nor the bits show an error rate above the promise."""
         return self.interval[0] <= 1 and self.by_bits <= self.error_rate * SAMPLE_ALLOWANCE
 
 
 def total(each: Sequence[Outcome]) -> Outcome:
-    """The outcome of several equal filters: their answers together, and the means of what their bits say."""
+    """Combine the outcomes of equal filters: sum their answers, average their estimates."""
     number = len(each)
     return Outcome(
         each[0].error_rate,

@@ -1,4 +1,4 @@
-"""Measurements of counts, not of time, spread over the cores."""
+"""Spread measurements of counts, not of time, over the cores."""
 
 import multiprocessing
 import os
@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 
 
 def spread(measure: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-    """The results of `measure` in the order of the tasks, of which the longest should come first."""
+    """Return the results of `measure` in the order of the tasks; put the longest task first."""
     results = []
-    # Leaving the pool ends its processes at once, whatever they are at.
+    # Leaving the pool kills its processes at once.
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for task, result in zip(tasks, pool.imap(measure, tasks), strict=True):
             results.append(result)

@@ -1,4 +1,4 @@
-"""Plots of results as SVG, small and the same for the same numbers."""
+"""Plots of results as small, reproducible SVG files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,35 +8,35 @@ from typing import Any, Protocol
 DIRECTORY = Path(__file__).parents[2] / "docs"
 _COLOUR, _OTHERS = "#b5372b", "#7a8b99"
 _GREYS, _REDS = ("#b9c3cb", "#5c6b78"), ("#e3a49c", _COLOUR)
-# Nothing in the file that changes from one run to the next; text stays text.
+# Nothing in the file changes between runs; text stays text.
 _STYLE: dict[Any, Any] = {"svg.hashsalt": "scrapy-bloom", "svg.fonttype": "none", "font.size": 9}
 
 
 class Plot(Protocol):
-    """Something that can be written."""
+    """A plot that writes itself to a file."""
 
     @property
     def name(self) -> str:
-        """The file's, without its ending."""
+        """The name of the file, without its suffix."""
 
     @property
     def title(self) -> str:
-        """A line on what is to be seen."""
+        """The caption."""
 
     def write(self, directory: Path) -> Path:
-        """Write `name`.svg, and say where."""
+        """Write `name`.svg and return its path."""
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Ratios on a logarithmic axis, ours in another colour."""
+    """Ratios on a logarithmic axis, with ours highlighted."""
 
     name: str
     title: str
     values: Mapping[str, float]
 
     def write(self, directory: Path) -> Path:
-        """One bar for each, the first on top."""
+        """Draw one bar per value, the first on top."""
         figure = _figure(7, 0.6 + 0.32 * len(self.values))
         axes = figure.subplots()
         colours = [_COLOUR if name.startswith("scrapy-bloom") else _OTHERS for name in self.values]
@@ -45,14 +45,14 @@ class Bars:
         axes.set_xscale("log")
         axes.margins(x=0.12)
         axes.invert_yaxis()
-        # Over the names too, which take a third of the width.
+        # The title spans the labels too, which take a third of the width.
         figure.suptitle(self.title, x=0.01, ha="left", size="large")
         return _save(figure, directory / f"{self.name}.svg")
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Bars side by side from 0, in groups; `values` are those of each name, one for each of the `groups`."""
+    """Bars side by side from 0; each name in `values` has one value per group."""
 
     name: str
     title: str
@@ -61,7 +61,7 @@ class Groups:
     values: Mapping[str, Sequence[float]]
 
     def write(self, directory: Path) -> Path:
-        """Each name in a colour of its own, the last of ours in the strongest."""
+        """Draw each name in its own color, the last of ours in the strongest."""
         figure = _figure(7.5, 3.8)
         axes = figure.subplots()
         width = 0.8 / len(self.values)
@@ -88,7 +88,7 @@ def _times(ratio: float) -> str:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over a logarithmic axis, ours in another colour."""
+    """Curves over a logarithmic axis, with ours highlighted."""
 
     name: str
     title: str
@@ -97,7 +97,7 @@ class Lines:
     curves: Mapping[str, Sequence[tuple[float, float]]]
 
     def write(self, directory: Path) -> Path:
-        """One curve for each."""
+        """Draw the curves."""
         figure = _figure(7, 3.6)
         axes = figure.subplots()
         for number, (name, points) in enumerate(self.curves.items()):
@@ -120,7 +120,7 @@ class Lines:
 
 
 def _figure(width: float, height: float) -> Any:
-    # The tests import the benchmarks, and draw nothing.
+    # The tests import the benchmarks without matplotlib.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -130,6 +130,6 @@ def _figure(width: float, height: float) -> Any:
 
 def _save(figure: Any, path: Path) -> Path:
     figure.savefig(path, metadata={"Date": None, "Creator": None})
-    # Its lines end in blanks.
+    # matplotlib leaves trailing blanks.
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
     return path

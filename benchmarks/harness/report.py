@@ -1,4 +1,4 @@
-"""The display of results: tables on standard output, and kept for a file; progress on standard error."""
+"""Print results to standard output, keep them for a file, and print progress to standard error."""
 
 import sys
 from collections.abc import Sequence
@@ -9,47 +9,47 @@ _printed: list[str] = []
 
 
 def say(progress: str) -> None:
-    """Tell whoever waits how far it is."""
+    """Print progress."""
     print(progress, file=sys.stderr, flush=True)
 
 
 def line(words: str) -> None:
-    """Print something."""
+    """Print a line of the results, and keep it."""
     _printed.append(words)
     print(words, flush=True)
 
 
 def text() -> str:
-    """Everything that was printed."""
+    """Return all printed lines."""
     return "\n".join(_printed) + "\n"
 
 
 def heading(name: str, words: str) -> None:
-    """Begin a part, and say what it is."""
+    """Print the heading and the description of a part."""
     line(f"\n\n## {name}\n\n{words.strip()}")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table in Markdown, the first column to the left and the others to the right."""
+    """Print a Markdown table, its first column left-aligned and the others right-aligned."""
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     rule = [f"{'-' * (widths[0] + 1)}", *(f"{'-' * width}:" for width in widths[1:])]
     line(f"\n{title}\n\n{_row(columns, widths)}\n|{'|'.join(f'-{each}' for each in rule)}|")
     line("\n".join(_row(row, widths) for row in rows))
 
 
-def target(what: str, measured: float, most: float) -> None:
-    """Print a number beside the most that it should be."""
+def target(subject: str, measured: float, most: float) -> None:
+    """Print a measurement, its upper bound, and the verdict."""
     verdict = "met" if measured <= most else "MISSED"
-    line(f"\nTarget: {what} at most {most:g}. Measured {measured:.3f}: {verdict}.")
+    line(f"\nTarget: {subject} at most {most:g}. Measured {measured:.3f}: {verdict}.")
 
 
 def times(ratio: float) -> str:
-    """A ratio with as many digits as mean something."""
+    """Format a ratio with its significant digits."""
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def rate(events: int, trials: int) -> str:
-    """A measured rate and, in brackets, its 95 % confidence interval."""
+    """Format a measured rate with its 95 % confidence interval."""
     low, high = wilson(events, trials)
     return f"{events / trials:.2e} ({low:.2e} to {high:.2e})"
 

@@ -1,4 +1,4 @@
-"""The file of results, a part of which can be measured anew while the others stay."""
+"""The file of results, whose parts can be replaced one by one."""
 
 import re
 
@@ -6,9 +6,9 @@ _HEADING = re.compile(r"^## (?=\w+$)", re.MULTILINE)
 
 
 def merged(before: str, now: str) -> str:
-    """The results of before with the parts that there are now in the place of those with their names, new ones last.
+    """Return the results `before` with the parts of `now` replaced, and new parts last.
 
-    What stands above the first part stays, since it says how the others were measured.
+    The text above the first part stays, since it describes the other measurements.
     """
     head, *old = _HEADING.split(before)
     _, *new = _HEADING.split(now)

@@ -1,4 +1,4 @@
-"""URLs as a crawl meets them, made from their numbers: the same everywhere, and never two alike."""
+"""Realistic URLs made from their numbers: reproducible and distinct."""
 
 _SITES = ("www.example.com", "shop.example.org", "news.example.net", "docs.example.io", "forum.example.co.uk")
 _SECTIONS = ("products", "articles", "category/garden", "en/reference", "threads", "archive/2024", "tag", "users")
@@ -22,15 +22,15 @@ _ODD = 0x9E3779B97F4A7C15
 
 
 def url(number: int) -> str:
-    """The URL with a number."""
+    """Return the URL of a number."""
     scattered = number * _ODD & 0xFFFFFFFFFFFFFFFF
     site = _SITES[(scattered >> 24) % len(_SITES)]
     section = _SECTIONS[scattered >> 61]
     title = f"{_WORDS[(scattered >> 32) % len(_WORDS)]}-{_WORDS[(scattered >> 40) % len(_WORDS)]}"
-    # An odd factor only reorders the numbers below 2^32, so this one keeps the URLs apart.
+    # An odd factor permutes the numbers below 2^32, so the URLs stay distinct.
     return f"https://{site}/{section}/{title}-{number * 2_654_435_761 & 0xFFFFFFFF}{_QUERIES[scattered >> 50 & 7]}"
 
 
 def urls(start: int, count: int) -> list[str]:
-    """`count` URLs, from a number on."""
+    """Return `count` URLs, beginning with the number `start`."""
     return [url(number) for number in range(start, start + count)]

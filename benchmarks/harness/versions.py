@@ -1,4 +1,4 @@
-"""The versions of everything that the results depend on, except the servers, which tell their own."""
+"""The versions behind the results, except the servers', which the tables name."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ _PACKAGES = (
 
 
 def text() -> str:
-    """One line on the machine and one on the software."""
+    """Return one line on the machine and one on the software."""
     load = f"load average {os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "load unknown"
     packages = (f"{'redis-py' if name == 'redis' else name} {_version(name)}" for name in _PACKAGES)
     software = [f"Python {platform.python_version()}", *packages]

@@ -1,4 +1,4 @@
-"""The contenders: what a crawl can choose from to know its repeats, each as a crawl would build it."""
+"""The dupefilters and schedulers to compare, built as a crawl builds them."""
 
 import contextlib
 import sys
@@ -34,7 +34,7 @@ ERROR_RATE = 1e-6
 
 
 class BfAddDupeFilter(SetDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's filter with RedisBloom in the place of its SET."""
+    """scrapy-redis's dupefilter with RedisBloom in place of its SET."""
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
@@ -47,10 +47,10 @@ class BfAddDupeFilter(SetDupeFilter):  # type: ignore[misc]  # scrapy-redis has 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of them at work.
+    """An open contender.
 
-    `page` is given the requests of a page, and says for each whether it is dropped; `after` is what follows a page and
-    is not part of knowing repeats; `end` deletes all data.
+    `page` takes the requests of a page and returns whether each is dropped; `after` runs after a page and is not timed;
+    `end` deletes all data.
     """
 
     page: Callable[[Sequence[Request]], list[bool]]
@@ -60,7 +60,7 @@ class Contender:
 
 
 def build(name: str, server: Server, client: redis.Redis, key: str) -> Contender:
-    """One that has seen nothing, over a server and a key of its own; `client` is to look at both."""
+    """Build an empty contender at this key; `client` measures its memory."""
     filters = {SET: SetDupeFilter, FORK: ForkDupeFilter, BF_ADD: BfAddDupeFilter, OURS: BloomRFPDupeFilter}
     settings = {
         "REDIS_URL": server.url,
@@ -83,7 +83,7 @@ def build(name: str, server: Server, client: redis.Redis, key: str) -> Contender
 
 
 class BenchSpider(Spider):
-    """The spider whose requests are given."""
+    """The spider of the requests."""
 
     name = "bench"
 
@@ -100,7 +100,7 @@ def _scheduler(kind: Any, crawler: Crawler, client: redis.Redis, key: str) -> Co
 
     def page(requests: Sequence[Request]) -> list[bool]:
         dropped = [not enqueue(request) for request in requests]
-        # BloomScheduler delivers what waits before it takes the next ones.
+        # BloomScheduler delivers its buffered requests before it takes the next.
         scheduler.next_request()
         return dropped
 

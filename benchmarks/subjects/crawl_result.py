@@ -1,4 +1,4 @@
-"""The costs of a measured crawl, written to a file at its end."""
+"""Write the costs of a measured crawl to a file at its end."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,14 @@ PATH_SETTING = "CRAWL_RESULT"
 
 
 class CrawlResult:
-    """The extension that writes it, when every stat is in its place."""
+    """The extension that writes the result once all stats are set."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Write the result of a crawler, to the file that a setting names."""
+        """Write the crawler's result to the file named by a setting."""
         self = cls(crawler)
         crawler.signals.connect(self._engine_stopped, signals.engine_stopped)
         return self

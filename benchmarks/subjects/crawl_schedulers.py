@@ -1,4 +1,4 @@
-"""The schedulers of measured crawls: those that there are, and what they take."""
+"""The schedulers of measured crawls, with timers."""
 
 import time
 
@@ -14,19 +14,19 @@ SENT = _counting.__enter__()  # until the process ends
 
 
 class Timed:
-    """A scheduler whose time is measured: knowing repeats, and queueing what is new."""
+    """Mixin: measure the time of the duplicate check and of the queue."""
 
     seconds = 0.0
 
     def enqueue_request(self, request: Request) -> bool:
-        """Measured."""
+        """Time the call."""
         started = time.perf_counter()
         result: bool = super().enqueue_request(request)  # type: ignore[misc]  # of the class it is mixed into
         Timed.seconds += time.perf_counter() - started
         return result
 
     def next_request(self) -> Request | None:
-        """Measured."""
+        """Time the call."""
         started = time.perf_counter()
         result: Request | None = super().next_request()  # type: ignore[misc]
         Timed.seconds += time.perf_counter() - started
@@ -34,12 +34,12 @@ class Timed:
 
 
 class InMemory(Timed, scrapy.core.scheduler.Scheduler):
-    """Scrapy's own."""
+    """Scrapy's own scheduler."""
 
 
 class ScrapyRedis(Timed, scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's."""
+    """scrapy-redis's scheduler."""
 
 
 class ScrapyBloom(Timed, BloomScheduler):
-    """Ours."""
+    """scrapy-bloom's scheduler."""

@@ -1,4 +1,4 @@
-"""The ways in which workers may fill a filter: whose turn it is, and how many items are added in it."""
+"""The ways in which workers fill a filter: sequences of turns."""
 
 import itertools
 import random
@@ -10,22 +10,22 @@ from scrapy_bloom.filter.parameters import FilterParameters
 
 STAGGERED, FORKED, IDLE, UNEVEN, EQUAL = "staggered", "forked", "idle", "uneven", "equal"
 LITTLE = {STAGGERED: 0.01, FORKED: 0.1, IDLE: 0.01}
-"""The part of the capacity that each worker adds by itself first; of forked ones, the process that they come from."""
+"""The part of the capacity that each worker adds alone first; for forked workers, their parent does."""
 ONE_BY_ONE = (STAGGERED, IDLE)
-"""The ways in which a worker opens the filter when those before it have added their little."""
+"""The ways in which each worker opens the filter after the previous one has added its first part."""
 ONE_WORKS = 0.95
-"""The part of the capacity up to which one worker adds while the others idle."""
+"""The part of the capacity that one worker fills while the others idle."""
 LARGEST_SHARE = 0.99
-"""The part of the additions that one of uneven workers makes."""
+"""The part of the additions made by one of the uneven workers."""
 
 
 @dataclass(frozen=True)
 class Filling:
-    """A filter's parameters and how it is filled: `workers` add `times` its capacity in batches.
+    """A filter's parameters and its filling: `workers` add `times` its capacity in batches.
 
-    Then `asked` items are asked for that were never added. In memory there is a clock that goes with the additions, so
-    that `pace` times the capacity is met within each time to live; 0: it stands still. Small filters differ in how full
-    they are, so that the answers of several `filters` are added up.
+    Then `asked` items that were never added are looked up. In memory, the clock advances with the additions so that
+    each TTL has `pace` times the capacity; with 0 the clock stands still. Small filters vary in their fill, so the
+    answers of several `filters` are summed.
     """
 
     way: str
@@ -42,17 +42,17 @@ class Filling:
 
     @property
     def parameters(self) -> FilterParameters:
-        """The parameters that the workers agree on."""
+        """The filter's parameters."""
         return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl)
 
     @property
     def additions(self) -> int:
-        """Items that are added to each filter."""
+        """The number of items added to each filter."""
         return round(self.capacity * self.times)
 
     @property
     def little(self) -> int:
-        """Items that a worker adds by itself first."""
+        """The number of items that a worker adds alone first."""
         return max(1, round(self.capacity * LITTLE.get(self.way, 0.0)))
 
     def __str__(self) -> str:
@@ -60,14 +60,14 @@ class Filling:
 
 
 class Turn(NamedTuple):
-    """A worker, by its number, and how many items it adds at once."""
+    """A worker's number, and the number of items it adds in the turn."""
 
     worker: int
     items: int
 
 
 def turns(filling: Filling) -> Iterator[Turn]:
-    """The turns that the workers take, until everything is added."""
+    """Yield the workers' turns until all items are added."""
     left = filling.additions
     for worker, items in _WAYS[filling.way](filling):
         yield Turn(worker, min(items, left))

@@ -1,4 +1,4 @@
-"""The filters that can grow, behind one interface: ours, RedisBloom's, and that of pybloom-live."""
+"""Growing filters behind one interface: scrapy-bloom's, RedisBloom's and pybloom-live's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ PYBLOOM = "pybloom-live, 10,000"
 
 
 class Size(NamedTuple):
-    """A filter's size, and the error rate that the fill of its bits means, None where it cannot be read.
+    """A filter's size, and the error rate computed from its fill; None if the fill is not available.
 
-    The `bits` of RedisBloom are what BF.INFO calls its size.
+    The `bits` of RedisBloom are the size in BF.INFO.
     """
 
     layers: int
@@ -31,7 +31,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Grower:
-    """A filter: adds a batch (True for each that was new), looks one up (True for each it holds), tells its size."""
+    """A filter: `add` returns True for each new item, `contains` True for each stored one."""
 
     add: Callable[[list[str]], list[bool]]
     contains: Callable[[list[str]], list[bool]]
@@ -78,8 +78,8 @@ def _pybloom(capacity: int, error_rate: float) -> Grower:
     )
 
 
-# Made from a client, the capacity that most ask for, that which fits, and the error rate. The slowest is first, so that
-# it is not left to run alone.
+# Arguments: a client, the undersized capacity, the fitting capacity, and the error rate. The slowest filter is first,
+# so that it does not run alone at the end.
 MAKERS: dict[str, Callable[[redis.Redis, int, int, float], Grower]] = {
     GROWS: lambda client, asked, _, rate: _ours(client, asked, rate),
     SIZED: lambda client, _, fitting, rate: _ours(client, fitting, rate),
@@ -89,7 +89,7 @@ MAKERS: dict[str, Callable[[redis.Redis, int, int, float], Grower]] = {
 
 
 def module_version(client: Client) -> str:
-    """RedisBloom's version, to follow that of the server; nothing where it is not loaded."""
+    """Return RedisBloom's version as a suffix for the server's; empty if it is not loaded."""
     modules: list[dict[bytes, Any]] = client.execute_command("MODULE LIST")
     for module in modules:
         if module[b"name"] == b"bf":

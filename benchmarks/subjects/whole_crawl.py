@@ -1,4 +1,4 @@
-"""One measured crawl of a site over loopback, in processes of its own: with and without Redis, by theirs and ours."""
+"""One measured crawl of a site over loopback, in separate processes, with and without Redis."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.servers import Address
 from devtools.spiders import links
 
-# scrapy-redis makes a hundred thousand round trips and more, which takes minutes where Redis is far away.
+# scrapy-redis makes more than a hundred thousand round trips, which take minutes if Redis is far away.
 LIMIT_SECONDS = 900
 
 SCRAPY = "Scrapy, no Redis"
@@ -37,7 +37,7 @@ SETTINGS = {
     "ROBOTSTXT_OBEY": False,
     "TELNETCONSOLE_ENABLED": False,
     "EXTENSIONS": f'{{"{crawl_result.CrawlResult.__module__}.{crawl_result.CrawlResult.__qualname__}": 0}}',
-    # As many as are on the way: a queue and a filter that outlive a worker of scrapy-redis.
+    # Keep queue and filter when the first worker of scrapy-redis ends.
     "SCHEDULER_PERSIST": True,
 }
 
@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Crawl:
-    """The costs of a crawl, over all its workers."""
+    """The costs of a crawl, in total over its workers."""
 
     seconds: float
     pages: int
@@ -55,14 +55,14 @@ class Crawl:
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a directory: its own, or its parent's where it is only `html`."""
+    """Return the name of a directory, or of its parent if the name is `html`."""
     resolved = path.resolve() if path.name != "html" else path.absolute()
     return (path.absolute().parent if resolved.name == "html" else resolved).name
 
 
 @contextmanager
 def serving(*options: str) -> Iterator[str]:
-    """Serve a site from a process of its own, and yield its first page's URL."""
+    """Serve a site from a separate process, and yield the URL of its first page."""
     command = [sys.executable, "-m", "devtools.site", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -74,7 +74,7 @@ def serving(*options: str) -> Iterator[str]:
 
 
 def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path) -> Crawl:
-    """Crawl with so many workers until all have ended."""
+    """Crawl with `workers` processes until all have ended."""
     scheduler, dupefilter = KINDS[kind]
     key = f"bench:crawl:{next(_numbers)}"
     settings = {
@@ -106,7 +106,7 @@ def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path) -> 
 
 
 def _start(number: int, url: str, result: Path, settings: dict[str, object]) -> CrawlProcess:
-    """Start a worker, which keeps no ledger: that would take a part of the time."""
+    """Start a worker without a ledger, which would take time."""
     settings = {**settings, crawl_result.PATH_SETTING: result}
     job = Job(("runspider", links.__file__), {"start": url}, settings, {"SCRAPY_PROJECT": ""})
     return CrawlProcess(f"worker-{number}", job, result.parent, keeps_ledger=False)

@@ -1,1 +1,1 @@
-"""The parts of the benchmarks: each has a `run`, and its docstring is what is printed above its results."""
+"""The parts of the benchmarks: each has a `run`, and its docstring heads its results."""

@@ -1,8 +1,8 @@
-"""Memories of the last repeats: the candidates over the links of two real sites.
+"""Caches of the last repeats: the candidates over the links of two real sites.
 
-A bounded memory of URLs is asked about each link and told of it when it does not know it. Hits are of all links; an
-unbounded set has the most that there can be. Time is of the asking and telling; bytes are those of the container,
-without the URLs. Last comes what a process takes for all that it may remember: URLs, fingerprints and both containers.
+A bounded cache of URLs is asked about each link, and stores the link on a miss. Hits are a share of all links; the
+unbounded dict has the highest possible. Times are of lookups and insertions; bytes are those of the container,
+without the URLs. The last table is the memory of a full cache in a process: URLs, fingerprints and both containers.
 """
 
 import sys
@@ -38,47 +38,47 @@ class Memory(Protocol):
     """A candidate."""
 
     def get(self, key: str) -> Any:
-        """The value, or None."""
+        """Return the value, or None."""
 
     def put(self, key: str, value: bool) -> None:
-        """Remember it."""
+        """Store the value."""
 
 
 class Lru:
-    """An OrderedDict that forgets what was met least recently."""
+    """An OrderedDict that evicts the least recently used key."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self.known: OrderedDict[str, bool] = OrderedDict()
 
     def get(self, key: str) -> bool | None:
-        """The value, which is the last one to be forgotten now."""
+        """Return the value, and make the key the most recent."""
         value = self.known.get(key)
         if value:
             self.known.move_to_end(key)
         return value
 
     def put(self, key: str, value: bool) -> None:
-        """Remember it, and forget another."""
+        """Store the value; evict another if full."""
         if len(self.known) >= self._size:
             self.known.popitem(last=False)
         self.known[key] = value
 
 
-# Where the types are checked it is not installed, or is one of the versions that have types.
+# Where the types are checked, cachetools may be missing, or may have types.
 class Library(cachetools.LRUCache):  # type: ignore[misc, type-arg, unused-ignore]
     """cachetools' LRUCache."""
 
     def put(self, key: str, value: bool) -> None:
-        """Remember it."""
+        """Store the value."""
         self[key] = value
 
 
 class Everything(dict[str, bool]):
-    """Forgets nothing."""
+    """An unbounded dict."""
 
     def put(self, key: str, value: bool) -> None:
-        """Remember it."""
+        """Store the value."""
         self[key] = value
 
 
@@ -91,7 +91,7 @@ CANDIDATES: dict[str, Callable[[int], Any]] = {
 
 
 def run(_: Asked) -> list[Plot]:
-    """Ask each candidate about every link."""
+    """Look up every link in each candidate."""
     for site, pages in streams().items():
         if site in (PYTHON, POSTGRESQL):
             _measure(site, list(chain.from_iterable(pages)))
@@ -100,7 +100,7 @@ def run(_: Asked) -> list[Plot]:
 
 
 def _print_process() -> None:
-    """Print what a process allocates for the repeats that it remembers, when it remembers as many as it may."""
+    """Print the memory of a full cache."""
     rows = []
     for size in (1_024, CACHE_SIZE.default):
         tracemalloc.start()
@@ -113,7 +113,7 @@ def _print_process() -> None:
         rows.append((f"{size:,}", f"{taken / 1e6:.1f}", f"{taken / size:.0f}"))
     length = sum(map(len, urls(0, 1000))) / 1000
     report.table(
-        f"A process that remembers all it may (BLOOMFILTER_CACHE_SIZE), with URLs of {length:.0f} characters:",
+        f"A process with a full cache (BLOOMFILTER_CACHE_SIZE), with URLs of {length:.0f} characters:",
         ("repeats", "MB", "bytes each"),
         rows,
     )
@@ -140,7 +140,7 @@ def _measure(site: str, links: list[str]) -> None:
 
 @dataclass
 class Run:
-    """A candidate over a stream: its hits and its bytes at the end."""
+    """A candidate over a stream: its hits, and its bytes at the end."""
 
     make: Callable[[int], Any]
     size: int
@@ -149,9 +149,9 @@ class Run:
     bytes: int = 0
 
     def take(self) -> float:
-        """Begin with nothing, and give the seconds that it took."""
+        """Replay the stream with an empty candidate, and return the seconds."""
         memory = self.make(self.size)
-        # As in a crawl, each link is a string of its own, whose hash is not known yet.
+        # As in a crawl, each link is a new string without a cached hash.
         self.hits, seconds = _ask(memory, [(link + " ")[:-1] for link in self.links])
         self.bytes = _bytes(memory)
         return seconds

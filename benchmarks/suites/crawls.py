@@ -1,7 +1,8 @@
-"""Whole crawls over loopback, with one worker and with two: a made-up site, and each `--html` directory.
+"""Whole crawls over loopback: a made-up site, and each `--html` directory.
 
-Time is that from the opening of the first spider to the closing of the last, without the start of processes; that of a
-scheduler is all of `enqueue_request` and `next_request`, so knowing repeats and queueing. Crawls take turns.
+Each site is crawled with one worker and with two. Time runs from the opening of the first spider to the closing of
+the last, without the start of processes. The time of a scheduler is all of `enqueue_request` and `next_request`: the
+duplicate check and the queue. Crawls take turns.
 """
 
 import tempfile
@@ -20,7 +21,7 @@ ROUNDS = 3
 
 
 def run(asked: Asked) -> list[Bars]:
-    """Crawl the made-up site, and every directory."""
+    """Crawl the made-up site and every directory."""
     bars = []
     with running(available()[0]) as server, tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-") as scratch:
         for name, options in {

@@ -1,9 +1,9 @@
-"""Whole crawls with Redis near and far: over loopback, and through a proxy that makes a ping take 0.5 ms and 2 ms.
+"""Whole crawls with Redis near and far: over loopback and through a slow proxy.
 
-Everything else here is measured over loopback, and few crawls have their Redis there: 0.5 ms is another machine in the
-same data centre, 2 ms another data centre of the same city. The proxy delays, and is as fast as loopback otherwise. One
-worker crawls a made-up site, and each `--html` directory, as often as there is time for; crawls take turns, and what
-they take is given as multiples of Scrapy without Redis in the same turns.
+All other parts are measured over loopback, and few crawls have Redis there. The proxy has a ping of 0.5 ms or 2 ms:
+0.5 ms is another machine in the same data center, 2 ms another data center of the same city. The proxy adds latency
+and otherwise keeps the speed of loopback. One worker crawls a made-up site and each `--html` directory, as often as
+time allows. Crawls take turns; their times are relative to Scrapy without Redis in the same turns.
 """
 
 import tempfile
@@ -23,18 +23,18 @@ from benchmarks.subjects.whole_crawl import KINDS, SCRAPY, Crawl, crawl, name_of
 from devtools.servers import Address, Server, available, running
 
 DELAYS = (0.25e-3, 1e-3)
-"""Seconds each way."""
+"""Seconds in each direction."""
 MADE_UP = ("--pages", "500")
 ROUNDS = 3
-# No other round is begun after so many seconds.
+# No round starts after this many seconds.
 ENOUGH_SECONDS = 240.0
 MOST_OFF = 0.1
-"""How much of what a ping should take it may be off."""
+"""The allowed relative error of a ping."""
 LOOPBACK = "Redis on this machine"
 
 
 def run(asked: Asked) -> list[Groups]:
-    """Crawl the made-up site and every directory; draws the last of them."""
+    """Crawl the made-up site and every directory; plot the last."""
     with (
         running(available()[0]) as near,
         tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-") as scratch,
@@ -55,7 +55,7 @@ def run(asked: Asked) -> list[Groups]:
 def _print_pings(pings: Mapping[str, tuple[float, float]]) -> None:
     rows = [(name, f"{wanted * 1e3:.3f}", f"{found * 1e3:.3f}") for name, (wanted, found) in pings.items() if wanted]
     report.table(
-        f"Pings through the proxy: what a direct one takes, {pings[LOOPBACK][1] * 1e3:.3f} ms, and the delay.",
+        f"Pings through the proxy: a direct ping, {pings[LOOPBACK][1] * 1e3:.3f} ms, plus the delay.",
         ("distance", "wanted, ms", "measured, ms"),
         rows,
     )
@@ -87,16 +87,16 @@ def _measure(name: str, options: Sequence[str], near: Server, servers: Mapping[s
     pages = [one.pages for crawls in found.values() for one in crawls]
     report.table(
         f"{name}, {min(pages):,} to {max(pages):,} pages, one worker. {near.name}, medians of "
-        f"{len(costs[runs[0]])} rounds. Times {SCRAPY}, then seconds.",
+        f"{len(costs[runs[0]])} rounds. Relative to {SCRAPY}, then seconds.",
         ("crawl", *distances, *(f"s, {distance}" for distance in distances), "round trips"),
         rows,
     )
-    title = f"Time of a whole crawl ({name}, {max(pages):,} pages), by how far Redis is away"
+    title = f"Time of a whole crawl ({name}, {max(pages):,} pages), by the distance of Redis"
     return Groups("distance", title, "times the same crawl by Scrapy without Redis", distances, to_scrapy)
 
 
 def _rounds(name: str, contenders: Mapping[Run, Callable[[], Crawl]]) -> dict[Run, list[Crawl]]:
-    """Crawls in turns, for as many rounds as there is time for."""
+    """Crawl in turns, for as many rounds as time allows."""
     found: dict[Run, list[Crawl]] = {each: [] for each in contenders}
     started = time.monotonic()
     for turn in range(ROUNDS):

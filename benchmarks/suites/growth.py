@@ -1,4 +1,4 @@
-"""Filters that were made for 10,000 URLs and are given a million: their error rates and their bits."""
+"""Filters made for 10,000 URLs that get a million: their error rates and their bits."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from devtools.servers import Address, available, running
 CAPACITY = 10_000
 GIVEN = 1_000_000
 BATCH = 1_000
-# How many URLs that were never added are looked up; at one in a million, a million of them would tell nothing.
+# The number of lookups of URLs that were never added; at 1e-6 a million lookups would prove nothing.
 STRANGERS = {1e-3: 1_000_000, 1e-6: 0}
 
 
 class Task(NamedTuple):
-    """A filter to fill, by its name, and where."""
+    """A filter to fill, by name and server."""
 
     name: str
     error_rate: float
@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A filter's verdict on the URLs: how many new ones it called seen, while it was filled and afterwards."""
+    """The number of new URLs that a filter took for seen: during the filling, and afterwards."""
 
     size: scalable_filters.Size
     missed: int
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def run(_: Asked) -> list[Plot]:
-    """Fill every filter at every rate, and print a table for each rate."""
+    """Fill every filter at every rate, and print a table per rate."""
     module = redisbloom.server_options()
     names = [name for name in scalable_filters.MAKERS if module or name != scalable_filters.REDISBLOOM]
     with running(available()[0], *module) as server:

@@ -1,8 +1,9 @@
-"""The error rate that positions from a few hashes deliver in small filters, beside independent positions.
+"""The error rate of positions from a few hashes in small filters.
 
-With two hash values there are only m^2 sequences of positions, so that a new item has the very sequence of an old one
-with a probability of n / m^2, which comes on top of the error rate. A third value makes it n / m^3. Schemes: enhanced
-double hashing (Dillinger and Manolios 2004), and the one of `scrapy_bloom.hashing`.
+It is compared with independent positions. Two hash values yield only m^2 sequences of positions, so that a new item
+has the very sequence of an old one with a probability of n / m^2, which adds to the error rate. A third value makes
+it n / m^3. Schemes: enhanced double hashing (Dillinger and Manolios 2004), and the one of
+`scrapy_bloom.filter.hashing`.
 """
 
 from collections.abc import Callable
@@ -20,11 +21,11 @@ from scrapy_bloom.filter.hashing import locate
 from scrapy_bloom.filter.sizing import bits_needed, choose_hashes
 
 PROBES = 4_000
-"""Lookups in each filter; many filters, since small ones differ in how full they are."""
+"""Lookups in each filter. There are many filters, because small ones vary in their fill."""
 
 
 class Case(NamedTuple):
-    """A filter's promise, and how many such filters are tried."""
+    """A filter's promise, and the number of such filters."""
 
     capacity: int
     error_rate: float
@@ -37,11 +38,11 @@ class Case(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """m, exactly as many as the formula asks for."""
+        """m, exactly as in the formula."""
         return bits_needed(self.capacity, self.error_rate, self.hashes)
 
     def predicted(self, values: int) -> float:
-        """The error rate over the promise, as the number of sequences from so many hash values predicts it."""
+        """Return the ratio of the error rate to the promise, predicted from the number of sequences."""
         sequences = float(self.bits) ** values
         return 1 + self.capacity / sequences / self.error_rate
 
@@ -52,7 +53,7 @@ RARE_CASES = (Case(1_000, 1e-6, 0), Case(10_000, 1e-6, 0))
 
 
 class Scheme(NamedTuple):
-    """A way from an item to k positions below m, and the number of hash values that it starts from."""
+    """A function from an item to k positions below m, and its number of hash values."""
 
     positions: Callable[[bytes, int, int], list[int]]
     values: int
@@ -69,7 +70,7 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """False positives among `lookups`, and how many of them the fill of the filters explains: the sum of f^k."""
+    """False positives among `lookups`, and their number expected from the fill: the sum of f^k."""
 
     false_positives: int
     by_fill: float
@@ -77,12 +78,11 @@ class Outcome(NamedTuple):
 
 
 def run(_: Asked) -> list[Plot]:
-    """Try each scheme in each case, and print a table."""
+    """Measure each scheme in each case, and print a table."""
     tasks = [Task(case, scheme) for case in CASES for scheme in SCHEMES]
     rows = [_row(task, outcome) for task, outcome in zip(tasks, spread(_try, tasks), strict=True)]
     report.table(
-        "Filters of exactly the bits that the formula asks for, filled to their capacity. Theory is f^k of the bits as "
-        "they are.",
+        "Filters with exactly the bits of the formula, filled to their capacity. Theory is f^k of the actual bits.",
         ("positions", "n", "p", "m", "k", "rate to theory", "95 % interval", "predicted", "to p", "false positives"),
         rows,
     )

@@ -1,8 +1,9 @@
-"""The import of a SET, by the command in a process of its own: its rate beside the server's limit, and its memory.
+"""The import of a SET by the command: its rate and its memory.
 
-Each member is one `BITFIELD` when it is copied, and one when it is checked. The limit is how many of such the server
-answers in a second where the client has packed them before, and does nothing but send and count replies. It is measured
-before and after each import, in the same run. Memory is the most that the process had resident, Scrapy included.
+The command runs in a separate process, and its rate is compared with the server's limit. Each member takes one
+`BITFIELD` for the copy and one for the check. The limit is the number of such commands that the server answers in a
+second to a client that has packed them before, and only sends and counts replies. It is measured before and after
+each import, in the same run. Memory is the peak resident size of the process, Scrapy included.
 """
 
 import json
@@ -42,7 +43,7 @@ _KEY = "bench:importing"
 
 @dataclass(frozen=True)
 class Import:
-    """One import: members, its seconds, what the command said, the peak of its memory, and the limits around it."""
+    """One import: its members, its JSON output, its peak memory, and the limits before and after."""
 
     members: int
     said: dict[str, Any]
@@ -51,12 +52,12 @@ class Import:
 
     @property
     def bitfields_a_second(self) -> float:
-        """The BITFIELDs that it had the server answer in a second."""
+        """The BITFIELDs per second of the import."""
         return 2 * float(self.said["members_a_second"])
 
 
 def run(_: Asked) -> list[Plot]:
-    """Import a small SET and a large one into each kind of server."""
+    """Import a small and a large SET on each kind of server."""
     for kind in available():
         with running(kind) as server, server.client() as client:
             found = [_import(server, client, members) for members in SIZES]
@@ -91,7 +92,7 @@ def _import(server: Server, client: redis.Redis, members: int) -> Import:
 
 
 def _command(server: Server) -> tuple[dict[str, Any], int]:
-    """Run the command; gives what it printed, and the most bytes that it had resident."""
+    """Run the command; return its JSON output and its peak resident bytes."""
     arguments = ["import", "--key", _KEY, "--redis-url", server.url, "--wait", "0", "--json"]
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
@@ -108,7 +109,7 @@ def _command(server: Server) -> tuple[dict[str, Any], int]:
 
 
 def _peak_bytes(process: int) -> int:
-    """The most that a process had resident until now; what wait4 tells counts what its parent had, too."""
+    """Return the peak resident bytes of a process; those of wait4 include its parent's."""
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     except OSError:
@@ -118,7 +119,7 @@ def _peak_bytes(process: int) -> int:
 
 
 def _limit(server: Server) -> float:
-    """BITFIELDs a second that the server answers on one connection."""
+    """Return the BITFIELDs per second that the server answers on one connection."""
     layer = FilterParameters().first_layer(f"{_KEY}:limit", NO_IDENTITY, 0, 0.0)
     items = [each.encode() for each in islice(fingerprints(), _BATCH)]
     packed = b"".join(CheckBits(*layer.locate(item), mark=True).command().pack() for item in items)
@@ -134,7 +135,7 @@ def _limit(server: Server) -> float:
 
 
 def _send(connection: socket.socket, packed: bytes) -> None:
-    """Send a batch, and wait until each of its commands has a reply: an array, which alone begins with a star."""
+    """Send a batch and read its replies: arrays, and only they have a star."""
     connection.sendall(packed)
     replies = 0
     while replies < _BATCH:

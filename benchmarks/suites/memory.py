@@ -1,6 +1,7 @@
-"""The bytes of a filter on a server beside the textbook's fewest, a SET's and RedisBloom's; its error rate as it fills.
+"""The bytes of a filter on a server, and its error rate as it fills.
 
-Nothing is rounded in a filter's favour: bytes are MEMORY USAGE of all its keys, the hash of its parameters included.
+The bytes are compared with the theoretical minimum, a SET and RedisBloom. Nothing is rounded in a filter's favor:
+bytes are MEMORY USAGE of all its keys, including the hash of its parameters.
 """
 
 import math
@@ -20,7 +21,7 @@ from scrapy_bloom import BloomFilter
 
 
 class Case(NamedTuple):
-    """The demands on a filter."""
+    """The parameters of a filter."""
 
     capacity: int
     error_rate: float
@@ -28,7 +29,7 @@ class Case(NamedTuple):
 
     @property
     def textbook_bits(self) -> float:
-        """The fewest bits of any Bloom filter that keeps the promise: -n ln p / (ln 2)^2."""
+        """The theoretical minimum of bits: -n ln p / (ln 2)^2."""
         return -self.capacity * math.log(self.error_rate) / math.log(2) ** 2
 
 
@@ -40,7 +41,7 @@ PROMISED = Case(5_000_000, 1e-6, 0)
 MOST_TIMES_TEXTBOOK = 1.06
 MOST_TIMES_BITS = 1.03
 
-# The error rate as a filter fills: so many more are looked up at each of these parts of its capacity.
+# The error rate as a filter fills: the lookups at each of these parts of its capacity.
 FILLED = Case(100_000, 1e-3, 2)
 PARTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0)
 STRANGERS = 200_000
@@ -49,7 +50,7 @@ OURS, REDISBLOOM = "scrapy-bloom", "RedisBloom"
 
 @dataclass
 class Measured:
-    """One server's answers: bits and bytes by case, RedisBloom's bytes, and bytes a member of a SET by its size."""
+    """One server's figures: bits and bytes by case, RedisBloom's bytes, and bytes per SET member by size."""
 
     bits: dict[Case, int] = field(default_factory=dict)
     filters: dict[Case, int] = field(default_factory=dict)
@@ -57,24 +58,24 @@ class Measured:
     sets: dict[int, float] = field(default_factory=dict)
 
     def times_textbook(self, case: Case) -> float:
-        """The bits over the textbook's fewest; they are the same on every server."""
+        """Return the ratio of the bits to the theoretical minimum, equal on every server."""
         return self.bits[case] / case.textbook_bits
 
     def times_bits(self, case: Case) -> float:
-        """MEMORY USAGE over what the bits alone would take."""
+        """Return the ratio of MEMORY USAGE to the bits alone."""
         return self.filters[case] * 8 / self.bits[case]
 
     def to_redisbloom(self, case: Case) -> str:
-        """RedisBloom's bytes over those of the filter, where it is there."""
+        """Return the ratio of RedisBloom's bytes to the filter's; - without RedisBloom."""
         return f"{self.redisbloom[case] / self.filters[case]:.2f}" if self.redisbloom else "-"
 
     def a_member(self, number: int) -> float:
-        """Bytes a member of a SET of so many; of a million, where there are more."""
+        """Return the bytes per member of a SET of this size; beyond a million, those of a million."""
         return self.sets[min(number, max(self.sets))]
 
 
 def run(asked: Asked) -> list[Plot]:
-    """Measure on each server that there is, and print them side by side."""
+    """Measure on each available server, and print the servers side by side."""
     powers = range(4, 9 if asked.large else 8)
     cases = [Case(10**power, rate, expansion) for rate in RATES for power in powers for expansion in (0, 2)]
     cases += [PROMISED, PROMISED._replace(expansion=2)]
@@ -85,7 +86,7 @@ def run(asked: Asked) -> list[Plot]:
             found[server.name] = _measure(server, client, cases, has_module=bool(options))
     _print_filters(found, cases)
     rows = [(f"{members:,}", *(f"{each.sets[members]:.1f}" for each in found.values())) for members in SET_SIZES]
-    report.table("Bytes a URL of a SET of fingerprints:", ("members", *found), rows)
+    report.table("Bytes per URL of a SET of fingerprints:", ("members", *found), rows)
     name, measured = next(iter(found.items()))
     promise = f"{PROMISED.capacity:,} at {PROMISED.error_rate:g}, expansion {PROMISED.expansion}"
     report.target(f"bits of {promise}, times the textbook's,", measured.times_textbook(PROMISED), MOST_TIMES_TEXTBOOK)
@@ -99,7 +100,7 @@ def _measure(server: Server, client: redis.Redis, cases: Iterable[Case], *, has_
     measured = Measured()
     for case in cases:
         bloom = BloomFilter(client, "bench:bloom", **case._asdict())
-        # The first addition makes it.
+        # The first addition allocates the bits.
         bloom.add("first")
         measured.bits[case] = bloom.info().bits
         measured.filters[case] = memory_usage(client, "bench:bloom")
@@ -139,7 +140,7 @@ def _print_filters(found: dict[str, Measured], cases: Sequence[Case]) -> None:
         for case in cases
     ]
     report.table(
-        f"Filters as they are created, on {' / '.join(found)}:",
+        f"New filters on {' / '.join(found)}:",
         (
             "capacity",
             "error rate",
@@ -152,7 +153,7 @@ def _print_filters(found: dict[str, Measured], cases: Sequence[Case]) -> None:
         ),
         rows,
     )
-    report.line(f"\nSETs of more than {max(SET_SIZES):,} are taken to need as many bytes a URL as one of that many.")
+    report.line(f"\nThe bytes per URL of larger SETs are assumed equal to those of a SET of {max(SET_SIZES):,}.")
 
 
 def _plot_bytes(measured: Measured, cases: Sequence[Case]) -> Lines:
@@ -168,7 +169,7 @@ def _plot_bytes(measured: Measured, cases: Sequence[Case]) -> Lines:
 
 
 def _fill(server: Server, client: redis.Redis, names: Sequence[str]) -> Lines:
-    """Fill filters, and look up what was never added on the way."""
+    """Fill filters, and look up items that were never added on the way."""
     bloom = BloomFilter(client, "bench:fill", **FILLED._asdict(), cache_size=0)
     if REDISBLOOM in names:
         _reserve(client, "bench:fill:bf", FILLED)
@@ -197,7 +198,7 @@ def _fill(server: Server, client: redis.Redis, names: Sequence[str]) -> Lines:
         rows.append((f"{part:g}", *(report.rate(found[name], STRANGERS) for name in names)))
         report.say(f"  filled to {part:g}")
     report.table(
-        f"Error rate measured as filters of {FILLED.capacity:,} at {FILLED.error_rate:g} fill, and grow beyond. "
+        f"Error rate of filters of {FILLED.capacity:,} at {FILLED.error_rate:g} as they fill and grow. "
         f"{server.name}; {STRANGERS:,} looked up each time, 95 % intervals.",
         ("added to capacity", *names),
         rows,

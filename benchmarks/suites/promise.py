@@ -1,15 +1,16 @@
-"""The error rate that is kept, or not: filters filled in the ways that workers of real crawls may fill them.
+"""Whether filters keep their error rate, filled as workers of real crawls fill them.
 
-*Staggered* workers open the filter one after another, each adds a hundredth of the capacity, and then all go on in
-turns. *Idle* ones do the same, but wait while one of them fills the filter to 95 %. *Forked* ones go on with a filter
-object of their parent, which has added a tenth. Of *uneven* ones a single one makes 99 % of the additions, and *equal*
-ones take turns from the beginning. Workers are filters with clients of their own, stepped in one process over one
-server; in the rows that say so they are processes, or share a store in memory. A TTL of a day is one in which nothing
-expires; one of 100 seconds is that of a clock that goes with the additions: behind it is how many times the capacity is
-met within each TTL.
+*Staggered* workers open the filter one after another, each adds a hundredth of the capacity, then all continue in
+turns. *Idle* workers do the same, but wait while one of them fills the filter to 95 %. *Forked* workers continue with
+a filter object of their parent, which has added a tenth. Of *uneven* workers a single one makes 99 % of the
+additions. *Equal* workers take turns from the beginning. A worker is a filter with its own client, stepped in one
+process over one server; in rows marked so the workers are processes, or share a store in memory. With a TTL of a day
+nothing expires. With a TTL of 100 seconds the clock advances with the additions; the number behind the TTL is the
+additions within each TTL, as a multiple of the capacity.
 
-Items that were never added are asked for. The promise is broken where even the low end of the interval is above it, or
-where the filter's bits say so; at 1e-6 the answers alone would tell too little.
+After the filling the filter is asked for items that were never added. The promise is broken if even the low end of
+the interval is above it, or if the filter's bits show a higher rate: at 1e-6 the answers alone would prove too
+little.
 """
 
 import logging
@@ -83,7 +84,7 @@ SMALL = (
 
 
 class Task(NamedTuple):
-    """A filling, and the server of its workers; None: they share a store in memory."""
+    """A filling, and the server of its workers; None: a store in memory."""
 
     filling: Filling
     server: Address | None
@@ -93,7 +94,7 @@ class Task(NamedTuple):
 
 
 def run(_: Asked) -> list[Plot]:
-    """Fill in every way, and print a table of what was kept, and one of what three words of hash can keep at all."""
+    """Fill in every way; print the measured error rates, and the lowest ones possible with three hash words."""
     with running("valkey") as server:
         tasks = [*(Task(each, server.address) for each in ON_A_SERVER), *(Task(each, None) for each in IN_MEMORY)]
         outcomes = spread(_measure, tasks)
@@ -120,8 +121,8 @@ def run(_: Asked) -> list[Plot]:
     )
     report.target("fillings that broke the promise,", sum(not outcome.is_kept for *_, outcome in found), 0)
     report.table(
-        "Positions come from three words below m, the bits of a shard: a new item has the positions of one of the n "
-        "in its shard with a probability of n / m^3 (first layers, computed).",
+        "Positions come from three words below m, the bits of a shard. A new item shares the positions of one of the "
+        "n items in its shard with a probability of n / m^3 (first layers, computed).",
         ("filter", "n in a shard", "m", "n / m^3", "to its share of the promise"),
         [_floor(parameters) for parameters in SMALL],
     )
@@ -132,7 +133,7 @@ _ORDER = (STAGGERED, FORKED, IDLE, UNEVEN, EQUAL)
 
 
 def _measure(task: Task) -> Outcome:
-    # A filter that may not grow warns when it is full, which is what it is here for.
+    # These fillings overfill filters of fixed size on purpose, which warn.
     logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)
     if task.server is None:
         return fill_by_turns.in_memory(task.filling)

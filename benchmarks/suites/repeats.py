@@ -1,10 +1,10 @@
-"""The links of two real sites, and a stream of new ones, replayed through what a crawl can choose from.
+"""The links of two real sites, and new links, replayed through dupefilters.
 
-They are given page by page, as a spider's callback would, each page as requests that nobody has looked at before. Of
-a dupefilter `request_seen` is timed. Of a scheduler all of `enqueue_request` is, and one `next_request` a page:
-fingerprint, check, log, and for new requests also serialising, queueing and taking, which a dupefilter leaves to the
-scheduler. All take turns of a few pages, and the answers of each are compared with those of Scrapy's own filter, which
-are exact.
+Links arrive page by page, as from a spider's callback, and each page as fresh requests. The timing of a dupefilter
+covers `request_seen`. The timing of a scheduler covers `enqueue_request` and one `next_request` per page:
+fingerprint, check and log, and for new requests serializing, queueing and taking, which a dupefilter leaves to the
+scheduler. All contenders take turns of a few pages, and their answers are compared with those of Scrapy's own filter,
+which are exact.
 """
 
 import gzip
@@ -45,7 +45,7 @@ PYTHON, POSTGRESQL, NEW = "Python documentation", "PostgreSQL documentation", "a
 ROUNDS = 5
 TURN_LINKS = 1_000
 NEW_PAGES, NEW_LINKS = 400, 25
-# What is very slow gets the first links of a stream only, in one round.
+# Slow contenders get the first links of a stream only, in one round.
 FEW_LINKS = 20_000
 SLOW = (SET, FORK, BF_ADD, STOCK_SCHEDULER)
 
@@ -60,7 +60,7 @@ MOST_TRIPS_A_PAGE = 1.0
 
 @dataclass
 class Replay:
-    """The results of a contender on the links that it was given, `most` of them at the most."""
+    """The results of a contender on its links, at most `most` of them."""
 
     contender: Contender
     sent: Sent
@@ -72,7 +72,7 @@ class Replay:
     memory_bytes: int = 0
 
     def give(self, page: Sequence[str]) -> None:
-        """Give a page's links."""
+        """Replay a page's links."""
         requests = [Request(link) for link in page[: self.most - len(self.answers)]]
         if not requests:
             return
@@ -86,12 +86,12 @@ class Replay:
         self.pages += 1
 
     def end(self) -> None:
-        """Note what it takes, and delete its data."""
+        """Record the memory, and delete the data."""
         self.memory_bytes = self.contender.memory_bytes()
         self.contender.end()
 
     def differences(self, exact: "Replay") -> int:
-        """Count the answers that are wrong."""
+        """Count the wrong answers."""
         return sum(mine != right for mine, right in zip(self.answers, exact.answers, strict=False))
 
 
@@ -99,7 +99,7 @@ Rounds = list[dict[str, Replay]]
 
 
 def run(_: Asked) -> list[Bars]:
-    """Replay each stream, and print a table for it."""
+    """Replay each stream, and print its table."""
     module = redisbloom.server_options()
     names = [*(name for name in DUPEFILTERS if module or name != BF_ADD), *SCHEDULERS]
     bars = []
@@ -119,7 +119,7 @@ def run(_: Asked) -> list[Bars]:
 
 
 def streams() -> dict[str, Pages]:
-    """The pages of each stream, as the links on them."""
+    """Return the links of each page of each stream."""
     made_up = [urls(start, NEW_LINKS) for start in range(0, NEW_PAGES * NEW_LINKS, NEW_LINKS)]
     return {
         PYTHON: _links(DATA / "links-python-docs.txt.gz"),
@@ -129,7 +129,7 @@ def streams() -> dict[str, Pages]:
 
 
 def _links(path: Path) -> Pages:
-    """The links of a stream; a line that begins with # names the page that the next ones are from."""
+    """Read a stream by pages; a line with # names the page of the next links."""
     pages: list[list[str]] = []
     with gzip.open(path, "rt") as lines:
         for line in lines:
@@ -156,7 +156,7 @@ def _replay(pages: Pages, names: Sequence[str], server: Server, client: redis.Re
 
 
 def _turns(pages: Pages) -> Sequence[Pages]:
-    """Pages in groups of about as many links."""
+    """Group pages into turns of about TURN_LINKS links."""
     turns: list[list[Sequence[str]]] = [[]]
     for page in pages:
         if sum(map(len, turns[-1])) >= TURN_LINKS:
@@ -189,7 +189,7 @@ def _print(site: str, server: Server, pages: Pages, rounds: Rounds) -> Bars:
         f"{site}: {len(pages):,} pages, {links:,} links, {new:,} of them new. "
         f"{server.name}, medians of {ROUNDS} rounds.",
         (
-            "what knows repeats",
+            "dupefilter or scheduler",
             "to Scrapy",
             "range",
             "to scrapy-redis's Scheduler",
@@ -201,9 +201,13 @@ def _print(site: str, server: Server, pages: Pages, rounds: Rounds) -> Bars:
         rows,
     )
     few = ", ".join(name for name in first if len(first[name].answers) < links)
-    report.line("\nBytes are MEMORY USAGE of the filter's keys, and of the set in memory those of it and its members.")
+    report.line(
+        "\nBytes are MEMORY USAGE of the filter's keys; for Scrapy, the size of the set in memory and its members."
+    )
     if few:
-        report.line(f"Given the first {FEW_LINKS:,} links only, in one round, since they would take minutes: {few}.")
+        report.line(
+            f"Limited to the first {FEW_LINKS:,} links in one round, because all links would take minutes: {few}."
+        )
     for name, other, most in TARGETS[site]:
         report.target(f"{site}: {name}, times {other},", ratio(costs[name], costs[other]), most)
     if site == PYTHON:

@@ -1,9 +1,9 @@
-"""Requests as JSON beside scrapy-redis's pickles: their bytes in Redis, and the time to write and to read them.
+"""Requests as JSON compared with scrapy-redis's pickles: their bytes and times.
 
-Requests are those of a crawl: each stands for a link of the PostgreSQL documentation, with a page as its Referer and
-its depth in meta, as Scrapy's spider middlewares leave them. Others carry what CrawlSpider adds, a form, or ten fields
-of an item. `dumps` and `loads` are timed alone, and last with what Scrapy does on both sides of them, `Request.to_dict`
-and `request_from_dict`: that is what a request costs a scheduler. All take turns.
+The requests resemble a crawl's: each stands for a link of the PostgreSQL documentation, with a page as its Referer
+and its depth in meta, as Scrapy's spider middlewares leave them. Others have the additions of CrawlSpider, a form, or
+ten fields of an item. `dumps` and `loads` are timed alone, and then together with Scrapy's `Request.to_dict` and
+`request_from_dict` around them: the cost of a request to a scheduler. All take turns.
 """
 
 import time
@@ -34,16 +34,16 @@ Make = Callable[[Spider, str, str], Request]
 
 
 class BenchSpider(Spider):
-    """A spider with a callback beside `parse`."""
+    """A spider with a callback other than `parse`."""
 
     name = "bench"
 
     def parse_page(self, _: object) -> None:
-        """Stand for a callback."""
+        """Serve as a callback."""
 
 
 def run(_: Asked) -> list[Plot]:
-    """Measure each kind of request, and print one table."""
+    """Measure each kind of request, and print a table."""
     links = [link for page in streams()[POSTGRESQL] for link in page][: NUMBER + 1]
     rows = [row for kind, make in KINDS.items() for row in _measure(kind, make, links)]
     columns = ("request", "bytes to pickle's", "dumps", "loads", "with Scrapy's part", "bytes", "dumps us", "loads us")
@@ -100,7 +100,7 @@ def _measure(kind: str, make: Make, links: Sequence[str]) -> list[tuple[str, ...
 
 
 class Run:
-    """A serialiser over some requests; each step gives the seconds that it took."""
+    """A serializer and its requests; each step returns its seconds."""
 
     def __init__(self, serializer: Any, spider: Spider, requests: Sequence[Request]) -> None:
         self._serializer = serializer
@@ -110,15 +110,15 @@ class Run:
         self.stored: list[bytes] = [serializer.dumps(each) for each in self._dicts]
 
     def dumps(self) -> float:
-        """Write all."""
+        """Write all requests."""
         return _timed(self._serializer.dumps, self._dicts)
 
     def loads(self) -> float:
-        """Read all."""
+        """Read all requests."""
         return _timed(self._serializer.loads, self.stored)
 
     def whole(self) -> float:
-        """Write and read all as a scheduler does."""
+        """Write and read all requests as a scheduler does."""
 
         def there_and_back(request: Request) -> Request:
             stored = self._serializer.dumps(request.to_dict(spider=self._spider))

@@ -1,9 +1,10 @@
-"""The server's CPU time for one check, beside a SADD, RedisBloom's BF.ADD, scripts that do the same, and a PING.
+"""The server's CPU time for one check, compared with other commands.
 
-Setting bits costs a server more than adding a member, and the system calls of a round trip cost it more than either.
-It also costs more after a longer sleep, and a client that needs longer between its calls lets it sleep longer: so
-single calls are made at a fixed pace, and, for comparison, back to back. Batches are of 100 in one pipeline. Several
-clients are processes that make single calls back to back.
+These are a SADD, RedisBloom's BF.ADD, equivalent scripts and a PING. Setting bits costs a server more than adding a
+member, and the system calls of a round trip cost more than either. The cost also rises after a longer sleep, and a
+slower client lets the server sleep longer. Therefore single calls are made at a fixed pace, and for comparison back
+to back. Batches are of 100 in one pipeline. With several clients, each is a process that makes single calls back to
+back.
 """
 
 import multiprocessing
@@ -31,7 +32,7 @@ ROUNDS = 15
 CALLS = 400
 BATCH = 100
 PACES = {"every 250 us": 250e-6, "back to back": 0.0}
-"""Seconds from the start of a call to the start of the next, at the least."""
+"""The minimum of seconds between the starts of two calls."""
 CLIENTS = (1, 2, 4, 8)
 CLIENT_CALLS = 2_000
 
@@ -40,7 +41,7 @@ ERROR_RATE = 1e-6
 MOST_TIMES_SADD = 1.4
 PING, SADD, BF_ADD, OURS = "PING", "SADD", "RedisBloom, BF.ADD", "scrapy-bloom"
 ONE_BITFIELD, SETBITS = "Lua around one BITFIELD", "Lua around SETBITs"
-# What forks of scrapy-redis do, and what they could do.
+# The script of scrapy-redis's forks, and a better one.
 SCRIPTS = {
     ONE_BITFIELD: """
 local args = {}
@@ -69,7 +70,7 @@ def _layer(key: str) -> Layer:
 
 
 def _piped(command: Callable[[Any, str], object]) -> Make:
-    """A command for each item, in one pipeline where there are several."""
+    """Call a command for each item, several items in one pipeline."""
 
     def make(client: redis.Redis, _: str) -> Callable[[list[str]], object]:
         def call(items: list[str]) -> object:
@@ -86,7 +87,7 @@ def _piped(command: Callable[[Any, str], object]) -> Make:
 
 
 def _script(text: str) -> Make:
-    """A script given the positions of each item, which must be there already."""
+    """Call a script with the positions of each item, in an existing filter."""
 
     def make(client: redis.Redis, key: str) -> Callable[[list[str]], object]:
         layer = _layer(f"{key}:script")
@@ -126,7 +127,7 @@ MAKERS: dict[str, Make] = {
 
 @dataclass
 class Turns:
-    """Calls of one kind, and how many seconds the client waited for one, turn by turn."""
+    """Calls of one kind, and the client's mean wait in each turn, in seconds."""
 
     client: redis.Redis
     call: Callable[[list[str]], object]
@@ -136,7 +137,7 @@ class Turns:
     waits: list[float] = field(default_factory=list)
 
     def take(self) -> float:
-        """Make the calls of one turn; gives the CPU seconds that the server used for one item."""
+        """Make the calls of one turn; return the server's CPU seconds per item."""
         batches = [list(islice(self.items, self.batch)) for _ in range(max(1, CALLS // self.batch))]
         waited, used, clock = 0.0, cpu_seconds(self.client), time.perf_counter
         for batch in batches:
@@ -151,7 +152,7 @@ class Turns:
 
 
 def run(_: Asked) -> list[Plot]:
-    """Measure on each server that there is."""
+    """Measure on each available server."""
     module = redisbloom.server_options()
     for kind in available():
         with running(kind, *module) as server, server.client(protocol=3) as client:
@@ -191,7 +192,7 @@ def _measure(
 
 
 def _clients(server: Server, client: redis.Redis, makers: Mapping[str, Make]) -> None:
-    """Several processes at once: items a second over all of them, and the server's CPU for one."""
+    """Measure several processes at once: their total items per second, and the server's CPU per item."""
     names = [name for name in (SADD, BF_ADD, OURS) if name in makers]
     found: dict[tuple[str, int], tuple[float, float]] = {}
     for number in CLIENTS:
@@ -207,15 +208,15 @@ def _clients(server: Server, client: redis.Redis, makers: Mapping[str, Make]) ->
         for name in names
     ]
     report.table(
-        f"Clients at once, single calls back to back. {server.name}. Items a second to those of SADD, and the server's "
-        "CPU for one in us; one run.",
+        f"Concurrent clients, single calls back to back. {server.name}. Items per second relative to SADD, and the "
+        "server's CPU per item in us; one run.",
         ("call", *(f"rate, {number} clients" for number in CLIENTS), *(f"us, {number}" for number in CLIENTS)),
         rows,
     )
 
 
 def _together(server: Address, client: redis.Redis, name: str, number: int) -> tuple[float, float]:
-    """Items a second of so many clients, and the server's CPU seconds for one."""
+    """Return the items per second of `number` clients, and the server's CPU seconds per item."""
     with server.client(protocol=3) as first:
         MAKERS[name](first, "bench:clients")
     context = multiprocessing.get_context("spawn")
@@ -233,9 +234,9 @@ def _together(server: Address, client: redis.Redis, name: str, number: int) -> t
 
 
 def _work(server: Address, name: str, number: int, barrier: Barrier) -> None:
-    """Make calls of one's own between two meetings with the others."""
+    """Make calls between two barriers."""
     with server.client(protocol=3) as client:
-        # RedisBloom's filter is made by the first alone.
+        # Only the first client creates RedisBloom's filter.
         make = _piped(lambda to, item: to.execute_command("BF.ADD", "bench:clients:bf", item))
         call = (make if name == BF_ADD else MAKERS[name])(client, "bench:clients")
         items = list(islice(fingerprints(), number * CLIENT_CALLS, (number + 1) * CLIENT_CALLS))

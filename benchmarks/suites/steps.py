@@ -1,8 +1,8 @@
-"""The steps of a check one by one, in the process: what a link costs that is a repeat, and what one that is not does.
+"""The steps of a check one by one: the cost of a repeated link, and of a new one.
 
-Each is a loop over many, the best of several turns taken, since what disturbs only adds. It stands beside what Scrapy's
-own fingerprint takes, which every other filter makes for every link. The ratio and the first time are CPU time of this
-process; with a server, the clock counts the wait for it as well.
+Each step is a loop over many calls. The best of several turns counts, because disturbances only add time. The ratio
+is to Scrapy's own fingerprint, which every other filter makes for every link. The ratio and the first time are CPU
+time of this process; with a server, the clock includes the wait for it.
 """
 
 import time
@@ -36,7 +36,7 @@ Step = Callable[[Any], object]
 
 
 def run(_: Asked) -> list[Plot]:
-    """Measure each step, and print one table for those in the process, one for those with a server."""
+    """Measure each step; print a table of the steps in the process, and one of the steps with a server."""
     with running(available()[0]) as server, server.client(protocol=3) as client, server.client(protocol=3) as plain:
         settings = {"REDIS_URL": server.url, "SCHEDULER_DUPEFILTER_KEY": "bench:micro"}
         crawler = get_crawler(Spider, settings)

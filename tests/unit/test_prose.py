@@ -13,6 +13,7 @@ FINISHED = (
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
+    "benchmarks",
     "example_project/README.md",
     "devtools/prose.py",
     "tests/unit/test_prose.py",
@@ -32,6 +33,7 @@ LEVELS = 3  # trailing
 # A comment
 # over two lines.
 raise ValueError(f"{name} = {value}: must be " "an integer.")
+CODE = ["import this\\nimport that", "local a = 1\\nredis.call('GET', a)"]
 '''
 PAGE = """# A heading
 
