@@ -1,7 +1,8 @@
-"""The bytes of requests in a queue: what cannot be one of both is told of."""
+"""Serialize requests for the queue and read them back; failures are logged and counted."""
 
 import logging
 import operator
+import sys
 from typing import Protocol
 
 from scrapy import Request, Spider
@@ -9,17 +10,19 @@ from scrapy import Request, Spider
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.monitoring.notifier import RequestNotifier
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
-from scrapy_bloom.queue.entries import QueueEntry
+from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.request_queue import RequestQueue
 
 logger = logging.getLogger(__name__)
 
-# Unreadable requests whose errors are logged in full.
-_TRACEBACKS = 3
+# Unreadable requests that are logged with a traceback.
+_MAX_TRACEBACKS = 3
+# Redis stores scores as floats.
+_MAX_SCORE = sys.float_info.max
 
 
 class Serializing(Protocol):
-    """A queue of scrapy-redis, which serialises requests with SCHEDULER_SERIALIZER."""
+    """A queue of scrapy-redis, which serializes requests with SCHEDULER_SERIALIZER."""
 
     spider: Spider
 
@@ -29,7 +32,7 @@ class Serializing(Protocol):
 
 
 class RequestCodec:
-    """Serialises requests as the scrapy-redis queue of this crawl does, and reads them again."""
+    """Serializes requests as the crawl's scrapy-redis queue does, and reads them back."""
 
     def __init__(self, queue: Serializing, requests: RequestQueue, notifier: RequestNotifier) -> None:
         self._queue = queue
@@ -37,63 +40,75 @@ class RequestCodec:
         self._notifier = notifier
         self._unreadable: set[bytes] = set()
 
-    def encode(self, request: Request) -> bytes | None:
-        """Return what the queue has of a request, or None: it cannot be serialised.
+    def encode(self, request: Request, fingerprint: bytes | None) -> OutboxEntry | None:
+        """Return a request's entry for the outbox, or None if it cannot be serialized.
 
-        The priority becomes an int: Scrapy lets an attribute be anything, and refuses it when the request is read.
+        Args:
+            request: its priority becomes an int. Scrapy accepts any attribute, and fails when the request is read.
+            fingerprint: for the filter, or None for a request that bypasses the filter.
         """
         try:
             request.priority = operator.index(request.priority)
-            return self._requests.encode(self._queue._encode_request(request))
-        except Exception as error:  # whatever the serialiser makes of it
-            logger.error("%s cannot be serialised and is not crawled: %s", request, _why_not(request, error))
+            member = self._requests.encode(self._queue._encode_request(request))
+        except Exception as error:  # any error of the serializer
+            logger.error("%s cannot be serialized and is not crawled: %s", request, _why_not(request, error))
             self._notifier.count(UNSERIALIZABLE)
             return None
+        # The lowest score goes first.
+        score = max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE)
+        return OutboxEntry(member, score, fingerprint, request=request)
 
     def decode(self, entry: QueueEntry) -> Request | None:
-        """Return the request that was serialised, or None: this worker cannot read it."""
+        """Return the request of an entry, or None if this worker cannot read it."""
         try:
             return self._queue._decode_request(self._requests.decode(entry.member))
-        except Exception as error:  # whatever the serialiser or the spider makes of it
+        except Exception as error:  # any error of the serializer or the spider
             self._unreadable.add(entry.member)
             self._notifier.count(DEAD_LETTERS)
             logger.error(
                 "A request of the queue %r cannot be read; it is left for another worker: %s",
                 self._requests.keys.queue,
                 _cause_of(error, self._queue.spider),
-                exc_info=len(self._unreadable) <= _TRACEBACKS,
+                exc_info=len(self._unreadable) <= _MAX_TRACEBACKS,
             )
             return None
 
-    def name(self, entry: QueueEntry) -> str:
-        """Return the request of an entry for the log, as Scrapy shows it."""
-        try:
-            return str(self._queue._decode_request(self._requests.decode(entry.member)))
-        except Exception as error:  # the request may be that of other code
-            return f"A request that cannot be read ({type(error).__name__})"
-
     def can_read(self, entry: QueueEntry) -> bool:
-        """Return whether this worker can read a request that another one could not."""
+        """Return whether this worker can read a dead letter of another worker."""
         return entry.member not in self._unreadable and self.decode(entry) is not None
+
+    def report_buried(self, entry: QueueEntry, deaths: int) -> None:
+        """Log and count a request that became a dead letter after the deaths of its workers."""
+        try:
+            name = str(self._queue._decode_request(self._requests.decode(entry.member)))
+        except Exception as error:  # the request may be from other code
+            name = f"A request that cannot be read ({type(error).__name__})"
+        self._notifier.count(DEAD_LETTERS)
+        logger.error(
+            "%s: %d workers died while they ran it (BLOOMFILTER_MAX_DELIVERIES); it is not crawled, and is kept at "
+            "the key %r. `scrapy bloom requeue` queues it again",
+            name,
+            deaths,
+            self._requests.keys.dead_letters,
+        )
 
 
 def _why_not(request: Request, error: Exception) -> str:
-    """Return why a request cannot be serialised, and what to do."""
+    """Return why a request cannot be serialized, and the action to take."""
     if not isinstance(request.priority, int):
         return f"priority = {request.priority!r}: must be a whole number; set an int"
     return (
-        f"{type(error).__name__}: {error}. Its callback must be a method of the spider, and all in it what "
-        "SCHEDULER_SERIALIZER can serialise"
+        f"{type(error).__name__}: {error}. Its callback must be a method of the spider, and SCHEDULER_SERIALIZER must "
+        "be able to serialize all of its values"
     )
 
 
 def _cause_of(error: Exception, spider: Spider) -> str:
-    """Return why a request cannot be read; the text of an error may have anything of the request."""
+    """Return why a request cannot be read, without the error's text, which may cite any part of the request."""
     callback = engine.missing_callback(error)
     if callback is None:
         return type(error).__name__
     return (
-        f"the spider {spider.name!r} has no method {callback!r}. Another spider has queued it, or this one with other "
-        "code. SCHEDULER_QUEUE_KEY must give a key of this spider alone: where several have it, set one with "
-        "%(spider)s in it"
+        f"the spider {spider.name!r} has no method {callback!r}: another spider has queued the request, or another "
+        "version of this one. SCHEDULER_QUEUE_KEY must name a key of this spider alone; set one with %(spider)s in it"
     )

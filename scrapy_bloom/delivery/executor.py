@@ -1,4 +1,4 @@
-"""The carrying out of what a worker of the queue does next, on the queue and on the filter."""
+"""Execute a worker's next operation against the queue or the filter."""
 
 import logging
 from collections.abc import Sequence
@@ -7,12 +7,15 @@ from typing import Protocol
 from scrapy_bloom._format import as_size
 from scrapy_bloom._log import LimitedWarnings
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.delivery.requirements import require_own_queue
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.loss_watch import LossWatch
-from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
+from scrapy_bloom.monitoring.reporter import (
+    warn_of_dead_letters,
+    warn_of_deleted_requests,
+    warn_of_kept_requests,
+)
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.members import Registration
 from scrapy_bloom.queue.operations import EndClosing, Ending, Join, Leave, QueueOperation, Reply, Status, Sync
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.sync import AskFilter, FilterOperation, ReleaseFilter, UseFilter
@@ -21,44 +24,44 @@ from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 
 logger = logging.getLogger(__name__)
 
-# Exchanges lost in a row from which on a user is told: fewer may be batches that are made smaller.
-_MANY_LOST = 8
+# Fewer lost syncs in a row are normal on a slow link, until the worker's window has shrunk.
+_MIN_LOST_SYNCS = 8
 
 
 class FilterHolder(Protocol):
-    """The holder of the filter of a crawl: its dupefilter."""
+    """The owner of a crawl's filter: its dupefilter."""
 
     @property
     def filter(self) -> BaseBloomFilter:
         """The filter."""
 
     def release(self, user: str) -> bool:
-        """Keep the filter for a queue no more; return whether it was deleted."""
+        """Remove the queue's reference to the filter; return whether that deleted the filter."""
 
     def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether no other worker is registered with the queue now, and nothing waits in it."""
+        """Note whether this worker is the only one of its queue, and the queue is empty."""
 
 
 class Executor:
-    """Carries out the plan of a `worker`, by one round trip each time, and tells it what became of that."""
+    """Executes the operations of `worker`, one round trip each, and passes the replies back to it."""
 
     def __init__(
         self, worker: QueueWorker, requests: RequestQueue, holder: FilterHolder, runtime: Runtime = RUNTIME
     ) -> None:
         self.worker = worker
         self.queue = requests.keys.queue
+        self.warnings = LimitedWarnings(logger, runtime.monotonic)
+        self.watch = LossWatch(self.queue, self.warnings)
         self._requests = requests
         self._holder = holder
-        self.warnings = LimitedWarnings(logger, runtime.monotonic)
         self._lost_in_a_row = 0
-        self.watch = LossWatch(self.queue, self.warnings)
-        # Requests that waited when this worker began to close the queue.
+        # Requests in the queue when this worker started to close it.
         self._waiting = 0
 
     def execute_next(self, want: int = 0) -> tuple[QueueOperation | FilterOperation | None, Sequence[OutboxEntry]]:
-        """Carry out what the worker does next; return it, and the repeats that it found.
+        """Execute the worker's next operation; return it with the repeats that the filter found.
 
-        Nothing comes between a reply and the worker that could fail.
+        No code that can fail runs between a reply and the worker.
         """
         operation = self.worker.next_operation(want)
         repeats: Sequence[OutboxEntry] = ()
@@ -66,8 +69,8 @@ class Executor:
             match operation:
                 case None:
                     pass
-                case AskFilter():
-                    repeats = self.worker.answer(operation, self._ask(operation.entries))
+                case AskFilter(entries):
+                    repeats = self.worker.answer(operation, self._ask(entries))
                 case UseFilter():
                     self._holder.filter.add_reference(self.queue)
                     self.worker.reply(operation, Reply(Status.OK))
@@ -75,8 +78,8 @@ class Executor:
                     is_deleted = self._holder.release(self.queue)
                     self.worker.reply(operation, Reply(Status.OK if is_deleted else Status.KEPT))
                 case _:
-                    self._carry_out(operation)
-        except Exception as error:  # also a fault of this process: the server may have carried the operation out
+                    self._execute(operation)
+        except Exception as error:  # also a fault of this process: the server may have executed the operation
             if operation is not None and not was_not_executed(error):
                 self.worker.lose(operation)
                 if isinstance(operation, Sync) and isinstance(error, FAULTS):
@@ -84,73 +87,54 @@ class Executor:
             raise
         return operation, repeats
 
-    def _carry_out(self, operation: QueueOperation) -> None:
-        if isinstance(operation, EndClosing):
-            self._warn_of_discarded(is_deleted=operation.clears)
-        answer = self._requests.execute(operation)
-        if isinstance(operation, Join) and answer.status is Status.FOREIGN and not self.worker.is_leaving:
-            refuse_other_spiders(self.queue, answer, operation.spider)
-        self.worker.reply(operation, answer)
+    def _execute(self, operation: QueueOperation) -> None:
+        if isinstance(operation, EndClosing) and self._waiting:
+            warn = warn_of_deleted_requests if operation.clears else warn_of_kept_requests
+            warn(self._waiting, self.queue)
+            self._waiting = 0
+        reply = self._requests.execute(operation)
+        if isinstance(operation, Join) and reply.status is Status.FOREIGN and not self.worker.is_leaving:
+            require_own_queue(self.queue, reply, operation.spider)
+        self.worker.reply(operation, reply)
         if isinstance(operation, Sync):
             self._lost_in_a_row = 0
-        if answer.status in (Status.EXPIRED, Status.LATE):
-            # The filter may have been cleared with the queue, and another worker fill a new one.
+        if reply.status in (Status.EXPIRED, Status.LATE):
+            # The filter may have been deleted with the queue, and another worker may fill a new one.
             self._holder.filter.forget_cached()
-        self.watch.note(operation, answer)
-        if answer.workers:
-            is_alone = answer.workers.keys() <= {self.worker.name} and not answer.waiting
+        self.watch.note(operation, reply)
+        if reply.workers:
+            is_alone = reply.workers.keys() <= {self.worker.name} and not reply.waiting
             self._holder.note_workers(is_alone=is_alone)
         if isinstance(operation, Leave):
-            self._report_leftovers(operation, answer)
+            self._report_leftovers(operation, reply)
 
     def _warn_of_slow_link(self, sync: Sync) -> None:
-        """Tell once of exchanges that are lost one after another, though what follows each of them gets through."""
+        """Warn once if syncs keep losing their replies while smaller operations succeed."""
         self._lost_in_a_row += 1
-        if self._lost_in_a_row == _MANY_LOST:
+        if self._lost_in_a_row == _MIN_LOST_SYNCS:
             logger.warning(
-                "%d exchanges in a row with the queue %r got no reply, although Redis is there. The last one carried "
-                "requests of %s, and asked for up to %d more. If a request is so large, or the link so slow, that this "
-                "takes longer than socket_timeout, set a longer one in REDIS_PARAMS",
-                _MANY_LOST,
+                "%d syncs in a row with the queue %r got no reply, although Redis is reachable. The last one carried "
+                "%s of requests and asked for up to %d more. If a large request or a slow link takes longer than "
+                "socket_timeout, set a longer socket_timeout in REDIS_PARAMS",
+                _MIN_LOST_SYNCS,
                 self.queue,
                 as_size(sync.size),
                 sync.want,
             )
 
     def _ask(self, entries: Sequence[OutboxEntry]) -> list[bool]:
-        """Return of each entry whether it is new to the filter, which remembers it now."""
+        """Return whether each entry is new to the filter, and add it."""
         bloom = self._holder.filter
-        bloom.mark_ambiguous(entry.fingerprint or b"" for entry in entries if entry.is_unsure)
+        unsure = [entry.fingerprint or b"" for entry in entries if entry.is_unsure]
+        if unsure:
+            bloom.mark_ambiguous(unsure)
         return bloom.add_many([entry.fingerprint or b"" for entry in entries])
 
-    def _warn_of_discarded(self, *, is_deleted: bool) -> None:
-        """Warn of requests that wait in a queue that was stopped: they are deleted, or stay with their filter."""
-        if self._waiting:
-            (warn_of_deleted_requests if is_deleted else warn_of_kept_requests)(self._waiting, self.queue)
-            self._waiting = 0
-
-    def _report_leftovers(self, leave: Leave, answer: Reply) -> None:
-        """Tell of requests that stay, and of dead letters."""
-        if answer.status is Status.LAST and leave.ending is Ending.STOPPED:
-            self._waiting = answer.waiting
-        if answer.status is Status.LEFT and leave.ending is Ending.KEEP and answer.waiting:
-            logger.info("%s requests stay in the queue %r", f"{answer.waiting:,}", self.queue)
-        if answer.dead:
-            warn_of_dead_letters(answer.dead, self._requests.keys.dead_letters)
-
-
-def refuse_other_spiders(queue: str, answer: Reply, own: str) -> None:
-    """Refuse a queue with which, as an answer says, workers of other spiders than one's own are registered.
-
-    Raises:
-        ConfigError: there are such workers.
-    """
-    spiders = {name: Registration.parse(value).spider for name, value in (answer.workers or {}).items()}
-    worker, spider = next(((name, spider) for name, spider in spiders.items() if spider not in ("", own)), ("", ""))
-    if not worker:
-        return
-    raise ConfigError(
-        f"SCHEDULER_QUEUE_KEY: worker {worker} of the spider {spider!r} is registered with the queue {queue!r}, and "
-        "two spiders cannot share a queue, since each would take requests of the other; set one with %(spider)s in it. "
-        "If that worker is dead, start its spider again, or delete the queue with `scrapy bloom clear --with-queue`"
-    )
+    def _report_leftovers(self, leave: Leave, reply: Reply) -> None:
+        """Log queued requests and dead letters that outlive this worker."""
+        if reply.status is Status.LAST and leave.ending is Ending.STOPPED:
+            self._waiting = reply.waiting
+        if reply.status is Status.LEFT and leave.ending is Ending.KEEP and reply.waiting:
+            logger.info("%s requests stay in the queue %r", f"{reply.waiting:,}", self.queue)
+        if reply.dead:
+            warn_of_dead_letters(reply.dead, self._requests.keys.dead_letters)

@@ -15,6 +15,7 @@ from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.describe import FilterInfo
 from scrapy_bloom.monitoring import stats
+from scrapy_bloom.monitoring.notifier import call_safely
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.server_info import evicts, nodes, policy
 
@@ -134,9 +135,11 @@ class CrawlReporter:
     def _show(self) -> None:
         self._publish(self._filter.counters)
         if self._collector is not None and self._unpublished:
-            with stats.failures_logged():
-                self._collector.inc_value(stats.FILTERED, self._unpublished)
-                self._unpublished = 0
+            call_safely(self._publish_dropped, self._collector)
+
+    def _publish_dropped(self, collector: StatsCollector) -> None:
+        collector.inc_value(stats.FILTERED, self._unpublished)
+        self._unpublished = 0
 
     def refresh(self) -> None:
         """Show how full the filter is, unless it is cleared or its server is away: then what is known stays."""
@@ -218,8 +221,7 @@ class CrawlReporter:
 
     def _publish(self, shown: Any) -> None:
         if self._collector is not None:
-            with stats.failures_logged():
-                stats.publish(self._collector, shown)
+            call_safely(stats.publish, self._collector, shown)
 
 
 def warn_of_deleted_requests(waiting: int, queue: str) -> None:

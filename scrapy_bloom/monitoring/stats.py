@@ -1,20 +1,14 @@
-"""The stats that a crawl shows: their names, and where each comes from."""
-
-import contextlib
-import logging
-from collections.abc import Iterator
+"""Names of the crawl's stats, and the source of each."""
 
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.filter.describe import Counters, FilterInfo
 
-logger = logging.getLogger(__name__)
-
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
 DEAD_LETTERS = "bloomfilter/dead_letters"
 QUEUE_LOSSES = "bloomfilter/queue_losses"
-# As Scrapy's own scheduler counts them.
+# Named as in Scrapy's own scheduler.
 UNSERIALIZABLE = "scheduler/unserializable"
 
 _PREFIX = "bloomfilter/"
@@ -32,16 +26,7 @@ NAMES = (
 )
 
 
-@contextlib.contextmanager
-def failures_logged() -> Iterator[None]:
-    """Log what a stats collector raises, and go on: one of the user's may keep its stats anywhere."""
-    try:
-        yield
-    except Exception:  # whatever it was, no request is lost for it
-        logger.debug("A stats collector failed", exc_info=True)
-
-
 def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:
-    """Set the stats that `source` has the values of."""
+    """Set the stats of one source."""
     for field in _FIELDS[type(source)]:
         stats.set_value(_PREFIX + field, getattr(source, field))

@@ -320,7 +320,7 @@ def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, sc
     assert len(site.paths) < PAGES
     assert ended.log.count("Closing spider (bloomfilter_error)") == 1
     why, *undelivered = ours(ended, "ERROR")
-    assert all("could not be delivered" in line for line in undelivered)
+    assert all("undelivered requests" in line for line in undelivered)
     assert len(undelivered) == (scheduler == SCHEDULERS["scrapy-bloom"])
     assert [part for part in (repr(stored.key), "capacity", "77") if part not in why] == []
     assert "Traceback" not in ended.log

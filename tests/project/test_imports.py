@@ -48,6 +48,8 @@ OUTSIDE = {
     "_scrapy.connection": {"redis", "scrapy", "scrapy_redis"},
     "monitoring.notifier": {"scrapy"},
     "delivery.codec": {"scrapy"},
+    "delivery.dispatcher": {"scrapy"},
+    "delivery.requirements": {"scrapy", "scrapy_redis"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "filter.hashing": {"mmh3"},
     "_scrapy.fingerprints": {"scrapy"},

@@ -94,4 +94,4 @@ def test_request_that_cannot_be_json(opened: Opened, caplog: pytest.LogCaptureFi
     assert urls(scheduler) == [URL + "good"]
     assert scheduler.stats.get_value("scheduler/unserializable") == 1
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert "/bad> cannot be serialised and is not crawled: ValueError: meta['item']['price']: a complex cannot" in told
+    assert "/bad> cannot be serialized and is not crawled: ValueError: meta['item']['price']: a complex cannot" in told

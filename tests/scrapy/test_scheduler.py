@@ -401,7 +401,7 @@ def test_priority_that_is_no_whole_number(
     assert [request.url for request in taken_from(scheduler)] == [taken.url]
     assert scheduler.stats.get_value("scheduler/unserializable") == 1
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert f"{refused} cannot be serialised and is not crawled: priority = {priority!r}: must be a whole number" in told
+    assert f"{refused} cannot be serialized and is not crawled: priority = {priority!r}: must be a whole number" in told
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
@@ -491,7 +491,7 @@ def test_exchanges_that_get_no_reply_now_and_then(
             while executor.worker.has_news:
                 executor.execute_next()
         scheduler.close("finished")
-    assert "exchanges in a row" not in caplog.text
+    assert "syncs in a row" not in caplog.text
 
 
 def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
@@ -507,7 +507,7 @@ def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pyt
                 executor.execute_next()
             assert isinstance(executor.execute_next()[0], ResolveInDoubt)
         scheduler.close("finished")
-        told = [record.getMessage() for record in caplog.records if "exchanges in a row" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "syncs in a row" in record.getMessage()]
         assert len(told) == 1
         assert "socket_timeout" in told[0]
 
@@ -612,7 +612,7 @@ def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error", ScrapyDeprecationWarning)
         second = opened(SCHEDULER_PERSIST=True)
-    assert f"goes on with 1 requests in the queue {second.queue_keys.queue!r}" in caplog.text
+    assert f"resumes with 1 requests in the queue {second.queue_keys.queue!r}" in caplog.text
 
 
 def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
