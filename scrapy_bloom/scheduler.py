@@ -193,7 +193,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _queue_at(self, key: str) -> RequestQueue:
         return RequestQueue(self.server, key)
 
-    def _spool_in(self, directory: str | None) -> SpoolDirectory:
+    def _spool_directory(self, directory: str | None) -> SpoolDirectory:
         return SpoolDirectory(self._requests.keys.queue, directory, self._runtime)
 
     def _set_up_delivery(self, spider: Spider) -> None:
@@ -220,7 +220,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             executor,
             self._codec,
             self._notifier,
-            directory=self._spool_in(job_dir(spider.settings)),
+            directory=self._spool_directory(job_dir(spider.settings)),
             crawler=spider.crawler,
             end_crawl=self.df.end_crawl,
             tuning=self._tuning,

@@ -25,7 +25,7 @@ from scrapy_bloom.queue.operations import Ending, Join
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker import Phase, QueueWorker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.spool.directory import SpoolDirectory, queue_of
+from scrapy_bloom.spool.directory import SpoolDirectory, queue_in
 from scrapy_bloom.transport.retry import retry_until
 
 
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _push(target: CrawlTarget, holder: OpenedFilter, path: Path) -> dict[str, Any]:
     try:
-        queue = queue_of(path)
+        queue = queue_in(path)
     except ValueError as error:
         raise UsageError(str(error), print_help=False) from None
     if target.queues and queue not in target.queues:

@@ -1,4 +1,4 @@
-"""Requests that are more than a process should keep in memory while Redis is away: they wait on the disk."""
+"""A disk buffer for requests beyond the memory limit, while Redis is away."""
 
 import logging
 from collections.abc import Callable
@@ -12,15 +12,18 @@ logger = logging.getLogger(__name__)
 
 
 class DiskBuffer:
-    """The entries that follow those in memory, in one file; its length is how many there are."""
+    """The entries behind those in memory, in one file of `directory`; `len()` counts them.
 
-    def __init__(self, spool: SpoolDirectory, tuning: Tuning = TUNING) -> None:
+    Attributes:
+        afterwards: receipts to call once all entries in the buffer are delivered.
+    """
+
+    def __init__(self, directory: SpoolDirectory, tuning: Tuning = TUNING) -> None:
+        self.afterwards: list[Callable[[], object]] = []
         self._tuning = tuning
-        self._spool = spool
+        self._directory = directory
         self._file: SpoolFile | None = None
         self._has_failed = False
-        # What is to be called when all of it was delivered.
-        self.afterwards: list[Callable[[], object]] = []
 
     def __len__(self) -> int:
         return 0 if self._file is None else len(self._file)
@@ -31,25 +34,28 @@ class DiskBuffer:
         return self._file is None
 
     def put(self, entry: OutboxEntry, in_memory: int) -> bool:
-        """Take an entry, if others wait here already, or too many in memory; return whether it was taken."""
-        if self._file is None and (in_memory < self._tuning.requests_in_memory or self._has_failed):
+        """Buffer an entry if the buffer is in use or memory is full; return whether it was buffered."""
+        is_full = in_memory >= self._tuning.requests_in_memory and not self._has_failed
+        if self._file is None and not is_full:
             return False
         try:
             if self._file is None:
-                self._file = self._spool.spill()
-                logger.warning("%d requests wait for Redis: those that follow go to %s", in_memory, self._file.path)
+                self._file = self._directory.create()
+                logger.warning(
+                    "%s requests wait for Redis; further ones are buffered in %s", f"{in_memory:,}", self._file.path
+                )
             self._file.append([entry])
         except OSError as error:
             self._has_failed = True
-            logger.error("%s; they are kept in memory", error)
+            logger.error("%s; the requests are kept in memory", error)
             return False
         return True
 
     def next_batch(self) -> list[OutboxEntry]:
-        """Return the next entries, when all that were returned before are delivered; the file goes with the last.
+        """Return the next entries once all entries returned before are delivered; delete the file after the last.
 
-        The filter was never asked about an entry on the disk. So what it says counts, whatever happened meanwhile:
-        another worker has marked an entry that it calls seen, and had leased it before.
+        The filter has never been asked about these entries, so its reply is valid: if it calls an entry seen, another
+        worker has marked the entry, and leased it before that.
         """
         if self._file is None:
             return []
@@ -62,20 +68,23 @@ class DiskBuffer:
         return entries
 
     def take_receipts_due(self) -> list[Callable[[], object]]:
-        """Return what is to be called now, once."""
+        """Return the receipts to call now, once."""
         due: list[Callable[[], object]] = []
         if self._file is None:
             due, self.afterwards = self.afterwards, due
         return due
 
     def close(self, undelivered: list[OutboxEntry]) -> str | None:
-        """Keep what waits for a later start, with what is in memory; return the path of the file, if there is one.
+        """Save the buffer and the undelivered entries in memory for a later start.
+
+        Returns:
+            The path of the file, or None if everything is delivered.
 
         Raises:
-            OSError: no file could be written; the text says how many requests are lost.
+            OSError: no file can be written; the text has the number of lost requests.
         """
         if self._file is None:
-            return str(self._spool.save(undelivered)) if undelivered else None
+            return str(self._directory.save(undelivered)) if undelivered else None
         file, self._file = self._file, None
         file.append(undelivered)
         file.sync()

@@ -1,4 +1,4 @@
-"""The files for the requests that Redis has not taken: where they are, whose they are, and who may have them."""
+"""Spool files for undelivered requests: location, ownership, locking."""
 
 import contextlib
 import json
@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import TypeVar
 
+from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.tuning import TUNING
 from scrapy_bloom.spool.file import FORMAT, NEW_FILE, SpoolFile, header, write
 
 _MAX_HEADER_BYTES = 65_536
-_WHAT_TO_DO = "if you trust what is in it, make it yours alone (chown and chmod 600), or else delete it"
+_ADVICE = "if you trust it, make it private to you (chown and chmod 600), else delete it"
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +25,10 @@ T = TypeVar("T")
 
 
 class SpoolDirectory:
-    """The files with what Redis has not taken from workers of the queue `key`.
+    """The spool files of one queue, in `directory` or, if that is not writable, in the temporary directory.
 
-    They are in `directory`, or where that cannot be written to in the one for temporary files. The requests in them may
-    be pickled, and reading a pickle runs what it says. So a file is private to its user, and one that is not is left.
+    Requests may be pickled, and loading a pickle runs code. So each file is private to its user, and a file that
+    another user could have written is not read.
     """
 
     def __init__(self, key: str, directory: str | Path | None = None, runtime: Runtime = RUNTIME) -> None:
@@ -35,51 +36,59 @@ class SpoolDirectory:
         self._key = key
         self._stem = "undelivered-" + re.sub(r"[^\w.-]", "_", key, flags=re.ASCII)[:100]
         places = [directory or "."]
-        with contextlib.suppress(FileNotFoundError):  # no place can be written to at all
+        with contextlib.suppress(FileNotFoundError):  # no temporary directory is writable
             places.append(runtime.temporary_directory())
         self._places = list(dict.fromkeys(Path(place).absolute() for place in places))
 
     def save(self, entries: Collection[OutboxEntry]) -> Path:
-        """Write entries to a new file, and return its path when they are on the disk.
+        """Write entries to a new file, and return its path once they are on disk.
 
         Raises:
-            OSError: no place could be written to; the text says how many requests are lost.
+            OSError: no directory is writable; the text has the number of lost requests.
         """
-        return self._somewhere(lambda path: self._save_at(path, entries), f"{len(entries)} requests are lost")
+        are_lost = "is lost" if len(entries) == 1 else "are lost"
+        return self._in_first_place(
+            lambda path: self._save_at(path, entries), f"{plural(len(entries), 'request')} {are_lost}"
+        )
 
-    def spill(self) -> SpoolFile:
-        """Make a file for entries as they come, and hold it until it is closed; raises an OSError as `save` does."""
-        return self._somewhere(self._create, "requests cannot be put aside")
+    def create(self) -> SpoolFile:
+        """Create a file to append to, locked until it is closed.
 
-    def load(self, portion: int = TUNING.spool_batch) -> Generator[tuple[Path, list[OutboxEntry]], None, None]:
-        """Yield what was left, a portion of a file at a time, with the path of the file.
-
-        A portion counts as delivered when the next one is asked for, and a file is deleted when all of it is. Where
-        that is not asked for, the next start begins with the portion. A file that a worker holds is passed over.
+        Raises:
+            OSError: no directory is writable.
         """
-        for path in [path for place in self._places for path in sorted(place.glob(f"{self._stem}-*.jsonl"))]:
-            for entries in self.load_file(path, portion):
+        return self._in_first_place(self._create, "requests cannot be buffered on disk")
+
+    def load(self, batch: int = TUNING.spool_batch) -> Generator[tuple[Path, list[OutboxEntry]], None, None]:
+        """Yield the entries of all unlocked files in batches, each with the path of its file.
+
+        A batch counts as delivered when the next one is requested, and a file is deleted after its last batch. If the
+        next one is never requested, the next start repeats the batch.
+        """
+        pattern = f"{self._stem}-*.jsonl"
+        for path in [path for place in self._places for path in sorted(place.glob(pattern))]:
+            for entries in self.load_file(path, batch):
                 yield path, entries
 
-    def load_file(self, path: Path, portion: int = TUNING.spool_batch) -> Generator[list[OutboxEntry], None, None]:
-        """Yield what was left in a file, as `load` does."""
+    def load_file(self, path: Path, batch: int = TUNING.spool_batch) -> Generator[list[OutboxEntry], None, None]:
+        """Yield the entries of one file, as `load` does."""
         file = self._claim(path)
         if file is not None:
             with contextlib.closing(file):
-                while entries := file.read(portion):
+                while entries := file.read(batch):
                     yield entries
                     file.mark_delivered()
                 file.mark_delivered()
 
-    def _somewhere(self, make: Callable[[Path], T], or_else: str) -> T:
-        """Return what is made at a path in the first place where that works."""
+    def _in_first_place(self, make: Callable[[Path], T], consequence: str) -> T:
+        """Call `make` with a new path in the first writable directory."""
         causes = []
         for place in self._places:
             try:
                 return make(place / f"{self._stem}-{self._token_hex(8)}.jsonl")
             except OSError as error:
                 causes.append(f"{place} ({error.strerror or error})")
-        raise OSError(f"{or_else}, since no file can be written in {' or in '.join(causes)}; make room there")
+        raise OSError(f"{consequence}: no file can be written in {' or in '.join(causes)}; free some space there")
 
     def _save_at(self, path: Path, entries: Collection[OutboxEntry]) -> Path:
         with contextlib.closing(self._create(path)) as file:
@@ -92,7 +101,7 @@ class SpoolDirectory:
         return path
 
     def _create(self, path: Path) -> SpoolFile:
-        """Make a file, which has its name only when it is locked and has its header."""
+        """Create a file, which gets its name once it is locked and has its header."""
         unfinished = path.with_suffix(".part")
         descriptor = os.open(unfinished, os.O_RDWR | NEW_FILE, mode=0o600)
         try:
@@ -106,10 +115,10 @@ class SpoolDirectory:
         return SpoolFile(path, descriptor, self._key, len(header(self._key)))
 
     def _claim(self, path: Path) -> SpoolFile | None:
-        """Lock a file that was left, or return None: another worker has it, or it is not for this queue to read."""
+        """Lock an existing file; return None if another worker holds it, or this queue may not read it."""
         with contextlib.ExitStack() as unless_claimed:
             try:
-                # Whoever put a pipe there is not waited for.
+                # O_NONBLOCK: opening a pipe would wait for its writer.
                 descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
                 unless_claimed.callback(os.close, descriptor)
                 _lock(descriptor)
@@ -118,53 +127,54 @@ class SpoolDirectory:
             except (BlockingIOError, FileNotFoundError, LookupError):
                 return None
             except (OSError, ValueError) as error:
-                why = f"cannot be opened ({error.strerror})" if isinstance(error, OSError) else error
-                logger.warning("The requests in %s are left alone, since the file %s; %s", path, why, _WHAT_TO_DO)
+                cause = f"cannot be opened ({error.strerror})" if isinstance(error, OSError) else error
+                logger.warning("%s %s: its requests are not queued; %s", path, cause, _ADVICE)
                 return None
             unless_claimed.pop_all()
             return SpoolFile(path, descriptor, self._key, start)
 
     def _start_of(self, descriptor: int) -> int:
-        """Return where undelivered entries begin; raises LookupError in a file of another queue."""
+        """Return the position of the first undelivered entry; raise LookupError for a file of another queue."""
         first, end, _ = os.pread(descriptor, _MAX_HEADER_BYTES, 0).partition(b"\n")
-        told = {}
+        fields = {}
         with contextlib.suppress(ValueError, TypeError, RecursionError):
-            told = dict(json.loads(first))
-        if told.get("queue", self._key) != self._key:
+            fields = dict(json.loads(first))
+        if fields.get("queue", self._key) != self._key:
             raise LookupError
-        if not isinstance(start := told.get("start"), int) or first + end != header(self._key, start):
-            raise ValueError(f"does not begin as one of the format {FORMAT} does")
+        start = fields.get("start")
+        if not isinstance(start, int) or first + end != header(self._key, start):
+            raise ValueError(f"has no header of format {FORMAT}")
         return max(start, len(first + end))
 
 
-def queue_of(path: Path) -> str:
-    """Return the queue that a file's first line names.
+def queue_in(path: Path) -> str:
+    """Return the queue named in a file's header.
 
     Raises:
-        ValueError: it is no file of undelivered requests.
-        OSError: it cannot be read.
+        ValueError: the file is not a spool file.
+        OSError: the file cannot be read.
     """
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no file")
+        raise ValueError(f"{path} is not a file")
     with path.open("rb") as file:
         first = file.readline(_MAX_HEADER_BYTES)
     try:
         return str(json.loads(first)["queue"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError(f"{path} is no file of undelivered requests: its first line names no queue") from None
+        raise ValueError(f"{path} is not a file of undelivered requests: its first line names no queue") from None
 
 
 def _require_trusted(status: os.stat_result) -> None:
     if not status.st_nlink:
-        raise FileNotFoundError  # another worker has delivered it meanwhile
+        raise FileNotFoundError  # another worker has delivered it in the meantime
     if status.st_uid not in {os.geteuid(), 0}:
         raise ValueError("belongs to another user")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError("can be written by other users")
+        raise ValueError("is writable by other users")
 
 
 def _lock(descriptor: int) -> None:
-    """Hold a file until it is closed, or this process ends; raises BlockingIOError where another one holds it."""
-    import fcntl  # noqa: PLC0415  # not on Windows, where the rest works
+    """Lock a file until it is closed or the process ends; raise BlockingIOError if another process holds it."""
+    import fcntl  # noqa: PLC0415  # missing on Windows, where all else works
 
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

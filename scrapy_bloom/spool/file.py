@@ -1,4 +1,4 @@
-"""A file of requests that wait for Redis: a header and JSON lines, which one process at a time holds."""
+"""The spool file of undelivered requests: a header and JSON lines, locked by one process."""
 
 import base64
 import json
@@ -10,21 +10,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scrapy_bloom._format import as_bytes
+from scrapy_bloom._format import as_bytes, plural
 from scrapy_bloom.queue.entries import OutboxEntry
 
 FORMAT = 1
-# Nobody else can have made it before, to read along.
+# Fails if the file exists: another user could have created it, to read along.
 NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 logger = logging.getLogger(__name__)
 
 
 class SpoolFile:
-    """Entries on the disk, appended at the end and read from the start; its length is what was not read yet.
+    """Entries on disk, appended at the end and read from the start.
 
-    `SpoolDirectory` creates and finds the files. The length counts the entries that this process appended. A
-    later start claims the file of a killed process, and reads from the first undelivered entry.
+    `SpoolDirectory` creates and claims the files. `len()` is the number of unread entries that this process appended.
+    After a crash, a later start claims the file and reads from the first undelivered entry.
     """
 
     def __init__(self, path: Path, descriptor: int, queue: str, start: int) -> None:
@@ -37,14 +37,14 @@ class SpoolFile:
         self._waiting = 0
         self._is_kept = False
         self._unsure: set[bytes] = set()
-        self._aside: Path | None = None
         self._unreadable = 0
+        self._unreadable_path: Path | None = None
 
     def __len__(self) -> int:
         return self._waiting
 
     def append(self, entries: Iterable[OutboxEntry]) -> None:
-        """Hand entries over to the operating system: all of them, or none, and then it raises an OSError."""
+        """Write entries to the operating system's cache: all of them, or none and raise OSError."""
         lines = [_as_line(entry) for entry in entries]
         try:
             write(self._descriptor, b"".join(lines), self._end)
@@ -55,10 +55,10 @@ class SpoolFile:
         self._waiting += len(lines)
 
     def read(self, count: int) -> list[OutboxEntry]:
-        """Return the next entries, at most `count`, or none: there are no more. Unreadable lines are set aside.
+        """Return up to `count` entries, none at the end of the file; unreadable lines go to a file of their own.
 
-        An entry is skipped if an unsure one before it had the same fingerprint. Of two unsure entries the filter calls
-        each new: a link that many pages have would be fetched as often.
+        An entry is skipped if an unsure one with the same fingerprint precedes it: the filter calls both new, and a
+        link of many pages would be fetched as often.
         """
         entries: list[OutboxEntry] = []
         unreadable: list[bytes] = []
@@ -73,7 +73,7 @@ class SpoolFile:
             else:
                 entries += self._unless_repeated(entry)
         if unreadable:
-            self._set_aside(unreadable)
+            self._keep_unreadable(unreadable)
         return entries
 
     def _unless_repeated(self, entry: OutboxEntry) -> list[OutboxEntry]:
@@ -85,40 +85,41 @@ class SpoolFile:
         return [] if is_repeated else [entry]
 
     def mark_delivered(self) -> None:
-        """Note that Redis has all that was read so far: whoever claims the file begins behind it."""
+        """Store in the header that all entries read so far are delivered: a later start skips them."""
         if not self._is_kept:
             write(self._descriptor, header(self._queue, self._read_to), 0)
             self._delivered_to = self._read_to
 
     def sync(self) -> None:
-        """Wait until the file is on the disk."""
+        """Wait until the file is on disk."""
         os.fsync(self._descriptor)
 
     def close(self, *, delete: bool = False) -> None:
-        """Leave the file to whoever claims it, or delete it: all of it is delivered, or it is asked for."""
+        """Unlock the file for a later start; delete it if everything is delivered, or on request."""
         if self._unreadable:
-            place = self._aside or "left in it, since no file could be made beside it"
-            logger.error("%d lines of %s cannot be read; they are kept: %s", self._unreadable, self.path, place)
+            place = self._unreadable_path or "place, since no file could be created beside it"
+            lines = plural(self._unreadable, "line")
+            logger.error("%s: %s cannot be read; kept in %s", self.path, lines, place)
         try:
             if delete or self._delivered_to == self._end:
                 self.path.unlink(missing_ok=True)
         except OSError as error:
-            logger.warning("%s is delivered, and cannot be deleted: %s", self.path, error.strerror)
+            logger.warning("%s is delivered but cannot be deleted: %s", self.path, error.strerror)
         finally:
             self._reader.close()
 
-    def _set_aside(self, lines: list[bytes]) -> None:
-        """Write lines to a file beside this one, which is loaded when it is mended and renamed; else keep this one."""
+    def _keep_unreadable(self, lines: list[bytes]) -> None:
+        """Write lines to a file beside this one, to be repaired and renamed; if that fails, keep this file."""
         self._unreadable += len(lines)
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
         try:
-            if self._aside is None:
+            if self._unreadable_path is None:
                 path = self.path.with_suffix(f".{secrets.token_hex(4)}.unreadable")
                 descriptor = os.open(path, flags | NEW_FILE, mode=0o600)
-                self._aside = path
+                self._unreadable_path = path
                 lines = [header(self._queue), *lines]
             else:
-                descriptor = os.open(self._aside, flags)
+                descriptor = os.open(self._unreadable_path, flags)
             with os.fdopen(descriptor, "ab") as file:
                 file.writelines(lines)
         except OSError:
@@ -126,19 +127,19 @@ class SpoolFile:
 
 
 def header(queue: str, start: int = 0) -> bytes:
-    """Return the first line of a file, which is as long for every `start`: the byte where undelivered entries begin."""
+    """Return a file's first line. `start` is the position of the first undelivered entry, in a fixed width."""
     return f'{{"format": {FORMAT}, "queue": {json.dumps(queue)}, "start": {start:>20}}}\n'.encode()
 
 
-def write(descriptor: int, data: bytes, place: int) -> None:
-    """Write all of the data at a place of a file."""
+def write(descriptor: int, data: bytes, position: int) -> None:
+    """Write all data at a position of a file."""
     while data:
-        written = os.pwrite(descriptor, data, place)
-        data, place = data[written:], place + written
+        written = os.pwrite(descriptor, data, position)
+        data, position = data[written:], position + written
 
 
 def _as_line(entry: OutboxEntry) -> bytes:
-    """Return what stands in the file; bytes that are no text have one character each."""
+    """Return an entry as JSON; the bytes of a fingerprint are Latin-1."""
     line = {
         "request": base64.b64encode(as_bytes(entry.member)).decode(),
         "score": entry.score,
@@ -149,12 +150,12 @@ def _as_line(entry: OutboxEntry) -> bytes:
 
 
 def _from_line(line: bytes) -> OutboxEntry:
-    """Return the entry, or raise one of the errors that such a line may lead to."""
+    """Return the entry of a line; an invalid line raises any of the errors that `read` catches."""
     fields: dict[str, Any] = json.loads(line)
     score, text = fields["score"], fields["fingerprint"]
     if not math.isfinite(score):
         raise ValueError(f"score = {score}")
     member = base64.b64decode(fields["request"], validate=True)
-    # A line of an earlier version does not say.
+    # Earlier versions did not store it.
     is_unsure = fields.get("unsure") is not False
     return OutboxEntry(member, score, None if text is None else bytes(text, "latin-1"), is_unsure)

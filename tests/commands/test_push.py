@@ -110,7 +110,7 @@ def test_push_of_an_untrusted_file(
     path.chmod(0o666)
     assert command.call("push", *place(valkey, key), str(path)) == 2
     said = capsys.readouterr().err
-    assert "can be written by other users" in said
+    assert "is writable by other users" in said
     assert "is still there" in said
 
 

@@ -35,7 +35,7 @@ class Cost(NamedTuple):
 @pytest.fixture(autouse=True)
 def on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine is slow: a worker that is asks for less credit, gives back what lies idle, and looks more often."""
-    for seconds in ("credits._FAST_SECONDS", "credits._IDLE_SECONDS", "layers._STALE_SECONDS"):
+    for seconds in ("credit._FAST_SECONDS", "credit._IDLE_SECONDS", "layer_stack._STALE_SECONDS"):
         monkeypatch.setattr(f"scrapy_bloom.filter.{seconds}", math.inf)
 
 

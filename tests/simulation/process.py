@@ -216,7 +216,7 @@ class Process(Watch):
         def queue_at(scheduler: Any, key: str) -> SimulatedQueue:
             return SimulatedQueue(scheduler.server, key, partial(world.listen, self.name))
 
-        def spool_in(scheduler: Any, directory: str | None) -> SpoolDirectory:
+        def spool_directory(scheduler: Any, directory: str | None) -> SpoolDirectory:
             key = scheduler.queue_keys.queue
             on_claim = partial(world.faults.on_claim, self)
             return WatchedSpool(key, directory, world.runtime, opened=self.files, on_claim=on_claim)
@@ -225,7 +225,7 @@ class Process(Watch):
             "_runtime": world.runtime,
             "_tuning": world.plan.tuning,
             "_queue_at": queue_at,
-            "_spool_in": spool_in,
+            "_spool_directory": spool_directory,
         }
         return type("Scheduler", (scrapy_bloom.BloomScheduler,), members)
 

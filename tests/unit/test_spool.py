@@ -235,7 +235,7 @@ import os, signal, sys
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.spool.directory import SpoolDirectory
 
-file = SpoolDirectory(sys.argv[1], sys.argv[2]).spill()
+file = SpoolDirectory(sys.argv[1], sys.argv[2]).create()
 file.append([OutboxEntry(b"%d" % number, number, None) for number in range(10)])
 file.read(3)
 file.mark_delivered()
@@ -260,7 +260,7 @@ def test_what_a_killed_process_left(spool: SpoolDirectory, directory: Path) -> N
 @pytest.fixture
 def spill(spool: SpoolDirectory) -> Iterator[SpoolFile]:
     """A file of a running worker."""
-    with contextlib.closing(spool.spill()) as file:
+    with contextlib.closing(spool.create()) as file:
         yield file
 
 
@@ -370,9 +370,7 @@ def test_a_bad_line_costs_itself(
     path.write_bytes(first + line + a + b + line + line + c)
     assert members(spool.load(1)) == [b"a", b"b", b"c"]
     (aside,) = directory.iterdir()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"3 lines of {path} cannot be read; they are kept: {aside}"
-    ]
+    assert [record.getMessage() for record in caplog.records] == [f"{path}: 3 lines cannot be read; kept in {aside}"]
     assert aside.read_bytes().splitlines(keepends=True)[1:] == [line] * 3
     assert aside.stat().st_mode & 0o777 == 0o600
 
@@ -405,7 +403,7 @@ def test_bad_lines_stay_where_nothing_can_be_made(
     monkeypatch.setattr(os, "open", refuse)
     assert members(spool.load()) == [b"b"]
     assert [each.name for each in directory.iterdir()] == [path.name]
-    assert "1 lines of" in caplog.text
+    assert ": 1 line cannot be read" in caplog.text
 
 
 # Whose the files are.
@@ -476,7 +474,7 @@ def test_not_of_this_version(spool: SpoolDirectory, header: bytes, caplog: pytes
     assert members(spool.load()) == []
     assert path.read_bytes() == header
     (record,) = caplog.records
-    assert f"{path} are left alone, since the file does not begin as" in record.getMessage()
+    assert f"{path} has no header of format 1: its requests are not queued" in record.getMessage()
 
 
 def test_another_version_of_another_queue(spool: SpoolDirectory, caplog: pytest.LogCaptureFixture) -> None:
@@ -508,7 +506,7 @@ def test_a_directory_that_cannot_be_written(
     """The directory for temporary files is taken instead, and looked into by the next start."""
     refuse_in(directory, monkeypatch)
     path = spool.save(entries(b"a"))
-    with contextlib.closing(spool.spill()) as file:
+    with contextlib.closing(spool.create()) as file:
         assert file.path.parent == path.parent == temporary
     assert members(spool.load()) == [b"a"]
 
@@ -536,8 +534,8 @@ def test_no_directory_at_all(
     with pytest.raises(OSError, match="2 requests are lost") as caught:
         spool.save(entries(b"a", b"b"))
     assert [part for part in (str(directory), str(temporary), "Read-only") if part not in str(caught.value)] == []
-    with pytest.raises(OSError, match="requests cannot be put aside"):
-        spool.spill()
+    with pytest.raises(OSError, match="requests cannot be buffered on disk"):
+        spool.create()
 
 
 def test_a_machine_without_temporary_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
