@@ -1,4 +1,4 @@
-"""Which links a crawl follows: those of an HTML page to its own host. Knows no queue and no filter."""
+"""Extract the links of an HTML page to its own host."""
 
 from urllib.parse import urlsplit
 
@@ -6,14 +6,14 @@ from scrapy.http import HtmlResponse, Response
 from scrapy.link import Link
 from scrapy.linkextractors import LinkExtractor
 
-# Leaves out what is no page by its extension: images, style sheets, archives.
+# Skips images, style sheets and archives by their extension.
 _PAGES = LinkExtractor(tags="a")
 
 
 def same_host(response: Response) -> list[Link]:
-    """Links by `<a href>` to pages of the response's host and port.
+    """Return the `<a href>` links to pages of the response's host and port.
 
-    None where the response is not HTML, or where a redirect led to it from another host.
+    There are none if the response is not HTML, or came by a redirect from another host.
     """
     redirected_from: list[str] = response.meta.get("redirect_urls", [])
     host = _host(redirected_from[0] if redirected_from else response.url)

@@ -148,7 +148,7 @@ def test_metrics() -> None:
 
 def test_modules() -> None:
     """The levels of the architecture in CONTRIBUTING are those to which the imports are held."""
-    rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Where things are")]
+    rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Layout")]
     assert rows == list(reversed(LEVELS))
 
 

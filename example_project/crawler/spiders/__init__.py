@@ -1,1 +1,1 @@
-"""The spiders, numbered: each adds one idea to the one before."""
+"""The spiders, numbered: each adds one idea to the previous one."""

@@ -1,4 +1,4 @@
-"""One crawl, many workers, who divide the work: start `scrapy crawl shared -a start_url=URL` several times."""
+"""One crawl with many workers: run `scrapy crawl shared -a start_url=URL` several times."""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from crawler.links import same_host
 
 
 class SharedSpider(Spider):
-    """Follows every link of one host; the queue and the filter in Redis make it one crawl."""
+    """Follow every link of one host; the workers share queue and filter in Redis."""
 
     name = "shared"
 
@@ -19,7 +19,7 @@ class SharedSpider(Spider):
         self.start_url = start_url
 
     async def start(self) -> AsyncIterator[Request]:
-        """Offer the start page to the filter like any other: every worker does, one of them fetches it.
+        """Send the start page through the filter, so that only one worker fetches it.
 
         Scrapy's own `start` sends its requests with `dont_filter=True`, so each worker would fetch them.
         """

@@ -1,6 +1,6 @@
-"""A crawl that is fed: its workers wait for start URLs, pushed to Redis by anyone at any time.
+"""A crawl whose workers wait for start URLs in Redis.
 
-Start `scrapy crawl fed`, and feed it with `redis-cli rpush fed:start_urls URL`.
+Run `scrapy crawl fed`, and push start URLs with `redis-cli rpush fed:start_urls URL`.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from scrapy_bloom import RedisSpider
 
 
 class FedSpider(RedisSpider):
-    """Follows every link of each host that a URL in the list `fed:start_urls` names; runs until stopped.
+    """Follow every link of the hosts in the list `fed:start_urls`, until stopped.
 
-    A worker leases start URLs, so that none is lost with a worker. The setting keeps the filter when the last worker
+    Workers lease start URLs, so that none is lost with a worker. The setting keeps the filter when the last worker
     stops: the next start fetches no page again.
     """
 
@@ -23,9 +23,9 @@ class FedSpider(RedisSpider):
     custom_settings = {"SCHEDULER_PERSIST": True}  # noqa: RUF012  # the name and the type are Scrapy's
 
     def make_request_from_data(self, data: bytes) -> Request:
-        """Let the filter see what is fed, so that a URL pushed twice is fetched once.
+        """Send start URLs through the filter, so that a URL pushed twice is fetched once.
 
-        scrapy-redis's own would send it with `dont_filter=True`.
+        scrapy-redis's method sends them with `dont_filter=True`.
         """
         return Request(data.decode())
 

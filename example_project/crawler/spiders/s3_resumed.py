@@ -1,15 +1,15 @@
-"""A crawl that outlives its workers: stop it with one Ctrl-C, start it again, and it goes on where it was.
+"""A crawl that outlives its workers: stop it with one Ctrl-C, and the next start resumes it.
 
-Each time with `scrapy crawl resumed -a start_url=URL`; `-s SCHEDULER_FLUSH_ON_START=True` begins anew.
+Run `scrapy crawl resumed -a start_url=URL` each time; `-s SCHEDULER_FLUSH_ON_START=True` starts over.
 """
 
 from crawler.spiders.s1_shared import SharedSpider
 
 
 class ResumedSpider(SharedSpider):
-    """Leaves queue and filter in Redis when it closes; a page fetched before is not fetched again.
+    """Keep queue and filter in Redis at the end, so that no page is fetched again.
 
-    Without the setting, the last worker to close clears both.
+    Without the setting, the last worker to close deletes both.
     """
 
     name = "resumed"
