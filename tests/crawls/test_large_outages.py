@@ -34,12 +34,6 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
     return int(line.split()[1]) / 1024
 
 
-def in_redis(client: redis.Redis, queue: str) -> int:
-    """Return how many requests are in a queue, or leased by a worker."""
-    leases = client.scan_iter(match=f"{QueueKeys(queue).leases('')}*", count=10_000)
-    return int(client.zcard(queue)) + sum(int(client.zcard(name)) for name in leases)
-
-
 @pytest.mark.long
 def test_many_found_while_redis_is_away(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -76,7 +70,7 @@ def test_many_found_while_redis_is_away(
         durable.start()
         begin = time.monotonic()
         # Some of them are taken at once.
-        until(lambda: in_redis(client, f"{key}:queue") >= FOUND, LIMIT)
+        until(lambda: number_kept(client, f"{key}:queue") >= FOUND, LIMIT)
         seconds, memory = time.monotonic() - begin, peak_memory_mb(worker)
         worker.process.send_signal(signal.SIGTERM)
         release.set()

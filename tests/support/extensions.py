@@ -13,6 +13,7 @@ from twisted.internet.task import LoopingCall
 from devtools.waiting import until
 
 LONGEST_STALL = "ticker/longest"
+ALL_TURNS = "ticker/all"
 PEAK_MEMORY = "memory/peak_kb"
 TICKED = Path("ticked")
 _TICK_SECONDS = 0.01
@@ -35,6 +36,7 @@ class Ticker:
         self._call = LoopingCall(self._tick)
         self._last = 0.0
         self._longest = 0.0
+        self._all = 0.0
         crawler.signals.connect(self._start, signals.spider_opened)
         crawler.signals.connect(self._stop, signals.spider_closed)
 
@@ -49,6 +51,7 @@ class Ticker:
     def _tick(self) -> None:
         now = time.thread_time()
         self._longest = max(self._longest, now - self._last)
+        self._all += now - self._last
         self._last = now
         TICKED.touch()
 
@@ -56,6 +59,7 @@ class Ticker:
         self._call.stop()
         assert self._crawler.stats is not None
         self._crawler.stats.set_value(LONGEST_STALL, self._longest)
+        self._crawler.stats.set_value(ALL_TURNS, self._all)
         self._crawler.stats.set_value(PEAK_MEMORY, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 

@@ -13,6 +13,7 @@ from devtools.crawl_process import Crawl, CrawlProcess
 from devtools.site import Links, Site, serving
 from devtools.spiders import links as links_spider
 from devtools.waiting import until
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import crawling
 from tests.support.moments import Moments
 
@@ -127,6 +128,12 @@ def keys_of(client: redis.Redis, key: str) -> set[str]:
 def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
     """Return those of a crawl's keys that are the filter's."""
     return {each for each in keys_of(client, key) if f"{key}:queue" not in each}
+
+
+def number_kept(client: redis.Redis, queue: str) -> int:
+    """Return how many requests are in a queue, or leased by a worker."""
+    leases = client.scan_iter(match=QueueKeys(queue).leases("*"), count=10_000)
+    return int(client.zcard(queue)) + sum(int(client.zcard(name)) for name in leases)
 
 
 def holders_of(client: redis.Redis, key: str, member: bytes) -> set[str]:
