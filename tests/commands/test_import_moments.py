@@ -36,7 +36,7 @@ def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
         client.sadd(key, fingerprint(10**6))
 
 
-@pytest.mark.parametrize("how", [BEFORE, AFTER, LOST])
+@pytest.mark.parametrize("how", [BEFORE, AFTER, pytest.param(LOST, marks=pytest.mark.long)])
 def test_every_moment(valkey: Server, key: str, how: str) -> None:
     """Between any two steps a worker adds, in the end in vain; at each step the import ends, and is run again."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:

@@ -15,6 +15,7 @@ from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.scripts import load_script
 from tests.support import command
+from tests.support.selection import valkey_first
 from tests.support.servers import Server
 from tests.support.undelivered import entry, leave
 
@@ -68,6 +69,7 @@ def test_push_in_a_project(server: Server, client: redis.Redis, key: str, tmp_pa
     assert client.zcard(f"{key}:shop") == 1
 
 
+@valkey_first
 def test_killed_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
     """A push that is killed is run again: nothing is lost, and nothing is queued twice."""
     numbers = range(3000)

@@ -153,7 +153,7 @@ def ended(*arguments: str, cwd: Path, **streams: Any) -> int:
     return process.returncode
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.long)])
 def test_answers(unbuffered: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A look that says no says so where its reader has gone, or says that it could not speak; it never says yes."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}

@@ -62,6 +62,7 @@ def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -
         assert client.hlen(f"{{{key}:queue}}:deliveries") == 0
 
 
+@pytest.mark.long
 def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Path) -> None:
     """A callback under which no heartbeat is sent is run by so many workers as may die with it, and the crawl ends."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:

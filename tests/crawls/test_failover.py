@@ -59,6 +59,7 @@ def test_failover(watched: tuple[Server, int], key: str, tmp_path: Path, capsys:
     assert [line for line in complaints_in(ended.log) if "the crawl goes on" in line]
 
 
+@pytest.mark.long
 def test_failover_under_scrapy_redis(
     watched: tuple[Server, int], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

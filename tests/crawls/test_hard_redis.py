@@ -23,6 +23,7 @@ SOON = 180.0
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
 
 
+@pytest.mark.long
 def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path: Path) -> None:
     """A full batch of large requests takes two seconds and a half on a slow link, and a socket times out after one."""
     settings: Kind = {

@@ -6,14 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-import redis
 
 from devtools.crawl_process import LIMIT, CrawlProcess
 from devtools.waiting import until
-from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support.extensions import LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.pages import chain
-from tests.support.scenario import LEASE, OURS, Kind, scene, tell
+from tests.support.scenario import LEASE, OURS, Kind, number_kept, scene, tell
 from tests.support.servers import Server
 from tests.support.spiders import burst
 

@@ -9,6 +9,7 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
+from scrapy_bloom._text import as_text
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.registration import Registration
 from tests.support.pages import chain, star, tree
@@ -17,6 +18,7 @@ from tests.support.scenario import (
     OURS,
     Kind,
     assert_ended_well,
+    asyncio_first,
     every_reactor,
     keys_of,
     number_kept,
@@ -36,14 +38,12 @@ LOOKS = 12
 
 def looks_pass(client: redis.Redis, key: str, lease: object, number: int = LOOKS) -> None:
     """Wait until the worker with this lease has sent so many heartbeats, with each of which it looks at the others."""
-    beats: set[bytes] = set()
+    beats: set[str] = set()
 
     def look() -> bool:
-        beats.update(value for value in client.hvals(QueueKeys(f"{key}:queue").workers) if is_its_own(value))
+        values = map(as_text, client.hvals(QueueKeys(f"{key}:queue").workers))
+        beats.update(value for value in values if Registration.parse(value).lease == lease)
         return len(beats) > number
-
-    def is_its_own(value: bytes) -> bool:
-        return Registration.parse(value.decode()).lease == lease
 
     until(look)
 
@@ -141,7 +141,7 @@ def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_p
     assert_ended_well(ended)
 
 
-@every_reactor
+@asyncio_first
 def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """The links of finished pages are in Redis soon, also while one slow page takes the only slot of the worker."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
@@ -154,7 +154,7 @@ def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str
         assert_ended_well(worker.wait())
 
 
-@every_reactor
+@asyncio_first
 @pytest.mark.parametrize("slots", [2, 8])
 def test_finished_pages_are_not_fetched_again(
     slots: int, reactor: Kind, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]

@@ -21,7 +21,7 @@ from tests.support.scenario import (
     Kind,
     Scene,
     assert_ended_well,
-    every_reactor,
+    asyncio_first,
     keys_of,
     scene,
 )
@@ -89,6 +89,7 @@ def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Pat
     assert_ended_well(*crawls)
 
 
+@pytest.mark.long
 def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
     """FLUSHDB while a worker has a slow page, and some seconds later the worker is killed: another has that page."""
     with (
@@ -119,7 +120,7 @@ def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
     assert_ended_well(ended)
 
 
-@every_reactor
+@asyncio_first
 @pytest.mark.parametrize("end", ["stopped", "idle"])
 def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp_path: Path) -> None:
     """A worker that ends soon after FLUSHDB clears nothing of what another has queued since.
@@ -172,6 +173,7 @@ def _find_more(played: Scene, release: threading.Event, key: str, server: Server
         until(lambda: client.zcard(f"{key}:queue") >= FOUND_LATER // 2 and len(played.site.fetched) >= 4)
 
 
+@pytest.mark.long
 def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
     """A master becomes a replica, and connections to it stay: the crawl goes on with the one behind the same address.
 

@@ -80,6 +80,7 @@ def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
     assert [line for line in complaints_in(ended.log) if "replaced" in line]
 
 
+@pytest.mark.long
 def test_filter_deleted_under_scrapy_redis(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

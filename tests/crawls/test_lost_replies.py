@@ -49,6 +49,7 @@ def test_replies_lost_to_the_filter_alone(valkey: Server, key: str, tmp_path: Pa
     assert ended.stats["bloomfilter/ambiguous"] == resent == 20
 
 
+@pytest.mark.long
 def test_replies_lost_to_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
     """The control: scrapy-redis ends its crawl well, and has missed pages."""
     ended, played, _ = crawl_with_lost_replies(STOCK, valkey, key, tmp_path)
@@ -68,6 +69,7 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     assert_ended_well(ended)
 
 
+@pytest.mark.long
 def test_clients_killed(valkey: Server, key: str, tmp_path: Path) -> None:
     """All connections are killed every 100 ms for 3 seconds, and no page is lost."""
     killed = 0

@@ -25,8 +25,8 @@ from tests.support.scenario import (
     Kind,
     Scene,
     assert_ended_well,
+    asyncio_first,
     complaints_in,
-    every_reactor,
     keys_of,
     keys_of_the_filter,
     scene,
@@ -71,7 +71,7 @@ def crawl_with_killed_workers(
     return crawls, played
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_workers_killed(
     workers: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +92,7 @@ def test_workers_killed(
         assert keys_of(client, key) == keys_of_the_filter(client, key)
 
 
+@pytest.mark.long
 def test_workers_killed_under_scrapy_redis(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +102,7 @@ def test_workers_killed_under_scrapy_redis(
     assert played.missed
 
 
-@every_reactor
+@asyncio_first
 def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """A crawl that is stopped while Redis is away stops within seconds; the next one fetches all that is left."""
     settings: Kind = {"SCHEDULER_PERSIST": True, **LEASE, **reactor}
@@ -130,7 +131,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
     assert_ended_well(second)
 
 
-@every_reactor
+@asyncio_first
 def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """A crawl that is stopped tries to deliver for a while: a Redis that comes back soon has everything."""
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
@@ -187,6 +188,7 @@ def test_first_to_finish_clears_nothing(valkey: Server, key: str, tmp_path: Path
         assert keys_of(client, key) == set()
 
 
+@pytest.mark.long
 def test_first_to_finish_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
     """The control: the first worker to finish deletes the queue under the other."""
     _, _, played = crawl_with_one_that_leaves(STOCK, valkey, key, tmp_path)

@@ -81,6 +81,7 @@ def test_redis_killed(
         assert keys_of(client, key) == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outage", ["chain, 2 s", "tree, 2 s"])
 def test_redis_killed_under_scrapy_redis(
     outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,6 +16,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from tests.support import crawling, forked
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
+from tests.support.selection import long_unless
 from tests.support.servers import Server
 
 BLOOM_SCHEDULER = "scrapy_bloom.BloomScheduler"
@@ -174,7 +175,9 @@ def test_circumstances(circumstance: str, scheduler: str, valkey: Server, key: s
         assert part in (tmp_path / "crawl.log").read_text()
 
 
-@pytest.mark.parametrize("scheduler", [REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER])
+@pytest.mark.parametrize(
+    "scheduler", long_unless(lambda it: it == BLOOM_SCHEDULER, [REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER])
+)
 def test_script(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A script that runs crawls by itself gets the error, says what it wants of it, and ends as it wants."""
     settings, part = refusal("setting", valkey, key)

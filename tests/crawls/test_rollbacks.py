@@ -81,6 +81,7 @@ def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.C
     assert played.twice > 0
 
 
+@pytest.mark.long
 def test_cluster_with_filter_elsewhere(
     nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

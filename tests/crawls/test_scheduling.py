@@ -22,8 +22,8 @@ from tests.support.scenario import (
     SLOWER_THAN_SCRAPY,
     Kind,
     assert_ended_well,
+    asyncio_first,
     complaints_in,
-    every_reactor,
     keys_of,
     scene,
 )
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.crawl
 KEEP: Kind = {"SCHEDULER_PERSIST": True}
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.long)])
 def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
     """DEPTH_PRIORITY = 1 fetches a site level by level, -1 goes down first."""
     settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
@@ -84,7 +84,7 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
         assert keys_of(client, key) == set()
 
 
-@every_reactor
+@asyncio_first
 def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """While Redis is away no more is taken from start() than fits into a batch; later all of it is fetched."""
     given = tmp_path / "given"

@@ -19,12 +19,15 @@ from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.fault_proxy import CUTS, Place, at_random, proxying
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
+from tests.support.selection import long_unless
 from tests.support.servers import Server, free_port, running
 from tests.support.spiders import started, stock_started
 
 pytestmark = pytest.mark.crawl
 
 KINDS: dict[str, Kind] = {"list": {}, "set": {"REDIS_START_URLS_AS_SET": 1}, "zset": {"REDIS_START_URLS_AS_ZSET": 1}}
+# Only `make test-all` runs the test with the others too.
+list_first = pytest.mark.parametrize("kind", long_unless(lambda kind: kind == "list", KINDS))
 NUMBER = 40
 PATHS = [path_of(page) for page in range(NUMBER)]
 DEADLY = path_of(7)
@@ -94,6 +97,7 @@ def test_worker_killed(kind: str, valkey: Server, key: str, tmp_path: Path) -> N
     assert "that dead workers held are back" in played.log("second")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_killed_under_scrapy_redis(
     kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -141,7 +145,7 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
     assert_ended_well(second)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@list_first
 def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
     """Redis is away for 2 s: a worker that has nothing to do waits, and goes on."""
     away = threading.Timer(2, durable.start)
@@ -271,6 +275,7 @@ def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pyte
     assert_ended_well(ended)
 
 
+@pytest.mark.long
 def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     """Whatever is sent may be cut anywhere, leases and acknowledgements included: no start URL is lost."""
     with (
@@ -325,7 +330,7 @@ def test_wrong_type(valkey: Server, key: str, tmp_path: Path) -> None:
         assert client.scard(fed.keys.start) == NUMBER
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@list_first
 def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """Under another scheduler start URLs are taken as scrapy-redis does, with one warning."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:

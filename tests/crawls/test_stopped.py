@@ -14,8 +14,8 @@ from tests.support.scenario import (
     PAGES,
     Kind,
     assert_ended_well,
+    asyncio_first,
     complaints_in,
-    every_reactor,
     keys_of,
     scene,
 )
@@ -38,7 +38,7 @@ class Uncounted(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no typ
         return int(super().__len__())
 
 
-@every_reactor
+@asyncio_first
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_waits_is_deleted(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """One warning says how many requests go, and which setting keeps them; nothing of the crawl is left."""
@@ -55,7 +55,7 @@ def test_what_waits_is_deleted(kind: str, reactor: Kind, valkey: Server, key: st
         assert keys_of(client, key) == set()
 
 
-@every_reactor
+@asyncio_first
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_stays(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """With SCHEDULER_PERSIST there is nothing to warn of."""

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MismatchError, WrongTypeError
+from tests.support.selection import valkey_first
 
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
 ITEMS = [f"item {number}" for number in range(50)]
@@ -121,6 +122,7 @@ def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pyte
     assert not any(late.add_many([f"item {number}" for number in range(600)]))
 
 
+@valkey_first
 def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
     """Nobody knows what was given when a counter is gone: the layer gives no more, and the next is strict as ever."""
     workers = [BloomFilter(client, key, capacity=20_000, error_rate=1e-3, cache_size=0) for _ in range(16)]

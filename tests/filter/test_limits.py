@@ -16,6 +16,7 @@ from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operation, Results
 from scrapy_bloom.storage.shards import CreateShard
+from tests.support.selection import valkey_first
 from tests.support.servers import KINDS, Server, running
 
 MEGABYTE = 2**20
@@ -214,6 +215,7 @@ def test_bits_of_a_filter_that_was_sized_right(capacity: int, error_rate: float,
     assert MemoryBloomFilter(capacity=capacity, error_rate=error_rate).info().bits <= most * fewest
 
 
+@valkey_first
 def test_over_redis_the_parts_are_the_same(client: redis.Redis, key: str) -> None:
     """100,000 items in one call are answered by a server that others can use meanwhile."""
     bloom = BloomFilter(client, key, capacity=200_000, cache_size=0, retry_timeout=0)

@@ -20,6 +20,7 @@ from scrapy_bloom.storage.operation import Operation, Results
 from scrapy_bloom.storage.shards import DeleteShard
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support.processes import CONTEXT
+from tests.support.selection import valkey_first
 
 STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, "ttl": 600.0, "fingerprint": "bytes"}
 
@@ -247,6 +248,7 @@ def race(port: int, key: str, barrier: Barrier, share: range, told: Any) -> None
 
 
 @pytest.mark.parametrize("number", [10_000, pytest.param(50_000, marks=pytest.mark.long)])
+@valkey_first
 def test_eight_processes_at_once(number: int, server: Any, key: str) -> None:
     """Eight processes create the filter and add the same items at once: each is new exactly once."""
     barrier, told = CONTEXT.Barrier(8), CONTEXT.Queue()

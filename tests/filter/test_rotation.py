@@ -16,6 +16,7 @@ from scrapy_bloom.filter.parameters import GENERATIONS, FilterParameters
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.memory import MemoryStore
 from tests.support.crashing import CrashError, Crashing
+from tests.support.selection import valkey_first
 from tests.support.servers import Server
 
 
@@ -254,6 +255,7 @@ def test_a_user_who_may_have_nothing_expire(server: Server, key: str, denied: st
         admin.acl_deluser(key)
 
 
+@valkey_first
 def test_ten_generations_on_a_server(client: redis.Redis, key: str) -> None:
     """A worker with a short TTL goes through ten generations; old layers are deleted, new ones numbered on."""
     options: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "ttl": 1.0}

@@ -80,6 +80,7 @@ def test_demo_passes() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.crawl
 def test_demo_fails_where_pages_are_missed(tmp_path: Path) -> None:
     """A filter that drops three pages is found out: each is named as missed, and the exit code is not 0."""

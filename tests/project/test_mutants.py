@@ -49,7 +49,12 @@ def test_stale(tried: Mutant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tried", "outcome"), [(WRONG, Outcome.KILLED), (HARMLESS, Outcome.SURVIVED), (BROKEN, Outcome.BROKEN)]
+    ("tried", "outcome"),
+    [
+        (WRONG, Outcome.KILLED),
+        pytest.param(HARMLESS, Outcome.SURVIVED, marks=pytest.mark.long),
+        pytest.param(BROKEN, Outcome.BROKEN, marks=pytest.mark.long),
+    ],
 )
 def test_outcome(tried: Mutant, outcome: Outcome) -> None:
     """A mistake that a test notices is killed, a comment survives, and a syntax error is broken."""
@@ -57,6 +62,7 @@ def test_outcome(tried: Mutant, outcome: Outcome) -> None:
     assert driver.outcome(tried) is outcome
 
 
+@pytest.mark.long
 def test_outcome_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that do not end are ended."""
     monkeypatch.setattr(driver, "LIMIT", 2)
@@ -66,10 +72,12 @@ def test_outcome_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("tried", "code", "said"),
     [
-        (WRONG, 0, "killed        it\n"),
-        (HARMLESS, 1, "SURVIVED      it: It hurts.\n"),
+        pytest.param(WRONG, 0, "killed        it\n", marks=pytest.mark.long),
+        pytest.param(HARMLESS, 1, "SURVIVED      it: It hurts.\n", marks=pytest.mark.long),
         (mutant("", old="no such text"), 1, "STALE         it: It hurts.\n"),
-        (mutant("", tests=["tests/unit/test_nothing.py"]), 1, "RED           it: It hurts.\n"),
+        pytest.param(
+            mutant("", tests=["tests/unit/test_nothing.py"]), 1, "RED           it: It hurts.\n", marks=pytest.mark.long
+        ),
     ],
 )
 def test_exit_code(

@@ -134,6 +134,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.long
 def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
     """Two workers fetch every page once between them, and leave nothing behind."""
 

@@ -22,6 +22,7 @@ from tests.support.queue_memory import Audit, QueueMemory
 from tests.support.queue_replay import cases, changed, comparable, without_beats
 from tests.support.replay import replay
 from tests.support.scenario import tell
+from tests.support.selection import valkey_first
 from tests.support.servers import Server
 
 names = st.sampled_from(["one", "other", "third"])
@@ -137,6 +138,7 @@ def assert_equal(server: OnServer, memory: QueueMemory) -> None:
     }
 
 
+@valkey_first
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
 @given(sequence=st.lists(operations, max_size=16))
 def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequence: list[ops.QueueOperation]) -> None:

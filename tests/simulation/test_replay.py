@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.plan import KINDS
 from tests.support.scenario import tell
+from tests.support.selection import valkey_first
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,7 @@ OFTEN = {
 }
 
 
+@valkey_first
 @pytest.mark.parametrize("turns", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_replay(turns: int, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """Each distinct operation on a state has on a server the reply and the effect that it has in the twin."""

@@ -21,6 +21,7 @@ from scrapy_bloom import BloomFilter, UnavailableError
 from tests.support.fault_proxy import CUTS, DONE, Place, Proxy, at_random, proxying
 from tests.support.retries import STALL_TIMEOUT, by_host, by_url, filter_at
 from tests.support.scenario import tell
+from tests.support.selection import long_unless
 from tests.support.servers import Server
 
 # 1,000 faults over 10,000 items, 1,000 for each place one by one and as many in batches. How many faults, and how many
@@ -32,7 +33,6 @@ ONE_BY_ONE = dict.fromkeys(CUTS, (185, 6)) | {Place.STALL: (30, 30)}
 IN_BATCHES = dict.fromkeys(CUTS, (50, 18)) | {Place.STALL: (30, 30)}
 
 T = TypeVar("T")
-every_place = pytest.mark.parametrize("place", ONE_BY_ONE)
 
 
 # Replies that are lost: 1,000 random faults, that several workers meet.
@@ -105,7 +105,7 @@ class Run:
             return sum(threads.map(add, workers, self._parts))
 
 
-@every_place
+@pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.AFTER, Place.STALL), ONE_BY_ONE))
 def test_one_by_one(proxy: Proxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every item is new when it is added, wherever its connection ends; what was carried out twice is ambiguous.
 
@@ -124,7 +124,7 @@ def test_one_by_one(proxy: Proxy, key: str, place: Place, capsys: pytest.Capture
     assert place not in DONE or min(stock) > 0
 
 
-@every_place
+@pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.REQUEST, Place.REPLY), IN_BATCHES))
 def test_in_batches(proxy: Proxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every item of a batch is new, wherever its connection ends; what was carried out twice is ambiguous.
 
