@@ -35,7 +35,7 @@ def filled(server: Server, _: str) -> Iterator[Server]:
 STATES = {"replica": replica_of, "full": filled}
 
 
-@pytest.fixture(params=[(state, kind) for state in STATES for kind in KINDS], ids="-".join)
+@pytest.fixture(scope="module", params=[(state, kind) for state in STATES for kind in KINDS], ids="-".join)
 def read_only(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with a filter that takes no writes."""
     state, kind = request.param

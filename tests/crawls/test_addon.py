@@ -6,6 +6,7 @@ import pytest
 
 from devtools.site import serving
 from tests.crawls import test_refused_start as refused
+from tests.support import forked
 from tests.support.pages import tree
 from tests.support.servers import Server
 
@@ -27,7 +28,7 @@ def test_commands(command: str, tmp_path: Path) -> None:
     (tmp_path / "project.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
     with serving(tree(3)) as site:
         urls = () if command == "list" else (site.url,)
-        ended = refused.run(tmp_path, "-m", "scrapy", command, *urls, *options, project="project")
+        ended = forked.run([command, *urls, *options], tmp_path, refused.prepared(tmp_path, "project"))
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert part in ended.stdout
 

@@ -44,7 +44,7 @@ class FedScene:
 
     @property
     def settings(self) -> Kind:
-        """The settings of each worker, which ends when it has been idle for a second."""
+        """The settings of each worker, which ends when it has been idle for a second, or idle and has the file `idle`."""
         return {**LEASE, "REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
 
     def feed(self, kind: str, paths: list[str]) -> None:
@@ -73,7 +73,10 @@ def fed_scene(
     """A scene that is fed."""
     with scene({path: [] for path in PATHS}, directory, url, key) as played:
         played.spider = spider
-        yield FedScene(played, client, StartKeys(f"{key}:start"), directory)
+        fed = FedScene(played, client, StartKeys(f"{key}:start"), directory)
+        # Scrapy asks every five seconds whether an idle spider is to end: it may at the first time.
+        fed.tell("idle", "")
+        yield fed
 
 
 def crawl_with_one_that_dies(kind: str, spider: str, valkey: Server, key: str, directory: Path) -> tuple[Scene, int]:
@@ -180,6 +183,7 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
             fed.feed("list", PATHS)
             yield Place.BEFORE
 
+        (tmp_path / "idle").unlink()
         proxy.plan = fail_later()
         ended = fed.played.crawl({**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 1000})
         assert proxy.faults == 1

@@ -1,9 +1,8 @@
 """The example project is one that can be copied: its spiders run from a directory of their own, as they stand."""
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.queue.queue_keys import QueueKeys
+from tests.support import forked
 from tests.support.pages import linked
 from tests.support.scenario import assert_ended_well, keys_of
 from tests.support.servers import Server
@@ -48,7 +48,8 @@ def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
         keys = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
         settings = {**common, **keys, **(settings or {})}
         environment = {"REDIS_URL": valkey.url, "SCRAPY_PROJECT": "default"}
-        workers.append(CrawlProcess(name, Job(("crawl", spider), arguments, settings, environment), project))
+        job = Job(("crawl", spider), arguments, settings, environment)
+        workers.append(CrawlProcess(name, job, project, launch=forked.start))
         return workers[-1]
 
     yield begin
@@ -65,9 +66,9 @@ def stored(valkey: Server) -> Iterator[redis.Redis]:
 
 def test_spiders_are_listed(project: Path) -> None:
     """Scrapy finds the three spiders in the copy."""
-    command = [sys.executable, "-m", "scrapy", "list"]
-    listed = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
-    assert listed.split() == ["fed", "resumed", "shared"]
+    listed = forked.run(["list"], project, os.environ)
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.split() == ["fed", "resumed", "shared"]
 
 
 def test_start_urls_are_leased(project: Path) -> None:
@@ -80,8 +81,9 @@ def test_start_urls_are_leased(project: Path) -> None:
 @pytest.mark.parametrize(("setting", "value"), [("ROBOTSTXT_OBEY", "True"), ("DOWNLOAD_DELAY", "1")])
 def test_project_is_polite(setting: str, value: str, project: Path) -> None:
     """The first crawl of a copy is that of somebody else's site."""
-    command = [sys.executable, "-m", "scrapy", "settings", "--get", setting]
-    assert subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout.strip() == value
+    said = forked.run(["settings", "--get", setting], project, os.environ)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.strip() == value
 
 
 @pytest.mark.crawl

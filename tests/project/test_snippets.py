@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -16,10 +14,11 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.crawl_process import LIMIT, Process
 from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.cli.bloom import ACTIONS
-from tests.support import command
+from tests.support import command, forked
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -27,7 +26,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 PLACEHOLDER = "redis://localhost:6379"
 SITE = "https://quotes.toscrape.com/"
 PAGES = 30
-LIMIT = 120.0
 EVERY_PAGE = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
 
 
@@ -99,7 +97,7 @@ class Project:
         with (self.directory / "tutorial" / "settings.py").open("a") as opened:
             opened.write("DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n")
 
-    def crawl(self, output: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    def crawl(self, output: str) -> AbstractContextManager[Process]:
         """The process of the tutorial's one command that writes this output."""
         (command,) = (line for line in self.commands if line.startswith("scrapy crawl") and f"-O {output}" in line)
         assert SITE in command
@@ -111,12 +109,12 @@ class Project:
         return [item["url"].removeprefix(self._site.url) for item in items]
 
     @contextmanager
-    def _started(self, command: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path}
-        environment.pop("SCRAPY_PROJECT", None)
+    def _started(self, command: str, directory: Path) -> Iterator[Process]:
+        program, *arguments = command.split()
+        assert program == "scrapy"
+        environment = {name: value for name, value in os.environ.items() if name != "SCRAPY_PROJECT"}
         with (directory / "log").open("ab") as log:
-            process = subprocess.Popen(command.split(), cwd=directory, env=environment, stdout=log, stderr=log)
+            process = forked.start(arguments, directory, environment, log, log)
         try:
             yield process
         except BaseException as error:
