@@ -9,7 +9,7 @@ import pytest
 
 from devtools.crawl_process import LIMIT, CrawlProcess
 from devtools.waiting import until
-from tests.support.extensions import LONGEST_STALL, TICKED, Ticker, enabling
+from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.pages import chain
 from tests.support.scenario import LEASE, OURS, Kind, number_kept, scene, tell
 from tests.support.servers import Server
@@ -20,9 +20,8 @@ pytestmark = pytest.mark.crawl
 FOUND = 60_000
 # A worker with nothing to do takes 80 MB.
 MOST_MEMORY_MB = 300
-MOST_SECONDS_TO_FIND = 30.0
-# Of CPU time, which does not grow with what else the machine does. Several times what is meant.
-MOST_SECONDS_BLOCKED = 1.0
+# Of the CPU time of all turns of the reactor. The longest takes a hundredth.
+MOST_IN_A_TURN = 0.1
 
 
 def peak_memory_mb(worker: CrawlProcess) -> float:
@@ -59,9 +58,7 @@ def test_many_found_while_redis_is_away(
         played.site.before = hold
         played.site.on["/"] = lambda _: durable.kill()
         worker = played.start("worker", settings)
-        begin = time.monotonic()
-        # It may be held back until Redis is there again.
-        until(lambda: (tmp_path / "given").exists() or time.monotonic() > begin + MOST_SECONDS_TO_FIND)
+        until((tmp_path / "given").exists)
         ticked = tmp_path / TICKED
         ticked.unlink(missing_ok=True)
         until(ticked.exists)
@@ -72,11 +69,11 @@ def test_many_found_while_redis_is_away(
         seconds, memory = time.monotonic() - begin, peak_memory_mb(worker)
         worker.process.send_signal(signal.SIGTERM)
         release.set()
-        stall = worker.wait().stats[LONGEST_STALL]
+        stats = worker.wait().stats
         tell(
             capsys,
             f"{FOUND:,} found during an outage: delivered in {seconds:.1f} s, {memory:.0f} MB at most, the reactor "
-            f"took {stall:.2f} s of CPU for a turn",
+            f"took {stats[LONGEST_STALL]:.2f} of {stats[ALL_TURNS]:.0f} s of CPU for a turn",
         )
     assert memory < MOST_MEMORY_MB
-    assert stall < MOST_SECONDS_BLOCKED
+    assert stats[LONGEST_STALL] < MOST_IN_A_TURN * stats[ALL_TURNS]

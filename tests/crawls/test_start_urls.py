@@ -44,7 +44,7 @@ class FedScene:
 
     @property
     def settings(self) -> Kind:
-        """The settings of each worker, which ends when it has been idle for a second, or idle and has the file `idle`."""
+        """The settings of each worker, which ends when it has been idle for a second, or with the file `idle`."""
         return {**LEASE, "REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
 
     def feed(self, kind: str, paths: list[str]) -> None:

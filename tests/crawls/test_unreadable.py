@@ -6,7 +6,7 @@ import pytest
 
 from devtools.spiders import links
 from devtools.waiting import until
-from tests.support.extensions import LONGEST_STALL, Ticker, enabling
+from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
 from tests.support.fault_proxy import Place, proxying
 from tests.support.pages import tree
 from tests.support.scenario import (
@@ -94,13 +94,13 @@ def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_
 
 
 def test_thousands_at_the_start(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Thousands of unreadable requests block the reactor for no longer than a moment at a time."""
+    """Thousands of unreadable requests are not read in one turn of the reactor."""
     settings: Kind = {**OURS, **enabling("EXTENSIONS", Ticker)}
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         client.zadd(f"{key}:queue", garbage(5000))
         ended = played.start("worker", settings).wait(SOON)
         assert played.missed == set()
-    stall = ended.stats[LONGEST_STALL]
-    tell(capsys, f"5,000 unreadable requests: the reactor was blocked for {stall:.2f} s at most")
+    longest, every = ended.stats[LONGEST_STALL], ended.stats[ALL_TURNS]
+    tell(capsys, f"5,000 unreadable requests: the longest of all turns took {longest:.2f} of {every:.2f} s of CPU")
     assert ended.stats["finish_reason"] == "finished"
-    assert stall < 1
+    assert longest < every / 3

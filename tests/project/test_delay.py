@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from benchmarks.harness.delay import delaying, ping
-from devtools.waiting import until
+from devtools.waiting import LIMIT, until
 from tests.support.servers import Server
 
 SECONDS = 0.02
@@ -79,7 +79,7 @@ def test_what_nobody_takes_yet_is_kept(valkey: Server, key: str) -> None:
     value, times = os.urandom(3_000_000), 20
     with valkey.client() as direct, delaying(valkey.port, 0.001) as proxy:
         direct.set(key, value)
-        with redis.Redis(port=proxy.port, socket_timeout=20) as client:
+        with redis.Redis(port=proxy.port, socket_timeout=LIMIT) as client:
             connection: Any = client.connection_pool.get_connection()
             before = direct.info("stats")["total_net_output_bytes"]
             for _ in range(times):

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from devtools.waiting import LIMIT
 from scrapy_bloom._scrapy import engine
 
 HOUR = 3600.0
-LIMIT = 60.0
 
 
 def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,7 +54,8 @@ class Proxy(ThreadingTCPServer):
 
     Faults are aimed at the commands with these names, or else at all but those of a handshake; where `naming` is set,
     only at those that have these bytes in them. `done` counts, of what faults are aimed at, the whole commands that the
-    server has answered; `faults` how many commands were failed.
+    server has answered; `faults` how many commands were failed. A late reply is sent after `late_seconds`, or as soon as
+    `late` is set.
     """
 
     daemon_threads = True
@@ -67,7 +68,8 @@ class Proxy(ThreadingTCPServer):
         self.done: Counter[bytes] = Counter()
         self.faults = 0
         self.naming = b""
-        self.ended = threading.Event()
+        self.late = threading.Event()
+        self.late_seconds = _LATE_SECONDS
         self._names = frozenset(name.encode() for name in names)
         self._lock = threading.Lock()
 
@@ -112,7 +114,7 @@ def proxying(upstream: int, *names: str) -> Iterator[Proxy]:
         try:
             yield proxy
         finally:
-            proxy.ended.set()
+            proxy.late.set()
             proxy.shutdown()
             thread.join()
 
@@ -144,7 +146,7 @@ class _Connection(StreamRequestHandler):
         if is_aimed_at:
             self.server.note_done(command)
         if place is Place.LATE:
-            self.server.ended.wait(_LATE_SECONDS)
+            self.server.late.wait(self.server.late_seconds)
         if place in {None, Place.LATE}:
             self.wfile.write(reply)
         elif place is Place.REPLY:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from devtools.waiting import LIMIT
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.spool import directory as module
 from scrapy_bloom.spool.directory import SpoolDirectory
@@ -246,7 +247,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_killed_process_left(spool: SpoolDirectory, directory: Path) -> None:
     """The next start has what was put aside, from what was not delivered on; a torn last line costs only itself."""
-    subprocess.run([sys.executable, "-c", KILLED, KEY, str(directory)], check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", KILLED, KEY, str(directory)], check=False, timeout=LIMIT)
     (path,) = directory.glob("undelivered-*.jsonl")
     with path.open("ab") as file:
         file.write(b'{"request": "eA')
