@@ -54,8 +54,8 @@ class Proxy(ThreadingTCPServer):
 
     Faults are aimed at the commands with these names, or else at all but those of a handshake; where `naming` is set,
     only at those that have these bytes in them. `done` counts, of what faults are aimed at, the whole commands that the
-    server has answered; `faults` how many commands were failed. A late reply is sent after `late_seconds`, or as soon as
-    `late` is set.
+    server has answered; `faults` how many commands were failed. A late reply is sent after `late_seconds`, or
+    when `late` is set.
     """
 
     daemon_threads = True
