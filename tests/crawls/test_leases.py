@@ -9,9 +9,9 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
-from scrapy_bloom._text import as_text
-from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.registration import Registration
+from scrapy_bloom._format import as_text
+from scrapy_bloom.queue.members import Registration
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support.pages import chain, star, tree
 from tests.support.scenario import (
     LEASE,

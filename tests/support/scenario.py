@@ -13,7 +13,7 @@ from devtools.crawl_process import Crawl, CrawlProcess
 from devtools.site import Links, Site, serving
 from devtools.spiders import links as links_spider
 from devtools.waiting import until
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import crawling
 from tests.support.moments import Moments
 from tests.support.selection import long_unless
