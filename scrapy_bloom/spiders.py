@@ -1,4 +1,4 @@
-"""scrapy-redis's spiders, with start URLs that a worker leases: one that dies before they are requests loses none."""
+"""scrapy-redis's spiders with leased start URLs: a worker that dies loses none."""
 
 from typing import Any, ClassVar
 
@@ -17,21 +17,20 @@ from scrapy_bloom.transport.retry import retry_until
 
 
 class LeasedStartUrls:
-    """The part that both spiders have beside scrapy-redis's."""
+    """Mixin: lease start URLs instead of popping them."""
 
     server: Any
     _start_url_feed: StartUrlFeed
     _runtime: ClassVar[Runtime] = RUNTIME
 
     def setup_redis(self, crawler: Crawler | None = None) -> None:
-        """Set up what scrapy-redis does, and lease start URLs from then on.
+        """Connect as scrapy-redis does, and lease start URLs.
 
         Args:
-            crawler: the one of this spider, or None: the spider has it already.
+            crawler: the spider's crawler; None if the spider has it already.
 
         Raises:
-            UnavailableError: Redis was away for BLOOMFILTER_RETRY_TIMEOUT seconds, and the client connects when it is
-                made.
+            UnavailableError: Redis was away for BLOOMFILTER_RETRY_TIMEOUT seconds, and the client connects eagerly.
         """
         if self.server is None:
             _wait_for_redis((crawler or self.crawler).settings, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
@@ -39,10 +38,10 @@ class LeasedStartUrls:
             self._start_url_feed = StartUrlFeed(self, crawler or self.crawler, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
 
     def spider_idle(self) -> None:
-        """Take start URLs, or wait for some, or let the spider end after MAX_IDLE_TIME_BEFORE_CLOSE seconds.
+        """Take start URLs, or let the spider close after MAX_IDLE_TIME_BEFORE_CLOSE seconds without any.
 
         Raises:
-            DontCloseSpider: it waits, also while Redis is away, and while other workers hold start URLs.
+            DontCloseSpider: the spider waits, also while Redis is away or other workers hold start URLs.
         """
         self._start_url_feed.is_unsure = False
         super().spider_idle()  # type: ignore[misc]  # scrapy-redis's
@@ -52,17 +51,17 @@ class LeasedStartUrls:
 
 @reports_at_exit()
 def _wait_for_redis(settings: BaseSettings, runtime: Runtime) -> None:
-    """Wait until a client can be made: a cluster's connects then, and one with a single connection."""
+    """Wait until a client can be created: the clients of a cluster and of a single connection connect at once."""
     timeout = BloomSettings.from_settings(settings).retry_timeout
     disconnect(retry_until(lambda: connect(settings), timeout, runtime=runtime))
 
 
 class RedisSpider(LeasedStartUrls, spiders.RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's RedisSpider, which loses no start URL with a worker, where `BloomScheduler` is the scheduler.
+    """scrapy-redis's RedisSpider: with `BloomScheduler`, a dead worker loses no start URL.
 
-    A start URL that is taken stays in Redis until its requests are in the queue. What a worker held that died or was
-    stopped goes back. One for which `make_request_from_data` raises goes to the list `{<redis_key>}:dead-letter`, and
-    the others go on. A `next_requests` of your own takes one at a time from what `fetch_data` gives, to the end.
+    A start URL stays in Redis until its requests are in the queue. The start URLs of a dead or stopped worker return to
+    their key. If `make_request_from_data` raises, the start URL moves to the list `{<redis_key>}:dead-letter`, and the
+    others continue. Your own `next_requests` must iterate over `fetch_data` to the end, one start URL at a time.
 
     Example:
         >>> class NewsSpider(RedisSpider):
@@ -72,7 +71,7 @@ class RedisSpider(LeasedStartUrls, spiders.RedisSpider):  # type: ignore[misc]  
 
 
 class RedisCrawlSpider(LeasedStartUrls, spiders.RedisCrawlSpider):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's RedisCrawlSpider, which loses no start URL with a worker; see `RedisSpider`.
+    """scrapy-redis's RedisCrawlSpider: with `BloomScheduler`, a dead worker loses no start URL; see `RedisSpider`.
 
     Example:
         >>> class ShopSpider(RedisCrawlSpider):

@@ -1,6 +1,6 @@
-"""The way of a spider's start URLs from Redis to its requests, in the place of scrapy-redis's functions for it.
+"""Feed a spider's start URLs from Redis to its requests, leased instead of popped.
 
-The scheduler is met as what it can do, and not as a class: a user may have one of their own.
+Any scheduler with the methods of `_LeasingScheduler` works, since users may bring their own.
 """
 
 import logging
@@ -13,6 +13,7 @@ from scrapy.crawler import Crawler
 from scrapy_redis import defaults
 from scrapy_redis.spiders import RedisMixin
 
+from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.errors import BloomError
@@ -23,20 +24,20 @@ from scrapy_bloom.transport.retry import RedisAwayError
 
 logger = logging.getLogger(__name__)
 
-# Seconds after which start URLs whose requests are queued are acknowledged at the latest.
+# Start URLs whose requests are queued are acknowledged at least this often.
 _TICK_SECONDS = 0.25
-# Start URLs of which no request could be made whose errors are logged in full.
-_TRACEBACKS = 3
+# Buried start URLs that are logged with a traceback.
+_MAX_TRACEBACKS = 3
 
 T = TypeVar("T")
 
 
 def warn_of_popped_start_urls(spider: Spider) -> None:
-    """Warn of a spider of scrapy-redis, which pops start URLs where this package's leases them."""
+    """Warn of a spider of scrapy-redis, which pops start URLs instead of leasing them."""
     if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_start_url_feed", None), StartUrlFeed):
         logger.warning(
-            "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a worker that is killed loses the start "
-            "URLs that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",
+            "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a killed worker loses the start URLs "
+            "that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",
             spider.name,
         )
 
@@ -58,49 +59,52 @@ class _LeasingScheduler(Protocol):
 
 
 class StartUrlFeed:
-    """The start URLs of one spider, on their way to its requests.
+    """The start URLs of one spider: reserved in Redis, delivered, then acknowledged, buried or released.
 
-    `is_unsure` is True if Redis was away, so that nobody knows whether there are more.
+    It replaces `fetch_data` and `count_size` of the spider, and guards `make_request_from_data`.
+
+    Attributes:
+        is_unsure: True if Redis was away, so that there may be further start URLs.
     """
 
     def __init__(self, spider: Any, crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
-        self._runtime = runtime
         self.is_unsure = False
+        self._runtime = runtime
         self._spider = spider
         self._crawler = crawler
         self._scheduler: _LeasingScheduler | None = None
         self._has_warned = False
         self._urls: dict[str, StartUrls] = {}
         self._current: tuple[StartUrls, StartUrl] | None = None
-        self._unusable = 0
+        self._buried = 0
         self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, runtime)
         self._pop, self._count_stock = spider.fetch_data, spider.count_size
         spider.fetch_data, spider.count_size = self.fetch, self.count
         spider.make_request_from_data = self._guarded(spider.make_request_from_data)
-        crawler.signals.connect(self._close, signals.spider_closed)
+        crawler.signals.connect(self._release, signals.spider_closed)
 
     @property
     def others_hold(self) -> bool:
-        """True if other workers have start URLs, which come back if those die."""
+        """True if other live workers hold start URLs, which return if those workers die."""
         return any(urls.others_hold for urls in self._urls.values())
 
     def fetch(self, key: str, want: int) -> Iterable[Any]:
-        """Return up to `want` start URLs; each that is followed by another one, or by the end, is done with."""
+        """Return up to `want` start URLs; asking for the next one, or for the end, finishes the one before."""
         if not self._can_lease():
             return self._pop(key, want)  # type: ignore[no-any-return]
         urls = self._urls_at(key)
         if not urls.ready:
-            self._ask(lambda: self._take(urls, want), None)
+            self._ask(lambda: self._reserve(urls, want), None)
         return self._deliver(urls)
 
     def count(self, key: str) -> int:
-        """Return how many start URLs wait; none while Redis is away."""
+        """Return the number of start URLs, 0 while Redis is away."""
         if not self._can_lease():
             return self._count_stock(key)  # type: ignore[no-any-return]
         return self._ask(self._urls_at(key).count, 0)
 
     def _can_lease(self) -> bool:
-        """Return whether there is a scheduler that says when requests are queued."""
+        """Return whether the scheduler reports queued requests."""
         if self._scheduler is None:
             scheduler = engine.scheduler_of(self._crawler)
             if hasattr(scheduler, "when_queued"):
@@ -109,7 +113,7 @@ class StartUrlFeed:
             elif not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "SCHEDULER = %r: a worker that is killed loses the start URLs that it has just taken; set "
+                    "SCHEDULER = %r: a killed worker loses the start URLs that it has just taken; set "
                     "'scrapy_bloom.BloomScheduler', which keeps them in Redis until their requests are queued",
                     self._crawler.settings["SCHEDULER"],
                 )
@@ -119,26 +123,29 @@ class StartUrlFeed:
         scheduler = self._scheduler
         if key not in self._urls and scheduler is not None:
             kind = _kind_of_start_keys(self._crawler)
-            self._urls[key] = StartUrls(scheduler.server, key, kind, scheduler.worker_name, scheduler.queue_keys.queue)
+            queue = scheduler.queue_keys.queue
+            self._urls[key] = StartUrls(scheduler.server, key, kind, scheduler.worker_name, queue)
         return self._urls[key]
 
-    def _take(self, urls: StartUrls, want: int) -> None:
-        """Lease some start URLs, after those of dead workers are back; of all keys, where there are several."""
-        self._settle()
+    def _reserve(self, urls: StartUrls, want: int) -> None:
+        """Lease start URLs, after the leases of dead workers at all of the spider's keys are released."""
+        self._sync()
         for key in getattr(self._spider, "_redis_keys", None) or ():
             self._urls_at(key)
         for each in self._urls.values():
             recovered = each.recover()
             if recovered:
-                logger.warning("%d start URLs that dead workers held are back in %r", recovered, each.key)
+                logger.warning(
+                    "The start key %r gets back %s of dead workers", each.key, plural(recovered, "start URL")
+                )
         urls.lease(want)
         if urls.ready:
             self._spider.spider_idle_start_time = int(self._runtime.unix_time())
 
     def _deliver(self, urls: StartUrls) -> Iterator[Any]:
-        """Yield what is ready. When the next one is asked for, the engine has all requests of the one before it.
+        """Yield ready start URLs. A request for the next one shows that the engine has all requests of the last one.
 
-        Where nobody asks for a next one, the last one stays leased until the spider is closed, and goes back then.
+        If the caller stops early, the last one stays leased until the spider closes, and is released then.
         """
         while urls.ready:
             url = urls.ready.popleft()
@@ -149,13 +156,13 @@ class StartUrlFeed:
             self._current = None
 
     def _guarded(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return make_request_from_data such that a start URL for which it raises does not take others with it."""
+        """Return make_request_from_data with its errors caught: one bad start URL stops no other."""
 
         @wraps(make)
         def make_request_from_data(data: Any) -> Any:
             try:
                 made = make(data)
-            except Exception as error:  # whatever the spider makes of it
+            except Exception as error:  # any error of the spider
                 self._bury(data, error)
                 return []
             return rest_of(made, data) if isinstance(made, Iterator) else made
@@ -163,64 +170,64 @@ class StartUrlFeed:
         def rest_of(made: Iterator[Request], data: Any) -> Iterator[Request]:
             try:
                 yield from made
-            except Exception as error:  # the same, of a generator
+            except Exception as error:  # any error of the spider's generator
                 self._bury(data, error)
 
         return make_request_from_data
 
     def _bury(self, data: Any, error: Exception) -> None:
-        """Keep a start URL as a dead letter, or raise the error if it is not leased."""
+        """Move the current start URL to the dead letters; raise the error if `data` is not leased."""
         if self._current is None or self._current[1].data is not data:
             raise error
         urls, url = self._current
         self._current = None
         urls.bury(url)
-        self._unusable += 1
+        self._buried += 1
         logger.error(
-            "No request can be made of the start URL %.500r, which is kept in %r: %s: %s",
+            "make_request_from_data failed for the start URL %.500r, which is kept in %r: %s: %s",
             data,
             urls.keys.dead_letters,
             type(error).__name__,
             error,
-            exc_info=error if self._unusable <= _TRACEBACKS else None,
+            exc_info=error if self._buried <= _MAX_TRACEBACKS else None,
         )
 
-    def _ask(self, work: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `work`, or another one while Redis is away."""
+    def _ask(self, work: Callable[[], T], default: T) -> T:
+        """Return the result of `work`, or `default` while Redis is away."""
         try:
             return work() if self._scheduler is None else self._scheduler.ask_redis(work)
         except RedisAwayError:
             self.is_unsure = True
-            return otherwise
+            return default
 
-    def _settle(self) -> None:
+    def _sync(self) -> None:
         for urls in self._urls.values():
-            if urls.has_notes:
-                urls.settle()
+            if urls.needs_sync:
+                urls.sync()
 
     def _tick(self) -> None:
-        # What asks Redis nothing would pass for an answer.
-        if any(urls.has_notes for urls in self._urls.values()):
-            self._ask(self._settle, None)
+        # A probe that sends no command would close the circuit breaker.
+        if any(urls.needs_sync for urls in self._urls.values()):
+            self._ask(self._sync, None)
 
-    def _close(self) -> None:
-        """Tell Redis what is done with, and give back the rest: no worker has to wait until this one is found dead."""
+    def _release(self) -> None:
+        """Release this worker's start URLs at once, so that no worker has to wait for its lease to expire."""
         self._ticker.stop()
         try:
             for urls in self._urls.values():
-                while urls.has_notes:
-                    urls.settle()
-                given_back = urls.release()
-                if given_back:
-                    logger.info("%d start URLs that this worker held are back in %r", given_back, urls.key)
+                while urls.needs_sync:
+                    urls.sync()
+                released = urls.release()
+                if released:
+                    logger.info("The start key %r gets back %s of this worker", urls.key, plural(released, "start URL"))
         except (BloomError, *FAULTS) as error:
             logger.error(
-                "The start URLs that this worker held stay leased, and the next worker takes them: %s", describe(error)
+                "The start URLs of this worker stay leased until another worker requeues them: %s", describe(error)
             )
 
 
 def _kind_of_start_keys(crawler: Crawler) -> str:
-    """Return the type of the keys that scrapy-redis is told to read start URLs from."""
+    """Return the type of start keys that scrapy-redis's settings ask for."""
     if crawler.settings.getbool("REDIS_START_URLS_AS_SET", defaults.START_URLS_AS_SET):
         return "set"
     return "zset" if crawler.settings.getbool("REDIS_START_URLS_AS_ZSET", defaults.START_URLS_AS_ZSET) else "list"

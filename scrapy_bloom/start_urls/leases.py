@@ -1,6 +1,6 @@
-"""Start URLs in Redis as one worker takes them: leased first, and acknowledged when their requests are queued.
+"""Start URLs leased by one worker, until their requests are queued.
 
-It does not know what requests are made of them, nor when. Each call but `acknowledge` and `bury` asks Redis.
+Requests and their delivery are the feed's business. Each call but `acknowledge` and `bury` sends commands to Redis.
 """
 
 from collections import deque
@@ -15,23 +15,28 @@ from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.scripts import load_script
 
-# The command that counts what is at a start key, by its type.
+# The command that counts the data of a start key, by its type.
 _COUNTS = {"list": "LLEN", "set": "SCARD", "zset": "ZCARD"}
-# Start URLs that one script moves at most.
-_SCAN_BATCH = 500
+# Start URLs moved by one script.
+_MAX_BATCH = 500
 
 
 class StartUrl(NamedTuple):
-    """The data that a start key held, and the field of the hash in which they are leased."""
+    """A start URL: its field in the hash of leases, and its data."""
 
     field: str
     data: Any
 
 
 class StartState(NamedTuple):
-    """The start URLs at `key` that are no longer there: leased, `abandoned` by workers that are gone, or dead letters.
+    """The start URLs taken from `key`.
 
-    The abandoned ones are among the leased. The dead letters are at `dead_key`.
+    Attributes:
+        key: the start key.
+        leased: leases of all workers.
+        abandoned: leases of dead workers, included in `leased`.
+        dead_letters: start URLs that led to no request.
+        dead_key: the key of the dead letters.
     """
 
     key: str
@@ -42,7 +47,7 @@ class StartState(NamedTuple):
 
 
 class _Lease(NamedTuple):
-    """The holder of a leased start URL: a worker of a queue, in the order in which it took them."""
+    """The owner of a leased start URL: a worker of a queue; `number` is the order in which the worker leased."""
 
     number: int
     worker: str
@@ -60,10 +65,13 @@ class _Lease(NamedTuple):
 
 
 class StartUrls:
-    """The start URLs at `key`, which is a `kind` ("list", "set" or "zset"), for the worker `worker` of a queue.
+    """The start URLs at `key`, a `kind` ("list", "set" or "zset"), for the worker `worker` of a queue.
 
-    `ready` are those that are leased and were handed to nobody. `others_hold` is True if others than this worker were
-    last seen to have some. No number is used twice, so that a command that is carried out late does no harm.
+    A lease number is used once, so a script that is executed late does no harm.
+
+    Attributes:
+        ready: leased start URLs to deliver.
+        others_hold: True if other live workers had leases at the last look.
     """
 
     def __init__(self, client: Any, key: str, kind: str, worker: str, queue: str) -> None:
@@ -81,28 +89,28 @@ class StartUrls:
         self._dead: list[str] = []
 
     @property
-    def has_notes(self) -> bool:
-        """True if there is something to settle."""
+    def needs_sync(self) -> bool:
+        """True if acknowledged or buried start URLs are still leased in Redis."""
         return bool(self._finished or self._dead)
 
     def count(self) -> int:
-        """Return how many wait: at the key, and ready here.
+        """Return the number of start URLs at the key and in `ready`.
 
         Raises:
-            WrongTypeError: the start key is no `kind`.
+            WrongTypeError: the start key is not a `kind`.
         """
         try:
             (number,) = self._transport.execute([Command(_COUNTS[self._kind], self.key)])
         except FAULTS as error:
             if "WRONGTYPE" in describe(error):
-                raise self._refusal(self._transport.execute([Command("TYPE", self.key)])[0]) from None
+                raise self._wrong_type(self._transport.execute([Command("TYPE", self.key)])[0]) from None
             raise
         return int(number) + len(self.ready)
 
     def lease(self, want: int) -> None:
-        """Lease up to `want`, which are ready then.
+        """Lease up to `want` start URLs, and append them to `ready`.
 
-        Where the reply is lost, they are leased and nobody has them: `recover` gives them back.
+        If the reply is lost, the leases belong to no live worker, and `recover` releases them.
         """
         first = self._next_number
         self._next_number += want
@@ -113,16 +121,16 @@ class StartUrls:
         self.ready.extend(leased)
 
     def acknowledge(self, url: StartUrl) -> None:
-        """Note that the requests of a start URL are queued; `settle` tells Redis."""
+        """Mark a start URL whose requests are queued; the next `sync` ends its lease."""
         self._finished.append(url.field)
 
     def bury(self, url: StartUrl) -> None:
-        """Note that no request can be made of a start URL; `settle` moves it to the dead letters."""
+        """Mark a start URL that leads to no request; the next `sync` moves it to the dead letters."""
         self._dead.append(url.field)
 
-    def settle(self) -> None:
-        """Tell Redis what was noted, a bounded part of it."""
-        finished, dead = self._finished[:_SCAN_BATCH], self._dead[:_SCAN_BATCH]
+    def sync(self) -> None:
+        """End the leases of acknowledged and buried start URLs, one batch of each."""
+        finished, dead = self._finished[:_MAX_BATCH], self._dead[:_MAX_BATCH]
         if finished:
             self._transport.execute([Command("HDEL", self.keys.leased, *finished)])
             self._forget(self._finished, finished)
@@ -131,72 +139,69 @@ class StartUrls:
             self._forget(self._dead, dead)
 
     def recover(self) -> int:
-        """Give back what dead workers hold, and what this one was never told of; return how many there were.
+        """Release the leases of dead workers and of lost replies; return their number.
 
-        The holders are read first and the registered workers after: a worker is registered before it leases. In the
-        other order one that comes between would be taken for dead.
+        Leases are read before registered workers, since a worker registers before it leases. In the other order, a
+        worker that registers in between would count as dead.
         """
         leases = _leases(self._transport, self.keys)
         self.others_hold = False
         if not leases:
             return 0
-        registered = self._registered({lease.queue for lease in leases})
+        registered = _registered(self._transport, {lease.queue for lease in leases})
         orphans = [lease for lease in leases if self._is_orphan(lease, registered[lease.queue])]
         self.others_hold = any(not self._is_mine(lease) for lease in set(leases).difference(orphans))
         return self._release(lease.field for lease in sorted(orphans))
 
     def release(self) -> int:
-        """Give back all that this worker holds and has not noted as finished or dead; return how many there were."""
+        """Release this worker's start URLs that are neither acknowledged nor buried; return their number."""
         self.ready.clear()
         kept = {*self._finished, *self._dead}
-        given_back = self._release(sorted(self._held - kept, key=lambda field: int(field.partition(":")[0])))
+        released = self._release(sorted(self._held - kept, key=lambda field: int(field.partition(":")[0])))
         self._held &= kept
-        return given_back
+        return released
 
     def _release(self, fields: Iterable[str]) -> int:
-        # The last ones first, so that the first will be the first again.
-        portions = list(_batches_of(list(fields)))
-        return sum(int(self._run("release_start", self._kind, *portion)) for portion in reversed(portions))
-
-    def _registered(self, queues: set[str]) -> dict[str, set[str]]:
-        """Return the names of the workers of each queue."""
-        return _registered(self._transport, queues)
+        # From the last batch to the first, so that the first start URL is the first again.
+        batches = list(_batches_of(list(fields)))
+        return sum(int(self._run("release_start", self._kind, *batch)) for batch in reversed(batches))
 
     def _is_orphan(self, lease: _Lease, registered: set[str]) -> bool:
-        """Return whether nobody makes requests of a start URL. Of what it holds this worker does, registered or not."""
+        """Return whether no live worker has a start URL; this worker trusts its own list of leases."""
         return lease.field not in self._held if self._is_mine(lease) else lease.worker not in registered
 
     def _is_mine(self, lease: _Lease) -> bool:
         return lease.worker == self._worker and lease.queue == self._queue
 
-    def _forget(self, noted: list[str], told: list[str]) -> None:
-        del noted[: len(told)]
-        self._held.difference_update(told)
+    def _forget(self, marked: list[str], synced: list[str]) -> None:
+        del marked[: len(synced)]
+        self._held.difference_update(synced)
 
     def _run(self, script: str, *arguments: Argument) -> Any:
-        """Return what a script gives.
+        """Return the result of a script.
 
         Raises:
-            WrongTypeError: the start key is no `kind`.
+            WrongTypeError: the start key is not a `kind`.
         """
         names = (self.key, self.keys.leased, self.keys.dead_letters)
         command = Command("EVAL", _load(script), len(names), *names, *arguments)
-        said, *result = self._transport.execute([command])[0]
-        if as_text(said) != "ok":
-            raise self._refusal(said)
+        status, *result = self._transport.execute([command])[0]
+        if as_text(status) != "ok":
+            raise self._wrong_type(status)
         return result[0] if result else None
 
-    def _refusal(self, found: Any) -> WrongTypeError:
+    def _wrong_type(self, found: Any) -> WrongTypeError:
         return WrongTypeError(
-            f"redis_key = {self.key!r}: it holds a {as_text(found)}, and start URLs are read from a {self._kind}; use "
-            "another key, or set REDIS_START_URLS_AS_SET or REDIS_START_URLS_AS_ZSET by what it holds"
+            f"redis_key = {self.key!r}: holds a {as_text(found)}, but start URLs are read from a {self._kind}; use "
+            "another key, or set REDIS_START_URLS_AS_SET or REDIS_START_URLS_AS_ZSET to match"
         )
 
 
 def inspect(client: Any, key: str) -> StartState:
-    """Return the state of the start URLs at a key: nothing is changed.
+    """Return the state of the start URLs at a key, without changing anything.
 
-    The order of the looks is that of `recover`. What a worker gives back that leaves in between is leased no more.
+    Leases are read before registered workers, as in `recover`. A worker that leaves in between has released its leases,
+    so the leases are read again.
     """
     keys, transport = StartKeys(key), transport_for(client)
     leases = _leases(transport, keys)
@@ -213,15 +218,15 @@ def _leases(transport: Transport, keys: StartKeys) -> list[_Lease]:
 
 
 def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
-    """Return the names of the workers of each queue."""
+    """Return the names of each queue's registered workers."""
     names = sorted(queues)
     replies = transport.execute([Command("HKEYS", QueueKeys(name).workers) for name in names]) if names else []
     return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
 
 
 def _batches_of(fields: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(fields), _SCAN_BATCH):
-        yield fields[first : first + _SCAN_BATCH]
+    for first in range(0, len(fields), _MAX_BATCH):
+        yield fields[first : first + _MAX_BATCH]
 
 
 _texts: dict[str, str] = {}

@@ -96,8 +96,8 @@ def test_leased_and_acknowledged(start: Start) -> None:
     assert start.waiting == []
     for url in (*first, *rest[1:]):
         one.acknowledge(url)
-    one.settle()
-    assert not one.has_notes
+    one.sync()
+    assert not one.needs_sync
     assert start.leased == 1
     assert one.release() == 1
     assert start.waiting == [rest[0].data]
@@ -199,14 +199,13 @@ def test_both_give_back(start: Start) -> None:
     """Two workers that find the same orphans at once give them back once."""
     start.seen_by("dead").lease(3)
     one, other = start.seen_by("one"), start.seen_by("other")
-    look = other._registered
+    release = other._release
 
-    def look_late(queues: set[str]) -> dict[str, set[str]]:
-        found = look(queues)
+    def release_late(fields: Iterable[str]) -> int:
         assert one.recover() == 3
-        return found
+        return release(fields)
 
-    other._registered = look_late  # type: ignore[method-assign]
+    other._release = release_late  # type: ignore[method-assign]
     assert other.recover() == 0
     assert start.waiting == start.in_order(URLS)
 
@@ -234,8 +233,8 @@ def test_dead_letters(start: Start) -> None:
     one = start.seen_by("one")
     url, *_ = taken(one, 2)
     one.bury(url)
-    one.settle()
-    one.settle()
+    one.sync()
+    one.sync()
     assert start.client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
     assert start.leased == 1
     assert one.release() == 1
@@ -268,7 +267,7 @@ def test_other_type(start: Start) -> None:
     start.client.delete(start.keys.start)
     start.client.set(start.keys.start, "x")
     for work in (one.count, lambda: one.lease(1), one.release):
-        with pytest.raises(WrongTypeError, match=f"holds a string, and start URLs are read from a {start.kind}"):
+        with pytest.raises(WrongTypeError, match=f"holds a string, but start URLs are read from a {start.kind}"):
             work()
     assert start.leased == 2
 
@@ -283,7 +282,7 @@ def test_full_server(kind: str, key: str) -> None:
         one = start.seen_by("one")
         url, *_ = taken(one, 3)
         one.bury(url)
-        one.settle()
+        one.sync()
         assert one.release() == 2
         assert len(start.waiting) == 4
         assert client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
@@ -320,6 +319,6 @@ def test_cluster(kind: str, key: str) -> None:
                 url, other, *_ = taken(one, 4)
                 one.bury(url)
                 one.acknowledge(other)
-                one.settle()
+                one.sync()
                 assert one.release() == 2
                 assert (one.count(), start.leased) == (3, 0)

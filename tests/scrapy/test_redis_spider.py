@@ -167,11 +167,11 @@ def test_acknowledgement_that_is_lost(beside: Beside) -> None:
         beside.scheduler.enqueue_request(request)
     beside.scheduler.deliver()
     (urls,) = spider._start_url_feed._urls.values()
-    assert urls.has_notes
+    assert urls.needs_sync
     beside.client.rename(beside.keys.leased, leased := f"{beside.keys.leased}:kept")
     beside.client.set(beside.keys.leased, "in the way")
     with pytest.raises(redis.ResponseError):
-        urls.settle()
+        urls.sync()
     beside.client.rename(leased, beside.keys.leased)
     beside.close()
     assert beside.left() == ([], 0, [])

@@ -65,7 +65,7 @@ def test_new_filter(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) 
     opened(crawler(BLOOMFILTER_CAPACITY=1000))
     (line,) = logged(caplog, logging.INFO)
     assert f"{key!r}: it is new" in line
-    assert all(part in line for part in (" KB from the first request on", "1,000", "1e-06"))
+    assert all(part in line for part in (" KB from the first request on", "1,000", "1e-6"))
 
 
 def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +77,7 @@ def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.Log
     holds, hint = logged(caplog, logging.INFO)
     assert f"{key!r}: it holds about " in holds
     assert abs(held(holds) - 100) <= 10
-    assert f"{key!r} holds is not fetched again" in hint
+    assert f"{key!r} are not fetched again" in hint
     assert "SCHEDULER_FLUSH_ON_START = True" in hint
 
 
@@ -119,7 +119,7 @@ def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
     meet(opened(ended), ended, *range(40), *range(25, 40))
     end(ended, caplog)
     (line,) = logged(caplog, logging.INFO)
-    assert "took 10 new requests of this process and dropped 45 repeats, 15 of them without asking Redis" in line
+    assert "took 10 new requests and dropped 45 repeats of this process, 15 of them without asking Redis" in line
     assert "fewer than 0.01 pages may have been missed" in line
     assert abs(held(line) - 40) <= 5
     assert "0.0 MB" not in line
@@ -258,7 +258,7 @@ def test_too_full(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) ->
     assert f"{key!r} is too full" in warning
     assert "0.01 is allowed" in warning
     assert "probably missed about " in warning
-    assert "BLOOMFILTER_CAPACITY than 100" in warning
+    assert "BLOOMFILTER_CAPACITY above 100" in warning
 
 
 def test_barely_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:

@@ -71,7 +71,7 @@ def test_policy_and_a_filter_that_expires(
         BloomRFPDupeFilter.from_settings(Settings({**settings, "BLOOMFILTER_CAPACITY": 1000}))
     warnings = advised(caplog)
     assert len(warnings) == (policy != "noeviction")
-    assert all(policy in each and "Set noeviction:" in each and "volatile-*" not in each for each in warnings)
+    assert all(policy in each and "set noeviction:" in each and "volatile-*" not in each for each in warnings)
 
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)

@@ -1,5 +1,5 @@
--- Leases up to ARGV[2] data of a start key of the type ARGV[1], in the order in which scrapy-redis takes them. The fields
--- begin with numbers from ARGV[3] on, and end with ARGV[4]. Taking comes first: a full server lets the rest pass then.
+-- Lease up to ARGV[2] data of a start key of the type ARGV[1], in scrapy-redis's order. Their fields have numbers from ARGV[3]
+-- on, and end with ARGV[4]. The data are taken first: a full server then accepts the writes.
 local another = another_type(ARGV[1])
 if another then return {another} end
 local want, number = tonumber(ARGV[2]), tonumber(ARGV[3])

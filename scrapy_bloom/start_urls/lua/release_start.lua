@@ -1,5 +1,5 @@
--- Moves those of the leased fields ARGV[2] and following that are still there back to the start key of the type ARGV[1],
--- to the end that is taken from; the first field will be the first again. Returns how many there were.
+-- Move the leased fields ARGV[2..n] that still exist back to the start key of the type ARGV[1], to the end that is read
+-- next: the first field becomes the first again. Return how many were moved.
 local another = another_type(ARGV[1])
 if another then return {another} end
 local moved = 0
@@ -12,7 +12,7 @@ for i = #ARGV, 2, -1 do
     elseif ARGV[1] == 'set' then
       redis.call('SADD', KEYS[1], datum)
     else
-      -- One that was added again since has the score of that.
+      -- A start URL that was added again keeps its new score.
       redis.call('ZADD', KEYS[1], 'NX', tonumber(score) and score or 0, datum)
     end
   end

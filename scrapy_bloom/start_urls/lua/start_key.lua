@@ -1,13 +1,13 @@
--- What every script of start URLs begins with. KEYS[1] is the start key, KEYS[2] the hash of the leased ones. A value in
--- it is the score, which is empty but for a sorted set, a space, and the data.
+-- The head of every script of start URLs. KEYS[1] is the start key, KEYS[2] the hash of leases. A value in the hash is the
+-- score (empty but for a sorted set), a space, and the data.
 
--- Returns the type of the start key, if it is another than the one that is wanted. No script writes anything then.
+-- Return the type of the start key if it differs from the wanted one. No script writes anything then.
 local function another_type(wanted)
   local found = redis.call('TYPE', KEYS[1]).ok
   return found ~= 'none' and found ~= wanted and found
 end
 
--- Takes a datum out of the hash, and returns its score and its data, or nothing: it is not there any more.
+-- Remove a field from the hash; return its score and data, or nil if it is gone.
 local function take_out(field)
   local value = redis.call('HGET', KEYS[2], field)
   if not value then return nil end
