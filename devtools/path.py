@@ -47,7 +47,7 @@ def new_check(server: Server) -> Functions:
         bloom = BloomFilter(client, "path:filter")
         bloom.add_many([f"warm up {number}" for number in range(100)])
         with recording() as functions:
-            assert bloom.add("a new item")
+            bloom.add("a new item")
     return functions
 
 
@@ -65,9 +65,9 @@ def whole_request(server: Server) -> Functions:
 
     def request(path: str) -> None:
         scheduler.enqueue_request(Request(f"https://example.com/{path}"))
-        assert scheduler.next_request() is not None
-        # Without an engine a request is finished as soon as it was taken.
-        assert scheduler.next_request() is None
+        scheduler.next_request()
+        # Without an engine a request is finished as soon as it was taken: this call notices.
+        scheduler.next_request()
         scheduler.deliver()
 
     try:

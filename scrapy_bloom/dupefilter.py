@@ -187,7 +187,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             for fetches in (signals.request_reached_downloader, signals.response_received):
                 crawler.signals.connect(self._report.note_fetch, fetches)
             crawler.signals.connect(self._report.finish, signals.spider_closed)
-            crawler.signals.connect(self._filter.rest, signals.spider_idle)
+            crawler.signals.connect(self._filter.release_idle_credit, signals.spider_idle)
             crawler.signals.connect(self._filter.close, signals.spider_closed)
             crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self

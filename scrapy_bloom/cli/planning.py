@@ -78,8 +78,8 @@ def _expected_false_positives(parameters: FilterParameters, layers: list[Layer])
 def _layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:
     """Return the layers of a filter that has met so many requests, each in turn filled to its promise."""
     layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
-    while parameters.expansion and sum(layer.most_items for layer in layers) < requests:
-        bound = sum(layer.error_bound(layer.most_items) for layer in layers)
+    while parameters.expansion and sum(layer.max_items for layer in layers) < requests:
+        bound = sum(layer.error_bound(layer.max_items) for layer in layers)
         layers.append(parameters.next_layer(layers[-1], bound, 0.0))
     return layers
 

@@ -11,12 +11,12 @@ from scrapy_bloom._cache import TwoGenerationCache
 from scrapy_bloom._names import ARGUMENTS
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import membership
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.operation import Operation, Results, Steps, Store, run_steps
+from scrapy_bloom.filter.protocol import FilterProtocol
+from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, run_steps
 
 T = TypeVar("T")
 Item = str | bytes
@@ -58,7 +58,7 @@ class BaseBloomFilter:
         cache_size = options.CACHE_SIZE.read("cache_size", cache_size)
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
         self._stack = LayerStack(self.key, parameters, monotonic)
-        self._steps = Admission(
+        self._protocol = FilterProtocol(
             self._stack,
             events or LoggedEvents(self._names, monotonic),
             self.forget_cached,
@@ -70,7 +70,7 @@ class BaseBloomFilter:
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes whatever is at the key first")
         if flush:
             self.clear()
-        self._run(self._steps.verify())
+        self._run(self._protocol.opening.verify())
 
     @property
     def is_open(self) -> bool:
@@ -245,7 +245,7 @@ class BaseBloomFilter:
             >>> bloom.info().estimated_count
             3
         """
-        return self._run(describe(self._steps))
+        return self._run(describe(self._protocol))
 
     def clear(self) -> None:
         """Delete the filter from the store; the next addition begins another one.
@@ -260,7 +260,7 @@ class BaseBloomFilter:
             >>> "a" in bloom
             False
         """
-        self._run(self._steps.clear())
+        self._run(self._protocol.lifecycle.clear())
 
     def add_reference(self, name: str) -> None:
         """Keep the filter for somebody: as long as it has users, `remove_reference` does not delete it.
@@ -274,7 +274,7 @@ class BaseBloomFilter:
         Example:
             >>> MemoryBloomFilter().add_reference("shop:requests")
         """
-        self._run(self._steps.add_reference(name))
+        self._run(self._protocol.lifecycle.add_reference(name))
 
     def remove_reference(self, name: str) -> bool:
         """Keep the filter for somebody no more, and delete it if that was its last user.
@@ -295,7 +295,7 @@ class BaseBloomFilter:
             >>> bloom.remove_reference("shop:requests"), bloom.remove_reference("news:requests")
             (False, True)
         """
-        return self._run(self._steps.remove_reference(name))
+        return self._run(self._protocol.lifecycle.remove_reference(name))
 
     def close(self) -> None:
         """Give back the room that this process reserved and did not use. The filter can be used on.
@@ -307,17 +307,17 @@ class BaseBloomFilter:
             >>> bloom.add("b")
             True
         """
-        self._give_back(keep=0)
-        self._steps.events.on_close()
+        self._return_credit(keep=0)
+        self._protocol.events.on_close()
 
-    def rest(self) -> None:
+    def release_idle_credit(self) -> None:
         """Do as `close` where nothing was reserved in the last five seconds: for a process that has nothing to do.
 
         Example:
-            >>> MemoryBloomFilter().rest()
+            >>> MemoryBloomFilter().release_idle_credit()
         """
         if self._stack.credits.is_idle:
-            self._give_back(keep=0)
+            self._return_credit(keep=0)
 
     def forget_cached(self) -> None:
         """Ask the store again for each item, since others may have replaced what this process remembers of it.
@@ -334,14 +334,14 @@ class BaseBloomFilter:
 
     def _rotate_if_needed(self, *, adds: bool) -> None:
         if self._stack.needs_rotation:
-            self._run(self._steps.rotate(adds=adds))
+            self._run(self._protocol.lifecycle.rotate(adds=adds))
 
     def _absent(self, unknown: list[bytes]) -> set[bytes]:
         """Return the different items that are not in the filter, and remember the others."""
         if not unknown:
             return set()
         forgets = self._forgets
-        present = self._run(membership.contains(self._steps, unknown))
+        present = self._run(membership.contains(self._protocol, unknown))
         self._remember(present, forgets)
         return set(unknown) - present
 
@@ -351,8 +351,8 @@ class BaseBloomFilter:
             return set()
         forgets = self._forgets
         if self._stack.credits.is_idle:
-            self._give_back(keep=len(unknown))
-        new, ambiguous = self._run(membership.add(self._steps, unknown, self._ambiguous))
+            self._return_credit(keep=len(unknown))
+        new, ambiguous = self._run(membership.add(self._protocol, unknown, self._ambiguous))
         self._ambiguous.difference_update(unknown)
         self._remember(unknown, forgets)
         self.counters.ambiguous += ambiguous
@@ -378,15 +378,15 @@ class BaseBloomFilter:
         """
         self.mark_ambiguous(items)
 
-    def _give_back(self, keep: int) -> None:
+    def _return_credit(self, keep: int) -> None:
         """Return credit, once: an attempt that fails is not made again, and the room stays unused."""
         with contextlib.suppress(BloomError):
-            self._run(self._steps.give_back(keep))
+            self._run(self._protocol.return_credit(keep))
 
     def _run(self, steps: Steps[T]) -> T:
         return run_steps(steps, self._execute)
 
-    def _execute(self, operations: Sequence[Operation]) -> Results:
+    def _execute(self, operations: Operations) -> Results:
         results = self._store.execute(operations)
         self.counters.round_trips += 1
         if results.contact != self._contact:

@@ -152,10 +152,10 @@ class BloomFilter(BaseBloomFilter):
     def retry_timeout(self, seconds: float) -> None:
         self._retrying.timeout = seconds
 
-    def _give_back(self, keep: int) -> None:
+    def _return_credit(self, keep: int) -> None:
         timeout, self.retry_timeout = self.retry_timeout, 0.0
         try:
-            super()._give_back(keep)
+            super()._return_credit(keep)
         finally:
             self.retry_timeout = timeout
 

@@ -1,11 +1,11 @@
 """Credit: a worker adds to a layer only as many items as it was granted room for.
 
-A counter beside each layer says how much of its room was granted, to all workers together. It never grants more than
-there is. So no number of workers overfills a layer, however fast each of them is and whenever it began. The error rate
-is kept by count, not by a guess.
+A counter beside each layer records the room granted to all workers together, and never grants more than the layer has.
+So no number of workers overfills a layer, however fast each of them is and whenever it began. The error rate is kept
+by count, not by a guess.
 
-Credit that a worker does not use is room that nobody uses. So a worker asks for little at first, and for more if it
-uses that up quickly. It returns what lies idle.
+Unused credit is room that stays empty. So a worker asks for little at first, and for more if it uses that up quickly.
+It returns idle credit.
 """
 
 import math
@@ -15,86 +15,96 @@ from collections.abc import Callable
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.storage.counters import BLOCK_DIVISOR, UNLIMITED, GrantCredit, Granted, ReturnCredit
 
-# The first block that a worker asks for, beside what it needs at once, as a part of the layer's capacity.
+# The first block, beyond the immediate need, as a share of the layer's capacity.
 _FIRST_BLOCK = 1 / 4096
-# A worker that uses a block up within so many seconds asks for twice as much the next time.
+# A worker that uses up a block within so many seconds asks for twice as much the next time.
 _FAST_SECONDS = 1.0
-# Credit that was granted so many seconds ago lies idle.
+# Credit granted so many seconds ago is idle.
 _IDLE_SECONDS = 5.0
 
 
 class Credits:
-    """The credit of one worker for the newest layer. `monotonic` gives seconds that never go back."""
+    """The credit of one worker for the newest layer.
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    `monotonic` gives seconds that never go back. A filter that may not grow may exceed its capacity: `is_unlimited`.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], *, is_unlimited: bool = False) -> None:
         self._monotonic = monotonic
+        self._is_unlimited = is_unlimited
         self._layer: Layer | None = None
         self._held = 0
         self._block = 0.0
-        self._given_at = -math.inf
+        self._granted_at = -math.inf
         self._process = os.getpid()
 
     def held(self, layer: Layer) -> int:
         """Return how many items may be added to a layer. A forked process has none of its parent's credit."""
-        # Nearly always it is the same object: a call of `__eq__` is spared.
+        # Nearly always the same object: identity spares a comparison of all fields.
         if layer is not self._layer and layer != self._layer:
             self._switch_to(layer)
         elif self._process != os.getpid():
             self._process, self._held = os.getpid(), 0
         return self._held
 
-    def ask(self, layer: Layer, need: int, likely: int, *, may_exceed: bool) -> GrantCredit:
-        """Return the operation that asks for `need` items and, with room, for as many as are `likely` to follow."""
+    def ask(self, layer: Layer, need: int, likely: int) -> GrantCredit:
+        """Return the operation that asks for `need` items and, with room, for the `likely` number that follows."""
         self.held(layer)
-        waited = self._monotonic() - self._given_at
+        waited = self._monotonic() - self._granted_at
         if waited <= _FAST_SECONDS:
             self._block = min(2 * self._block, layer.capacity / BLOCK_DIVISOR)
         elif waited > _IDLE_SECONDS:
             self._block = layer.capacity * _FIRST_BLOCK
         block = min(max(self._block, likely), layer.capacity / BLOCK_DIVISOR)
-        limit = UNLIMITED if may_exceed else layer.most_items
+        limit = UNLIMITED if self._is_unlimited else layer.max_items
         return GrantCredit(layer.key, layer.credit_field, need, math.floor(block), limit)
 
+    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[GrantCredit]:
+        """Return the operation that asks for the next items' credit, if this worker holds too little for them.
+
+        The number of next items is `following`, or if that is 0, `likely` or half a block.
+        """
+        wanted = following or max(likely, math.floor(self._block / 2))
+        missing = wanted - self.held(layer)
+        if missing <= 0:
+            return []
+        return [self.ask(layer, missing if following else 1, likely=missing)]
+
     def take(self, layer: Layer, granted: Granted) -> None:
-        """Hold what was granted; it is void where another layer has become the newest meanwhile."""
+        """Hold granted credit; it is void if another layer has become the newest meanwhile."""
         if layer == self._layer and granted.number:
             self._held += granted.number
-            self._given_at = self._monotonic()
+            self._granted_at = self._monotonic()
 
     def spend(self, number: int) -> None:
-        """Use credit up, before the items are sent: whether they arrive nobody may ever know."""
+        """Spend credit before the items are sent: a lost reply leaves open whether they arrived."""
         self._held -= number
 
     def refund(self, layer: Layer, number: int) -> None:
-        """Hold credit again that was spent for items that turned out to be in the layer."""
+        """Refund credit that was spent for items that the layer already held."""
         if layer == self._layer:
             self._held += number
 
     @property
-    def low(self) -> int:
-        """Credit below which more is asked for in time."""
-        return math.floor(self._block / 2)
-
-    @property
     def is_idle(self) -> bool:
-        """True if there is credit, and it was granted some seconds ago."""
-        return self._held > 0 and self._monotonic() - self._given_at > _IDLE_SECONDS
+        """True if the worker holds credit that was granted some seconds ago."""
+        return self._held > 0 and self._monotonic() - self._granted_at > _IDLE_SECONDS
 
-    def give_back(self, keep: int) -> list[ReturnCredit]:
-        """Return the operation that gives back all but `keep` items, if there is more; it may be sent once only."""
+    def release(self, keep: int) -> list[ReturnCredit]:
+        """Return the operation that returns all but `keep` items, if there are more. It must not be sent twice."""
         layer = self._layer
         number = 0 if layer is None else self.held(layer) - keep
         if layer is None or number <= 0:
             return []
-        self._held, self._given_at = keep, self._monotonic()
+        self._held, self._granted_at = keep, self._monotonic()
         return [ReturnCredit(layer.key, layer.credit_field, number)]
 
     def void(self) -> None:
-        """Hold nothing any more: the filter is gone."""
+        """Drop all credit: the filter is gone."""
         self._layer, self._held = None, 0
 
     def _switch_to(self, layer: Layer) -> None:
         self._layer, self._held = layer, 0
         self._block = layer.capacity * _FIRST_BLOCK
-        self._given_at = -math.inf
+        self._granted_at = -math.inf
         self._process = os.getpid()

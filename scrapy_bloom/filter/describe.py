@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer, sample_bits, sampled_fill
-from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.filter.sizing import count_of_fill, error_rate_of_fill
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.chunks import ReadPiece
@@ -108,13 +108,14 @@ class Counters:
     expected_false_positives: float = 0.0
 
 
-def describe(lifecycle: Lifecycle) -> Steps[FilterInfo]:
+def describe(protocol: FilterProtocol) -> Steps[FilterInfo]:
     """Return how large and how full a filter is, by its bits.
 
     Of a filter to which nothing was added yet, it is what the first addition will make.
     """
-    yield from lifecycle.rotate(adds=False)
-    return (yield from describe_layers(lifecycle.parameters, lifecycle.stack.layers, lifecycle.stack.is_made))
+    yield from protocol.lifecycle.rotate(adds=False)
+    stack = protocol.stack
+    return (yield from describe_layers(stack.parameters, stack.layers, stack.is_made))
 
 
 def describe_layers(

@@ -1,8 +1,9 @@
-"""One layer of a filter as it is stored, and estimates of its fill from samples."""
+"""One stored layer of a filter, and estimates of its fill from samples."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 from scrapy_bloom.errors import WrongTypeError
@@ -13,7 +14,7 @@ from scrapy_bloom.filter.sizing import (
     LayerSize,
     count_of_fill,
     error_rate_at,
-    most_items,
+    max_items,
     offered_items,
     spread_of_errors,
 )
@@ -21,17 +22,17 @@ from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.bits import CountBits
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
-# Below this as many items were new to a layer as were offered to it, but for less than that part of them.
+# Below this error rate nearly all items offered to a layer were new to it; the share of the others is smaller still.
 _NEGLIGIBLE_ERROR_RATE = 1e-3
-# What reading a damaged text may raise.
+# The errors that reading a damaged text may raise.
 DAMAGED = (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError)
-# More than any layer has, in what can be stored.
+# More than any real layer has.
 _MAX_HASHES = 1 << 12
 _MAX_SHARDS = 1 << 12
 
 
 class Identity(NamedTuple):
-    """The epoch of a filter and the secret key of its hash, which tell it from others at the same key."""
+    """The epoch and the secret hash key of a filter, which distinguish it from other filters at the same key."""
 
     epoch: int
     hash_key: int
@@ -40,13 +41,23 @@ class Identity(NamedTuple):
         return f"Identity(epoch={self.epoch})"
 
 
-# That of a filter which is not made yet.
+# The identity of a filter that does not exist yet.
 NO_IDENTITY = Identity(0, 0)
 
 
 @dataclass(frozen=True)
-class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
-    """One layer of a filter: `index` (also in the seeds of its hashes), what it holds, when it began (Unix seconds)."""
+class Layer:
+    """One layer of a filter.
+
+    Attributes:
+        key: the key of the filter's hash.
+        index: its number, from 0. It is part of the seeds of its hash functions.
+        identity: the filter's identity.
+        capacity: items for which it is sized.
+        error_rate: its error rate when full.
+        size: its bits, hash functions and shards.
+        created: Unix time in seconds.
+    """
 
     key: str
     index: int
@@ -56,39 +67,35 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
     size: LayerSize
     created: float
 
-    def __eq__(self, other: object) -> bool:
-        # An addition compares the newest layer six times, nearly always with itself.
-        return self is other or (isinstance(other, Layer) and vars(self) == vars(other))
-
-    @property
+    @cached_property
     def shard_keys(self) -> list[str]:
         """The keys of its shards."""
         return [filter_keys.shard_key(self.key, self.index, shard) for shard in range(self.size.shards)]
 
     @property
     def field(self) -> str:
-        """The field of the filter's hash that describes it."""
+        """The field of the filter's hash that describes the layer."""
         return filter_keys.layer_field(self.index)
 
     @property
     def credit_field(self) -> str:
-        """The field of the filter's hash that counts the room of it that was given away."""
+        """The field of the filter's hash that counts the granted room."""
         return filter_keys.credit_field(self.index, self.identity.epoch)
 
     @property
-    def most_items(self) -> int:
-        """The most items with which it keeps its error rate: all room that there is to give away."""
-        return most_items(self.size, self.error_rate)
+    def max_items(self) -> int:
+        """The maximum of items at which it keeps its error rate: all the room that its counter may grant."""
+        return max_items(self.size, self.error_rate)
 
     def error_rate_with(self, new: float) -> float:
-        """Return its error rate after so many items were new to it."""
+        """Return its error rate once `new` items were new to it."""
         error_rate = error_rate_at(self.size, new)
         if error_rate < _NEGLIGIBLE_ERROR_RATE:
             return error_rate
         return error_rate_at(self.size, offered_items(self.size, new))
 
     def error_bound(self, new: float) -> float:
-        """Return the most that its error rate can be with so many items, however its bits fell."""
+        """Return the maximum of its error rate with `new` items, however its bits fell."""
         return self.error_rate_with(new) * spread_of_errors(self.size)
 
     def locate(self, item: bytes) -> tuple[str, list[int]]:
@@ -102,10 +109,10 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
             shard_bits=size.shard_bits,
             key=self.identity.hash_key,
         )
-        return filter_keys.shard_key(self.key, self.index, shard), positions
+        return self.shard_keys[shard], positions
 
     def to_json(self) -> str:
-        """Return the JSON that is stored."""
+        """Return the stored JSON."""
         stored = {
             "epoch": self.identity.epoch,
             "capacity": self.capacity,
@@ -119,10 +126,10 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
 
     @classmethod
     def from_json(cls, key: str, index: int, text: str, hash_key: int) -> Self:
-        """Return the layer that `to_json` wrote.
+        """Return the layer from its stored JSON.
 
         Raises:
-            WrongTypeError: the text is anything else.
+            WrongTypeError: the text describes no layer.
         """
         try:
             stored = json.loads(text)
@@ -138,7 +145,7 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
 
     @property
     def is_possible(self) -> bool:
-        """True if its numbers can be those of a layer: damaged ones must not make a worker ask for terabytes."""
+        """True if its numbers are plausible: a damaged text must not make a worker allocate terabytes."""
         size = self.size
         return (
             min(size.hashes, size.shards, size.bits, self.capacity) > 0
@@ -151,7 +158,7 @@ class Layer:  # noqa: PLW1641  # a frozen dataclass has a hash
         )
 
 
-# 64 KB are counted in 0.1 to 0.2 ms, and give the number of items within 0.2 % at half full (one standard deviation).
+# A server counts 64 KB in 0.1 to 0.2 ms. At half full they give the items within 0.2 % (one standard deviation).
 _SAMPLE_BYTES = 64 * 1024
 
 
@@ -162,11 +169,11 @@ def sample_bits(layer: Layer) -> list[CountBits]:
 
 
 def sampled_fill(operations: Sequence[CountBits], ones: Sequence[int]) -> float:
-    """Return the fill ratio that samples show."""
+    """Return the fill ratio from samples."""
     counted = sum(8 * (sample.end - sample.start + 1) for sample in operations)
     return sum(ones) / counted
 
 
 def sampled_count(layer: Layer, operations: Sequence[CountBits], ones: Sequence[int]) -> int:
-    """Return the number of items that samples of a layer show."""
+    """Return the number of items in a layer from samples."""
     return count_of_fill(sampled_fill(operations, ones), layer.size)

@@ -12,7 +12,7 @@ from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.filter_hash import Snapshot
 
-# A worker that was silent for so many seconds looks whether the filter is still there before it adds.
+# After so many silent seconds a worker reopens the filter before it adds.
 _STALE_SECONDS = 5.0
 
 
@@ -25,28 +25,27 @@ class ShardState(Enum):
 
 
 class LayerStack:
-    """The layers of the filter at `key`, oldest first, and what a worker knows of each.
+    """The layers of the filter at `key`, oldest first, with a worker's knowledge of each.
 
-    `monotonic` gives seconds that never go back. What time it is, only the server says.
+    `monotonic` gives seconds that never go back. The time of day comes from the server alone.
     """
 
     def __init__(self, key: str, parameters: FilterParameters, monotonic: Callable[[], float]) -> None:
         self.key = key
         self.parameters = parameters
-        self.credits = Credits(monotonic)
+        self.credits = Credits(monotonic, is_unlimited=not parameters.expansion)
         self.layers: list[Layer] = []
         self.identity: Identity | None = None
-        # The stored parameters: what is done to a hash of another text is done to another filter.
+        # The stored parameters. They fence writes: an operation on a hash with another text fails.
         self.text = ""
         self.next_index = 0
-        # The largest share of its capacity of which a filter that may not grow has warned.
+        # The largest share of its capacity at which a filter that may not grow has warned.
         self.warned_share = 0.0
-        # The identities in the headers of this filter's shards.
         self._states: dict[int, ShardState] = {}
         self._monotonic = monotonic
         self._last_contact = -math.inf
         self._deadline = math.inf
-        # Items in each layer: the room that its counter gave away or, where there is no counter, what its bits show.
+        # Items in each layer: the room that its counter granted or, without a counter, an estimate from its bits.
         self._granted: dict[int, int] = {}
         self._counted: dict[int, int] = {}
 
@@ -57,8 +56,8 @@ class LayerStack:
 
     @property
     def error_rate(self) -> float:
-        """The error rate of the filter as it is now, at most."""
-        # Each addition asks for it: a generator costs as much as the formula.
+        """The current error rate of the filter, at most."""
+        # Computed for each addition: a generator would cost as much as the formula.
         total = 0.0
         for layer in self.layers:
             total += layer.error_rate_with(self.count(layer))
@@ -66,76 +65,75 @@ class LayerStack:
 
     @property
     def error_bound(self) -> float:
-        """The most that the error rates of these layers can be together, however their bits fell."""
+        """The maximum of the layers' error rates together, however their bits fell."""
         return sum(layer.error_bound(self.count(layer)) for layer in self.layers)
 
     @property
     def needs_rotation(self) -> bool:
-        """True once a layer's time is over."""
+        """True once a layer has expired or a generation has ended."""
         return self._deadline < math.inf and self._monotonic() >= self._deadline
 
     @property
     def is_stale(self) -> bool:
-        """True once it is some seconds ago that this worker saw that the filter is still there."""
+        """True if this worker has not seen the filter for some seconds."""
         return bool(self.layers) and self._monotonic() - self._last_contact > _STALE_SECONDS
 
-    def is_over(self, now: float) -> bool:
-        """Return whether the time of all that this worker knows of the filter is over, so that nothing is lost with it.
-
-        `now` is the server's time. A filter without a TTL is never over.
-        """
+    def has_expired(self, now: float) -> bool:
+        """Return whether all known layers have expired by `now`, the server's time. Never true without a TTL."""
         return bool(self.parameters.ttl) and all(self.parameters.has_ended(layer, now) for layer in self.layers)
 
     def note_contact(self) -> None:
-        """Remember that the filter was seen now."""
+        """Note that the filter was seen now."""
         self._last_contact = self._monotonic()
 
     def newer_than(self, index: int) -> list[Layer]:
-        """Return the layers newer than the one with this index."""
+        """Return the layers with a higher index."""
         return [layer for layer in self.layers if layer.index > index]
 
     def count(self, layer: Layer) -> int:
-        """Return how many items a layer holds, as far as this worker knows; room given to others counts as used."""
+        """Return the known number of items in a layer; room granted to other workers counts as used."""
         granted = self._granted.get(layer.index)
         if granted is None:
             return self._counted.get(layer.index, 0)
-        is_newest = layer is self.newest or layer == self.newest
+        newest = self.layers[-1]
+        is_newest = layer is newest or layer == newest
         return max(0, granted - self.credits.held(layer)) if is_newest else granted
 
     def granted(self, layer: Layer) -> int:
-        """Return how much room the counter of a layer gave away; 0 where it has none."""
+        """Return the room that a layer's counter has granted; 0 without a counter."""
         return self._granted.get(layer.index, 0)
 
     def has_counter(self, layer: Layer) -> bool:
-        """Return whether a layer has a counter, so that all of its shards were made."""
+        """Return whether a layer has a counter, and so was created completely."""
         return layer.index in self._granted
 
     def is_made(self, layer: Layer) -> bool:
-        """Return whether all shards of a layer were made, as far as that is stored: format 1 tells nothing."""
+        """Return whether a layer was created completely; format 1 does not record that, and counts as complete."""
         return self.has_counter(layer) or not has_counters(self.text)
 
     def note_granted(self, layer: Layer, granted: int) -> None:
-        """Remember how much room the counter of a layer has given away by now."""
+        """Note the room that a layer's counter has granted by now."""
         self._granted[layer.index] = granted
 
     def uncounted(self) -> list[Layer]:
-        """Return the layers without a counter whose bits nobody has counted yet."""
+        """Return the layers without a counter and without an estimate."""
         return [layer for layer in self.layers if not self.has_counter(layer) and layer.index not in self._counted]
 
     def note_counted(self, layer: Layer, count: int) -> None:
-        """Remember how many items the bits of a layer show."""
+        """Note the number of items that a layer's bits show."""
         self._counted[layer.index] = count
 
     def state_of(self, header: int) -> ShardState:
-        """Return what a shard's header says."""
-        return self._states.get(shard_header.identity(header), ShardState.FOREIGN)
+        """Return a shard's state by its header."""
+        # As `shard_header.identity` does, without a call: each check comes here.
+        return self._states.get(header >> shard_header.RESERVED_BITS, ShardState.FOREIGN)
 
-    def state_of_identity(self, identity: int) -> ShardState:
-        """Return what the identity in a shard's header says."""
-        return self._states.get(identity, ShardState.FOREIGN)
+    def owns(self, identity: int) -> bool:
+        """Return whether a shard with this identity is the filter's own."""
+        return identity in self._states
 
     def adopt(self, identity: Identity | None, alive: Sequence[Layer], snapshot: Snapshot) -> None:
-        """Go on with the layers that a snapshot showed."""
+        """Take over the live layers of a snapshot."""
         if identity != self.identity:
             self._counted = {}
         self.identity, self.layers = identity, list(alive)
@@ -145,13 +143,13 @@ class LayerStack:
         self._deadline = self._deadline_after(snapshot.now)
 
     def void(self) -> None:
-        """Know nothing any more: the filter was cleared."""
+        """Drop everything: the filter was cleared."""
         self.identity, self.layers, self._states = None, [], {}
         self._deadline = math.inf
         self.credits.void()
 
     def _deadline_after(self, now: float) -> float:
-        """Return when the first layer's life or the newest one's generation ends; `now` is the server's time."""
+        """Return when the oldest layer expires or the newest one's generation ends; `now` is the server's time."""
         generation = self.parameters.generation
         if not self.layers or generation is None:
             return math.inf

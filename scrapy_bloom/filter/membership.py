@@ -1,74 +1,73 @@
-"""Steps that check items against the layers of a filter, and add them.
+"""Steps that look items up in the layers of a filter, and add them.
 
-With layers 0 to j, an addition reads all of them, then marks in layer j; `outcomes` says what the reply means. Where
-the truth is unknown an item is new: it may be fetched twice, never not at all. That is where bits that are found set
-may be this worker's own, from before the filter or a reply was lost.
+With layers 0 to j, an addition reads layers 0 to j - 1, then marks in layer j; `pending_batch.resolve` interprets the
+reply. An item whose truth is unknown is new: its page may be fetched twice, but never not at all. The truth is unknown
+where set bits may be this worker's own, from before a loss of the filter or of a reply.
 """
 
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from scrapy_bloom.filter.admission import MAX_RECOVERIES, Admission
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.layer_stack import LayerStack, ShardState
-from scrapy_bloom.filter.outcomes import Outcome, resolve
-from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, PendingBatch
+from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, PendingBatch, resolve
+from scrapy_bloom.filter.protocol import MAX_RECOVERIES, FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits, LookUpBits
 from scrapy_bloom.storage.operation import Steps
 
-# What one round trip carries at most: more of it keeps others waiting, and may take longer than a timeout allows.
-_CHUNK_BYTES = 1024 * 1024
-# What a check takes on the wire, for each position and beside them.
+# The largest round trip: a larger one would keep other clients waiting, and might exceed the timeout.
+_MAX_CHUNK_BYTES = 1024 * 1024
+# The size of a check on the wire: for each position, and beside them.
 _POSITION_BYTES = 36
 _CHECK_BYTES = 64
 
 
 class Added(NamedTuple):
-    """The items that were new, and how many of them were `ambiguous` and taken for new."""
+    """The new items, and how many of them were `ambiguous`."""
 
     new: set[bytes]
     ambiguous: int
 
 
 class _Reading(NamedTuple):
-    """The items found in some layers, the keys of shards that were lost, and whether the last layer is sealed."""
+    """The items found in some layers, the keys of lost shards, and whether the last layer is sealed."""
 
     present: set[bytes]
     lost: set[str]
     is_sealed: bool
 
 
-def contains(admission: Admission, items: Sequence[bytes]) -> Steps[set[bytes]]:
-    """Return the items that are in the filter, or that its error rate makes it take for such."""
-    stack = admission.stack
+def contains(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[bytes]]:
+    """Return the items in the filter; false positives occur at its error rate."""
+    stack = protocol.stack
     present: set[bytes] = set()
     start = 0
     while start < len(items):
         if stack.needs_rotation or not stack.layers:
-            yield from admission.rotate(adds=False)
+            yield from protocol.lifecycle.rotate(adds=False)
         if not stack.layers:
             break
         chunk = items[start : start + _max_chunk(stack)]
         start += len(chunk)
-        present |= yield from _contains_chunk(admission, chunk)
+        present |= yield from _contains_chunk(protocol, chunk)
     return present
 
 
-def add(admission: Admission, items: Sequence[bytes], ambiguous: Set[bytes] = frozenset()) -> Steps[Added]:
-    """Add different items, and return those that are new to every worker.
+def add(protocol: FilterProtocol, items: Sequence[bytes], ambiguous: Set[bytes] = frozenset()) -> Steps[Added]:
+    """Add distinct items, and return those that are new to every worker.
 
-    The `ambiguous` ones may have been marked by an interrupted call. As many are added at once as a round trip can
-    carry and as there is credit for.
+    An interrupted call may have marked the `ambiguous` ones. Each round trip carries as many items as fit and as credit
+    allows.
     """
-    stack = admission.stack
+    stack = protocol.stack
     batch = PendingBatch(items, ambiguous, stack.identity)
     while batch.groups:
         if stack.needs_rotation:
-            yield from admission.rotate(adds=True)
+            yield from protocol.lifecycle.rotate(adds=True)
         elif stack.is_stale:
-            # Marks in a filter that took this one's place meanwhile would take room there.
-            yield from admission.open()
-        yield from _add_group(admission, batch, batch.next_group(_max_chunk(stack) if batch.size > 1 else 1))
+            # If another filter has replaced this one, marks in it would waste its room.
+            yield from protocol.opening.open()
+        yield from _add_group(protocol, batch, batch.next_group(_max_chunk(stack) if batch.size > 1 else 1))
     return Added(batch.new, batch.taken_for_new)
 
 
@@ -76,140 +75,131 @@ def _max_chunk(stack: LayerStack) -> int:
     """Return how many items one round trip may carry."""
     layers = stack.layers or [stack.parameters.first_layer(stack.key, NO_IDENTITY, 0, 0.0)]
     bytes_an_item = sum(_CHECK_BYTES + len(stack.key) + _POSITION_BYTES * layer.size.hashes for layer in layers)
-    return max(1, _CHUNK_BYTES // bytes_an_item)
+    return max(1, _MAX_CHUNK_BYTES // bytes_an_item)
 
 
-def _add_group(admission: Admission, batch: PendingBatch, group: Group) -> Steps[None]:
-    """Add a group of items; those that there is no credit for are put off, marked as far as they were."""
-    stack = admission.stack
+def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> Steps[None]:
+    """Add a group of items; items without credit are put off, with the layer up to which they are marked."""
+    stack = protocol.stack
     batch.pending, marked, identity = group
     while batch.pending:
         if batch.losses > MAX_RECOVERIES:
-            admission.events.on_given_up(stack.key)
+            protocol.events.on_given_up(stack.key)
             batch.give_up()
             break
         newer = stack.newer_than(marked)
         if not newer or stack.identity != identity:
             batch.mark_ambiguous()
             marked, identity, newer = NO_LAYER, stack.identity, stack.layers
-        lost = (yield from _remove_read(admission, batch, newer)) if len(newer) > 1 else set()
+        lost = (yield from _read_older(stack, batch, newer[:-1])) if len(newer) > 1 else set()
         if batch.pending and not lost:
             room = stack.credits.held(newer[-1]) if newer else 0
             if room < len(batch.pending):
-                room = yield from _obtain_room(admission, batch, newer)
-            if not room:
-                continue
-            batch.put_off(room, marked, identity)
-            lost = yield from _mark(admission, batch, newer[-1])
+                room = yield from _obtain_room(protocol, batch, newer)
+                if not room:
+                    continue
+                batch.put_off(room, marked, identity)
+            lost = yield from _mark(protocol, batch, newer[-1])
         if lost or batch.pending:
-            marked = yield from _go_on(admission, batch, lost, newer)
+            marked = yield from _recover_or_grow(protocol, batch, lost, newer[-1])
 
 
-def _remove_read(admission: Admission, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
-    """Read the layers that additions do not go to, and return the keys of shards that were lost."""
-    reading = yield from _read(admission.stack, _checks(layers, batch.pending, mark=False), batch.pending)
+def _read_older(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
+    """Resolve the items that sealed layers hold, and return the keys of lost shards."""
+    checks = [CheckBits(*layer.locate(item), mark=False) for layer in layers for item in batch.pending]
+    reading = yield from _read(stack, checks, batch.pending)
     batch.remove_present(reading.present)
     return reading.lost
 
 
-def _go_on(admission: Admission, batch: PendingBatch, lost: set[str], layers: Sequence[Layer]) -> Steps[int]:
-    """Recover what was lost, or grow where the last layer was sealed; return the layer up to which items are marked."""
-    if lost:
-        yield from _recover(admission, batch, lost, layers[-1])
-        return NO_LAYER
-    if batch.pending:
-        yield from admission.grow(layers[-1])
-    return layers[-1].index
+def _recover_or_grow(protocol: FilterProtocol, batch: PendingBatch, lost: set[str], layer: Layer) -> Steps[int]:
+    """Recover lost shards, or grow since the last layer is sealed; return the layer up to which items are marked.
 
-
-def _recover(admission: Admission, batch: PendingBatch, lost: set[str], marked: Layer) -> Steps[None]:
-    """Open anew after shards were lost; what this worker may have marked, in this layer last, is ambiguous.
-
-    In another filter, which has another key, it has marked nothing but strange bits: those take room as well.
+    After a loss this worker's marks, in `layer` last, become ambiguous. Under another filter's hash key they are stray
+    bits, which take room: they are charged to its counter.
     """
-    before = admission.stack.identity
+    if not lost:
+        yield from protocol.lifecycle.grow(layer)
+        return layer.index
+    before = protocol.stack.identity
     batch.losses += 1
     batch.mark_ambiguous()
-    yield from admission.recover(lost)
-    now = admission.stack.identity
+    yield from protocol.lifecycle.recover(lost)
+    now = protocol.stack.identity
     if before is not None and now is not None and now.hash_key != before.hash_key:
         batch.forget_marks()
-        yield from admission.charge(marked.index, batch.strays)
+        yield from protocol.lifecycle.charge(layer.index, batch.strays)
+    return NO_LAYER
 
 
-def _obtain_room(admission: Admission, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[int]:
-    """Get credit for what is pending, or for some of it, in the last of these layers, and return for how many.
+def _obtain_room(protocol: FilterProtocol, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[int]:
+    """Get credit for pending items in the last of these layers, and return for how many.
 
-    Returns 0 where another layer is the newest now, or where the filter was lost again and again.
+    Return 0 if another layer is the newest by now, or if the filter was lost again and again.
     """
-    credit = admission.stack.credits
-    need = len(batch.pending)
-    if not (yield from admission.obtain(need)):
+    stack = protocol.stack
+    if not (yield from protocol.obtain(len(batch.pending))):
         batch.losses = MAX_RECOVERIES + 1
         return 0
-    if not layers or admission.stack.newest != layers[-1]:
+    if not layers or stack.newest != layers[-1]:
         return 0
-    return credit.held(layers[-1])
+    return stack.credits.held(layers[-1])
 
 
-def _mark(admission: Admission, batch: PendingBatch, layer: Layer) -> Steps[set[str]]:
-    """Mark what is pending in a layer, for credit, and ask for more for the items that follow.
+def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[set[str]]:
+    """Mark the pending items in a layer at the expense of credit, and ask for the next items' credit.
 
-    Returns the keys of shards that were lost.
+    Return the keys of lost shards.
     """
-    stack = admission.stack
-    number, following = len(batch.pending), batch.following
-    checks = _checks([layer], batch.pending, mark=True)
+    stack = protocol.stack
+    number = len(batch.pending)
+    checks = [CheckBits(*layer.locate(item), mark=True) for item in batch.pending]
     stack.credits.spend(number)
-    carried = min(following, _max_chunk(stack)) if following else 0
-    requested = admission.ask_ahead(layer, carried, batch.size)
+    following = min(batch.following, _max_chunk(stack)) if batch.groups else 0
+    requested = stack.credits.ask_ahead(layer, following, batch.size)
     results = yield [*checks, *requested]
     stack.note_contact()
     replies: Sequence[tuple[int, bool]] = results[:number]
     if requested:
-        admission.take(layer, results[number])
+        protocol.take(layer, results[number])
+    present = [item for item, (_, was_present) in zip(batch.pending, replies, strict=True) if was_present]
     if results.retried:
         batch.mark_pending_ambiguous()
-    else:
-        stack.credits.refund(layer, sum(was_present for _, was_present in replies))
-    outcomes = [
-        resolve(stack.state_of(header), was_present, batch.is_ambiguous(item))
-        for item, (header, was_present) in zip(batch.pending, replies, strict=True)
-    ]
-    batch.record(outcomes)
-    if not batch.pending:
-        return set()
-    is_lost = (Outcome.LOST, Outcome.LOST_AND_MARKED)
-    return {check.key for check, outcome in zip(checks, outcomes, strict=True) if outcome in is_lost}
+    elif present:
+        stack.credits.refund(layer, len(present))
+    states = [stack.state_of(header) for header, _ in replies]
+    batch.record(
+        [
+            resolve(state, was_present, item in batch.ambiguous)
+            for item, state, (_, was_present) in zip(batch.pending, states, replies, strict=True)
+        ]
+    )
+    return {check.key for check, state in zip(checks, states, strict=True) if state is ShardState.FOREIGN}
 
 
-def _checks(layers: Sequence[Layer], items: Sequence[bytes], *, mark: bool) -> list[CheckBits]:
-    return [CheckBits(*layer.locate(item), mark) for layer in layers for item in items]
-
-
-def _contains_chunk(admission: Admission, items: Sequence[bytes]) -> Steps[set[bytes]]:
-    stack = admission.stack
+def _contains_chunk(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[bytes]]:
+    stack = protocol.stack
     present: set[bytes] = set()
     for _ in range(MAX_RECOVERIES):
         if not stack.layers:
             break
         newest = stack.newest
-        looks = [LookUpBits(*layer.locate(item)) for layer in stack.layers for item in items]
-        present, lost, is_sealed = yield from _read(stack, looks, items)
+        checks = [LookUpBits(*layer.locate(item)) for layer in stack.layers for item in items]
+        present, lost, is_sealed = yield from _read(stack, checks, items)
         if lost:
-            yield from admission.recover(lost)
+            yield from protocol.lifecycle.recover(lost)
         elif not is_sealed or len(present) == len(items):
             break
         else:
-            # Another worker has gone on to a layer that is not known here, or is about to.
-            yield from admission.look()
+            # Another worker has appended a layer that is unknown here, or is about to.
+            yield from protocol.opening.refresh()
             if not stack.layers or stack.newest == newest:
                 break
     return present
 
 
 def _read(stack: LayerStack, checks: Sequence[CheckBits | LookUpBits], items: Sequence[bytes]) -> Steps[_Reading]:
-    """Check items against some layers, one layer after another, without marking any."""
+    """Check items against some layers, layer by layer, without marking any."""
     results = yield checks
     present: set[bytes] = set()
     lost: set[str] = set()

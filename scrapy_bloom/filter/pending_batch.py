@@ -1,17 +1,55 @@
-"""The items that a worker adds in one call, and its knowledge of them."""
+"""The items of one call: the outcome of each mark, and a worker's knowledge of the unresolved items."""
 
 from collections.abc import Sequence, Set
+from enum import Enum
 from typing import NamedTuple
 
 from scrapy_bloom.filter.layer import Identity
-from scrapy_bloom.filter.outcomes import Outcome
+from scrapy_bloom.filter.layer_stack import ShardState
 
-# The index of a layer before all others.
+# An index below all layers.
 NO_LAYER = -1
 
 
+class Outcome(Enum):
+    """The outcome of marking an item in the newest layer."""
+
+    NEW = "no worker had added it"
+    SEEN = "it was there"
+    AMBIGUOUS = "it was there, perhaps by this worker's own interrupted call: taken for new"
+    MARKED = "the layer is sealed: marked there, and the next layer decides"
+    LOST = "its shard is gone: unresolved"
+    LOST_AND_MARKED = "its shard is gone, and its bits were set in its place: unresolved and ambiguous"
+
+
+def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome:
+    """Return an item's outcome from its shard's state and whether all of its bits were set before.
+
+    | shard          | all bits were set | ambiguous | outcome         |
+    |----------------|-------------------|-----------|-----------------|
+    | foreign        | no                | any       | LOST_AND_MARKED |
+    | foreign        | yes               | any       | LOST            |
+    | live or sealed | yes               | no        | SEEN            |
+    | live or sealed | yes               | yes       | AMBIGUOUS       |
+    | live           | no                | any       | NEW             |
+    | sealed         | no                | any       | MARKED          |
+
+    The worker that finds a bit unset in a live shard has the new item. A worker that marks in a sealed shard continues
+    in the next layer. No other worker gets there with the same item: it would find the item's bits set.
+
+    Example:
+        >>> resolve(ShardState.LIVE, was_present=True, is_ambiguous=False)
+        <Outcome.SEEN: 'it was there'>
+    """
+    if state is ShardState.FOREIGN:
+        return Outcome.LOST if was_present else Outcome.LOST_AND_MARKED
+    if was_present:
+        return Outcome.AMBIGUOUS if is_ambiguous else Outcome.SEEN
+    return Outcome.NEW if state is ShardState.LIVE else Outcome.MARKED
+
+
 class Group(NamedTuple):
-    """Items that this worker has marked up to the same layer, of the filter with this identity, and no further."""
+    """Items that this worker has marked in all layers up to `marked`, of the filter with this identity."""
 
     items: list[bytes]
     marked: int
@@ -19,10 +57,9 @@ class Group(NamedTuple):
 
 
 class PendingBatch:
-    """The items of one call: those that are `new`, those that are `pending`, and the `groups` that are put off.
+    """The items of one call: the `new` ones, the `pending` ones, and the `groups` that are put off.
 
-    An item is ambiguous if an interrupted call may have added it: those are `ambiguous` at first. It becomes ambiguous
-    if this call may have set the bits that it would find.
+    An item is ambiguous if this call or an earlier, interrupted one may have set the bits that it would find.
     """
 
     def __init__(self, items: Sequence[bytes], ambiguous: Set[bytes], identity: Identity | None) -> None:
@@ -32,56 +69,52 @@ class PendingBatch:
         self.new: set[bytes] = set()
         self.taken_for_new = 0
         self.losses = 0
-        # Items whose bits were set where their shard was lost, by the last marking.
+        # Items of the last marking whose bits were set where their shard was lost.
         self.strays = 0
         self._marked: set[bytes] = set()
         self._ambiguous_before = {item for item in items if item in ambiguous}
-        self._ambiguous = set(self._ambiguous_before)
+        self.ambiguous = set(self._ambiguous_before)
 
     @property
     def following(self) -> int:
         """The number of items that are put off."""
         return sum(len(group.items) for group in self.groups)
 
-    def next_group(self, most: int) -> Group:
-        """Return the next group, of at most so many items; the rest of it is put off."""
+    def next_group(self, max_items: int) -> Group:
+        """Return the next group, of at most `max_items`; the rest is put off."""
         group = self.groups.pop()
-        if len(group.items) > most:
-            self.groups.append(group._replace(items=group.items[most:]))
-            group = group._replace(items=group.items[:most])
+        if len(group.items) > max_items:
+            self.groups.append(group._replace(items=group.items[max_items:]))
+            group = group._replace(items=group.items[:max_items])
         return group
 
     def put_off(self, number: int, marked: int, identity: Identity | None) -> None:
-        """Keep at most so many items pending, and put the others off."""
+        """Keep at most `number` items pending, and put the others off."""
         if number < len(self.pending):
             self.groups.append(Group(self.pending[number:], marked, identity))
             self.pending = self.pending[:number]
 
-    def is_ambiguous(self, item: bytes) -> bool:
-        """Return whether the bits of an item, if they are found set, may be this worker's own."""
-        return item in self._ambiguous
-
     def mark_ambiguous(self) -> None:
-        """Treat every item that this call has marked as ambiguous: the filter changed under it."""
-        self._ambiguous |= self._marked
+        """Treat all items that this call has marked as ambiguous: the filter has changed since."""
+        self.ambiguous |= self._marked
 
     def mark_pending_ambiguous(self) -> None:
-        """Treat everything that is pending as ambiguous: an attempt whose reply was lost may have marked it."""
-        self._ambiguous.update(self.pending)
+        """Treat all pending items as ambiguous: an attempt whose reply was lost may have marked them."""
+        self.ambiguous.update(self.pending)
 
     def forget_marks(self) -> None:
-        """Forget what this call has marked: the filter has another key now, and the marks are nowhere to be found."""
+        """Forget this call's marks: under the filter's new hash key no item meets them again."""
         self._marked.clear()
-        self._ambiguous = set(self._ambiguous_before)
+        self.ambiguous = set(self._ambiguous_before)
 
     def remove_present(self, present: set[bytes]) -> None:
-        """Resolve the items that were read in a layer."""
-        for item in present & self._ambiguous:
+        """Resolve the items that an older layer holds."""
+        for item in present & self.ambiguous:
             self._take_for_new(item)
         self.pending = [item for item in self.pending if item not in present]
 
     def record(self, outcomes: Sequence[Outcome]) -> None:
-        """Take over the outcomes of the pending items; those that are unresolved stay pending."""
+        """Record the outcomes of the pending items; unresolved items stay pending."""
         unresolved: list[bytes] = []
         self.strays = 0
         for item, outcome in zip(self.pending, outcomes, strict=True):
@@ -95,7 +128,7 @@ class PendingBatch:
         self.pending = unresolved
 
     def give_up(self) -> None:
-        """Take everything that is unresolved for new: nobody can know."""
+        """Take all unresolved items for new: the truth is unknown."""
         self.new.update(self.pending, *(group.items for group in self.groups))
         self.pending, self.groups = [], []
 
@@ -107,5 +140,5 @@ class PendingBatch:
         if outcome is Outcome.MARKED:
             self._marked.add(item)
         elif outcome is Outcome.LOST_AND_MARKED:
-            self._ambiguous.add(item)
+            self.ambiguous.add(item)
             self.strays += 1

@@ -6,6 +6,7 @@ Notation of the field: n items, m bits, k hashes, p the error rate, f the fill r
 import math
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
@@ -39,7 +40,7 @@ class LayerSize:
     bits: int
     shards: int
 
-    @property
+    @cached_property
     def shard_bits(self) -> int:
         """Bits of one shard."""
         return self.bits // self.shards
@@ -91,7 +92,7 @@ def capacity_at(size: LayerSize, error_rate: float) -> float:
     return -size.bits / size.hashes * _log_of_zeros(error_rate, size.hashes)
 
 
-def most_items(size: LayerSize, error_rate: float) -> int:
+def max_items(size: LayerSize, error_rate: float) -> int:
     """Return the most items that may be new to a layer which keeps its error rate, however its bits happen to fall."""
     offered = capacity_at(size, error_rate / spread_of_errors(size))
     return math.floor(offered - false_positives_while_filling(size, offered))
@@ -133,9 +134,9 @@ def spread_of_errors(size: LayerSize) -> float:
 
 
 def roomy_size(capacity: int, error_rate: float) -> LayerSize:
-    """Return the size of a layer that may hold `capacity` items by `most_items`, which leaves room for the spread."""
+    """Return the size of a layer that may hold `capacity` items by `max_items`, which leaves room for the spread."""
     size, wanted = size_for(capacity, error_rate), capacity
-    while most_items(size, error_rate) < capacity:
+    while max_items(size, error_rate) < capacity:
         size = size_for(wanted, error_rate / spread_of_errors(size))
         wanted += math.ceil(wanted / 100)
     return size

@@ -8,8 +8,8 @@ from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.parameters import FilterParameters, has_counters
 from scrapy_bloom.storage import filter_keys, shard_header
 from scrapy_bloom.storage.bits import LookUpBits
-from scrapy_bloom.storage.filter_hash import Load, Snapshot
-from scrapy_bloom.storage.operation import Steps
+from scrapy_bloom.storage.filter_hash import Load
+from scrapy_bloom.storage.operation import Steps, one
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read(key: str) -> Steps[StoredFilter | None]:
         MismatchError: it has a newer format, or other hashes.
         WrongTypeError: something else is there.
     """
-    snapshot: Snapshot = (yield [Load(key)])[0]
+    snapshot = yield from one(Load(key))
     reject_foreign_key(key, snapshot)
     text = snapshot.fields.get(filter_keys.FILTER_FIELD)
     return None if text is None else of_fields(key, text, snapshot.fields, snapshot.now)

@@ -1,16 +1,17 @@
 """The store in this process: hashes, strings and their expiry.
 
-Times are Unix times in whole milliseconds, as a server counts them.
+It serves `MemoryBloomFilter`, the search of the filter's steps and the simulation. The queue has no such store here:
+only its tests need one.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from scrapy_bloom.storage.operation import Memory, Operation, Results
+from scrapy_bloom.storage.operation import Memory, Operations, Results
 
 
 def keep_until(memory: Memory, key: str, expiry: int | None) -> None:
-    """Extend the expiry of a key; an earlier one, or None, changes nothing."""
+    """Extend the expiry of a key, in Unix milliseconds; an earlier expiry, or None, changes nothing."""
     if expiry is not None and (key not in memory.expiries or expiry > memory.expiries[key]):
         if expiry <= _milliseconds(memory):
             delete(memory, key)
@@ -19,7 +20,7 @@ def keep_until(memory: Memory, key: str, expiry: int | None) -> None:
 
 
 def delete(memory: Memory, key: str) -> bool:
-    """Delete a key with its expiry, and return whether it was there."""
+    """Delete a key with its expiry, and return whether the key existed."""
     memory.expiries.pop(key, None)
     fields, string = memory.hashes.pop(key, None), memory.strings.pop(key, None)
     return bool(fields) or string is not None
@@ -37,7 +38,7 @@ def _milliseconds(memory: Memory) -> int:
 
 
 class MemoryStore:
-    """Carries out operations on this process's own memory; `now` is any clock that gives seconds."""
+    """Executes operations on this process's memory; `now` is any clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.hashes: dict[str, dict[str, str]] = {}
@@ -49,7 +50,7 @@ class MemoryStore:
         """Return the clock's time in seconds."""
         return self._now()
 
-    def execute(self, operations: Sequence[Operation]) -> Results:
-        """Carry out operations one after another; nothing comes between those of one call."""
+    def execute(self, operations: Operations) -> Results:
+        """Execute operations in order, as one atomic step."""
         delete_expired(self)
         return Results(operation.apply(self) for operation in operations)

@@ -1,7 +1,6 @@
 """Operations on stored data, and steps: generators that yield the operations of one round trip (sans-I/O).
 
-A step is sent the results of its operations. So the same code runs over Redis, over memory, and in a search that tries
-every order in which workers interleave.
+The same steps run over Redis, over memory, and in a search that tries every order in which workers interleave.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -9,11 +8,15 @@ from typing import Any, Protocol, TypeVar
 
 from scrapy_bloom.transport.commands import Command
 
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
 
 class Memory(Protocol):
-    """The data that operations work on without a server: hashes and strings by their keys, and a clock.
+    """Stored data in this process: hashes and strings by key, and a clock.
 
-    `expiries` are the Unix times, in milliseconds, at which keys are over.
+    `expiries` are Unix times in milliseconds.
     """
 
     hashes: dict[str, dict[str, str]]
@@ -24,25 +27,29 @@ class Memory(Protocol):
         """Return Unix time in seconds."""
 
 
-class Operation(Protocol):
-    """An operation on one key, so that it is one command on one node of a cluster."""
+class Operation(Protocol[R_co]):
+    """An operation on one key: one command on one node of a cluster."""
 
     def command(self) -> Command:
         """Return the command."""
 
-    def parse_reply(self, raw: Any) -> Any:
-        """Return the result that the server's reply means."""
+    def parse_reply(self, raw: Any) -> R_co:
+        """Return the result from the server's reply."""
 
-    def apply(self, memory: Memory) -> Any:
+    def apply(self, memory: Memory) -> R_co:
         """Do the same in memory, and return the same result."""
 
 
-class Results(list[Any]):
-    """The results of the operations of one round trip, in their order.
+Operations = Sequence[Operation[Any]]
 
-    It is a list, since steps unpack it: `(granted,) = yield [operation]`. Where it is `retried`, an earlier attempt
-    whose reply was lost may have carried some of them out already. The `contact` is another number once the
-    connection was interrupted, or may have been: the store may then lack what earlier results said.
+
+class Results(list[Any]):
+    """The results of the operations of one round trip, in order.
+
+    Attributes:
+        retried: an earlier attempt lost its reply, and may have executed some of the operations.
+        contact: a number that changes once the connection was or may have been interrupted. The store may then lack
+            data that earlier results reported.
     """
 
     retried = False
@@ -50,18 +57,23 @@ class Results(list[Any]):
 
 
 class Store(Protocol):
-    """Carries out operations."""
+    """Executes operations."""
 
-    def execute(self, operations: Sequence[Operation]) -> Results:
-        """Carry out operations in their order, in one round trip, and return their results."""
-
-
-T = TypeVar("T")
-Steps = Generator[Sequence[Operation], Results, T]
+    def execute(self, operations: Operations) -> Results:
+        """Execute operations in order, in one round trip."""
 
 
-def run_steps(steps: Steps[T], execute: Callable[[Sequence[Operation]], Results]) -> T:
-    """Have each step's operations carried out by `execute`, and return the result of the last one."""
+Steps = Generator[Operations, Results, T]
+
+
+def one(operation: Operation[R]) -> Steps[R]:
+    """Execute one operation in a round trip of its own, and return its result."""
+    results = yield [operation]
+    return results[0]  # type: ignore[no-any-return]  # a list of results does not know its types
+
+
+def run_steps(steps: Steps[T], execute: Callable[[Operations], Results]) -> T:
+    """Run steps with `execute`, and return their result."""
     results: Results | None = None
     while True:
         try:

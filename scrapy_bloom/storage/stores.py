@@ -1,11 +1,9 @@
 """Stores that execute operations on a server, and retry them while it is unreachable."""
 
-from collections.abc import Sequence
-
 from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.storage.operation import Operation, Results, Store
+from scrapy_bloom.storage.operation import Operations, Results, Store
 from scrapy_bloom.transport.client import Client, transport_for
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.retry import retry_until
@@ -17,11 +15,11 @@ class RedisStore:
     def __init__(self, client: Client) -> None:
         self._transport = transport_for(client)
 
-    def execute(self, operations: Sequence[Operation]) -> Results:
-        """Carry out operations in their order.
+    def execute(self, operations: Operations) -> Results:
+        """Execute operations in order.
 
         Raises:
-            WrongTypeError: a reply is not UTF-8, which nothing that a filter stores as text is.
+            WrongTypeError: a reply is not UTF-8, as all text of a filter is.
         """
         try:
             replies = self._transport.execute([operation.command() for operation in operations])
@@ -35,18 +33,18 @@ class RedisStore:
 
 
 class RetryingStore:
-    """Retries on another store for up to `timeout` seconds, which may be set anew. Errors use the user's `names`."""
+    """Retries on another store for up to `timeout` seconds, which may change. Errors use the user's `names`."""
 
     def __init__(self, store: Store, timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> None:
         self.timeout = timeout
         self._names = names
         self._runtime = runtime
         self._store = store
-        # A proxy keeps its connection to us while its server is another one.
+        # A proxy may keep our connection while the server behind it changes: each fault counts as an interruption.
         self._faults = 0
 
-    def execute(self, operations: Sequence[Operation]) -> Results:
-        """Carry out operations, again if need be; their results are then `retried`."""
+    def execute(self, operations: Operations) -> Results:
+        """Execute operations, again after a fault; the results are `retried` if an attempt may have had effects."""
         retried = False
 
         def attempt() -> Results:
@@ -55,7 +53,7 @@ class RetryingStore:
                 results = self._store.execute(operations)
             except FAULTS as error:
                 self._faults += 1
-                # A server that says so has not executed the operation; of several, others may have been.
+                # A refusal proves that one operation was not executed; of several, others may have been.
                 retried = retried or len(operations) > 1 or not was_not_executed(error)
                 raise
             results.retried = retried

@@ -104,7 +104,7 @@ def test_a_layer_that_is_being_made(own: Server, mine: Any, key: str, capsys: py
     name = f"{key}:dupefilter"
     bloom = BloomFilter(mine, name, capacity=1000)
     bloom.add("a")
-    (layer,) = bloom._steps.stack.layers
+    (layer,) = bloom._protocol.stack.layers
     mine.hdel(name, layer.credit_field)
     mine.delete(f"{name}:0:0")
     code, found = examine(own.url, capsys, *place(key))

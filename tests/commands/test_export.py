@@ -5,7 +5,7 @@ import json
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results
+from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 from tests.support import command
 from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
@@ -416,7 +416,7 @@ def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str
     class Meddled(RedisStore):
         """A store with somebody who makes another filter there when the strings are looked at."""
 
-        def execute(self, operations: Sequence[Operation]) -> Results:
+        def execute(self, operations: Operations) -> Results:
             if len(operations) > 1:
                 client.delete(place)
                 BloomFilter(client, place, **SMALL)
@@ -439,7 +439,7 @@ def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, ove
 
         is_finished = False
 
-        def execute(self, operations: Sequence[Operation]) -> Results:
+        def execute(self, operations: Operations) -> Results:
             if len(operations) > 1 and not self.is_finished:
                 self.is_finished = True
                 first.finish()

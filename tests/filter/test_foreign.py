@@ -112,12 +112,12 @@ def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pyte
     busy.add_many([f"item {number}" for number in range(600)])
     assert busy.info().layers > 1
     client.unlink(key)
-    late._run(late._steps.open())
+    late._run(late._protocol.opening.open())
     assert not [text for text in warnings_in(caplog) if "put back" in text]
     assert [text for text in warnings_in(caplog) if "was replaced" in text]
     assert not client.exists(key)
     # The one that knows all layers does put it back.
-    busy._run(busy._steps.open())
+    busy._run(busy._protocol.opening.open())
     assert [text for text in warnings_in(caplog) if "put back" in text]
     assert not any(late.add_many([f"item {number}" for number in range(600)]))
 

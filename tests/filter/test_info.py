@@ -1,6 +1,5 @@
 """A filter's account of itself: sums over all of its layers, and counts that do not depend on how items came."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from scrapy_bloom.cli.report import build_report
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results, run_steps
+from scrapy_bloom.storage.operation import Operations, Results, run_steps
 from tests.support.make_filter import MakeFilter
 
 
@@ -65,7 +64,7 @@ def test_a_filter_that_is_cleared_meanwhile(ends: str) -> None:
     bloom.add("item")
     looks = 0
 
-    def execute(operations: Sequence[Operation]) -> Results:
+    def execute(operations: Operations) -> Results:
         nonlocal looks
         looks += 1
         if looks == 2:

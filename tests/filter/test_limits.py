@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
@@ -14,7 +14,7 @@ from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results
+from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.shards import CreateShard
 from tests.support.selection import valkey_first
 from tests.support.servers import KINDS, Server, running
@@ -27,9 +27,9 @@ class Watched(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trips: list[Sequence[Operation]] = []
+        self.trips: list[Operations] = []
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         self.trips.append(ops)
         return super().execute(ops)
 
@@ -60,7 +60,7 @@ def test_a_large_filter_stays_large_when_it_grows() -> None:
     first = parameters.first_layer("k", NO_IDENTITY, 0, 0.0)
     following = parameters.next_layer(first, 0.75e-6, 0.0)
     assert following.size.bits / 8 <= 36e9
-    assert following.most_items >= following.capacity > 4_000_000_000
+    assert following.max_items >= following.capacity > 4_000_000_000
 
 
 @pytest.mark.parametrize("ttl", [1e-4, "0.01", 0.0999])
@@ -105,9 +105,9 @@ def test_expansion_0_and_a_clock_that_steps_back() -> None:
     bloom = BaseBloomFilter(store, "k", parameters, cache_size=0, monotonic=lambda: now)
     assert bloom.add("before")
     now = 1021.0
-    bloom._run(bloom._steps.grow(bloom._stack.newest))
+    bloom._run(bloom._protocol.lifecycle.grow(bloom._stack.newest))
     now = 990.0
-    bloom._run(bloom._steps.grow(bloom._stack.newest))
+    bloom._run(bloom._protocol.lifecycle.grow(bloom._stack.newest))
     assert bloom.add("after")
     assert not bloom.add("before")
     assert [layer.capacity for layer in bloom.info().by_layer] == [100] * 3
@@ -135,7 +135,7 @@ def test_shards_are_made_one_by_one() -> None:
     assert len(store.strings) > 1
     assert store.shards_made == [1] * len(store.strings)
     store.trips.clear()
-    bloom._run(bloom._steps.grow(bloom._stack.newest))
+    bloom._run(bloom._protocol.lifecycle.grow(bloom._stack.newest))
     assert set(store.shards_made) == {1}
 
 

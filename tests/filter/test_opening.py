@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -16,7 +16,7 @@ from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results
+from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.shards import DeleteShard
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support.processes import CONTEXT
@@ -183,7 +183,7 @@ class JustBeforeMarking(RedisStore):
 
     happens: Callable[[], object] | None = None
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         if self.happens and any(isinstance(op, CheckBits) and op.mark for op in ops):
             happens, self.happens = self.happens, None
             happens()
@@ -207,7 +207,7 @@ class JustBeforeDeleting(RedisStore):
 
     happens: Callable[[], object] | None = None
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         if self.happens and any(isinstance(op, DeleteShard) for op in ops):
             happens, self.happens = self.happens, None
             happens()

@@ -248,8 +248,8 @@ def test_a_user_who_may_have_nothing_expire(server: Server, key: str, denied: st
                 assert {admin.ttl(each) for each in stored(admin, key)} == {-1}
             # Of an earlier release's filter it is the same: the hash expires once a layer is begun that does.
             other = BloomFilter(admin, key, capacity=1000, ttl=100)
-            other._run(other._steps.rotate(adds=True))
-            other._run(other._steps.grow(other._stack.newest))
+            other._run(other._protocol.lifecycle.rotate(adds=True))
+            other._run(other._protocol.lifecycle.grow(other._stack.newest))
             assert {admin.ttl(key), admin.ttl(filter_keys.shard_key(key, 1, 0))} <= {149, 150}
             bloom.clear()
         admin.acl_deluser(key)

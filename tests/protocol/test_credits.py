@@ -11,16 +11,17 @@ import redis
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.filter import membership
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.credit import Credits
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
+from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted
 from scrapy_bloom.storage.filter_hash import DeleteField, Load, SetFieldIfAbsent
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results, Steps
+from scrapy_bloom.storage.operation import Operations, Results, Steps, one
 from tests.support.fault_proxy import Place, proxying
 from tests.support.schedule_search import Search, Work
 from tests.support.servers import Server
@@ -47,37 +48,37 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def almost_full(admission: Admission) -> Steps[None]:
+def almost_full(protocol: FilterProtocol) -> Steps[None]:
     """Give the room of the newest layer away, but for the last items."""
-    layer = admission.stack.newest
-    yield [GrantCredit(layer.key, layer.credit_field, layer.most_items - 1 - LEFT, 0, layer.most_items)]
+    layer = protocol.stack.newest
+    yield [GrantCredit(layer.key, layer.credit_field, layer.max_items - 1 - LEFT, 0, layer.max_items)]
 
 
 def adding(name: str, number: int, *, batch: bool) -> Work:
     """A worker adds so many items of its own, in one batch or one by one."""
     items = [f"{name} {index}".encode() for index in range(number)]
 
-    def work(admission: Admission) -> Steps[int]:
+    def work(protocol: FilterProtocol) -> Steps[int]:
         if batch:
-            return len((yield from membership.add(admission, items)).new)
+            return len((yield from membership.add(protocol, items)).new)
         new = 0
         for item in items:
-            new += len((yield from membership.add(admission, [item])).new)
+            new += len((yield from membership.add(protocol, [item])).new)
         return new
 
     return work
 
 
-def growing(admission: Admission) -> Steps[int]:
+def growing(protocol: FilterProtocol) -> Steps[int]:
     """A worker finds the newest layer full."""
-    yield from admission.grow(admission.stack.newest)
+    yield from protocol.lifecycle.grow(protocol.stack.newest)
     return 0
 
 
-def giving_back(admission: Admission) -> Steps[int]:
+def giving_back(protocol: FilterProtocol) -> Steps[int]:
     """A worker adds an item, and returns what it has left."""
-    added = yield from membership.add(admission, [b"one"])
-    yield from admission.give_back()
+    added = yield from membership.add(protocol, [b"one"])
+    yield from protocol.return_credit()
     return len(added.new)
 
 
@@ -95,7 +96,7 @@ class FullError(Exception):
     """There is no room left, where a search is not about what comes after that."""
 
 
-class EndsWhenFull(Admission):
+class EndsWhenFull(Lifecycle):
     """Does not grow."""
 
     def grow(self, full: Layer) -> Steps[None]:
@@ -106,9 +107,9 @@ class EndsWhenFull(Admission):
 def adding_until_full(name: str, number: int) -> Work:
     """A worker adds items of its own one by one, until there is no room for more."""
 
-    def work(admission: Admission) -> Steps[int]:
+    def work(protocol: FilterProtocol) -> Steps[int]:
         try:
-            new: int = yield from adding(name, number, batch=False)(admission)
+            new: int = yield from adding(name, number, batch=False)(protocol)
         except FullError:
             return 0
         return new
@@ -116,7 +117,7 @@ def adding_until_full(name: str, number: int) -> Work:
     return work
 
 
-class ReadsBeforeItRaises(Admission):
+class ReadsBeforeItRaises(FilterProtocol):
     """Asks for room by looking at the counter, and raising it then."""
 
     def obtain(self, need: int) -> Steps[bool]:
@@ -124,19 +125,19 @@ class ReadsBeforeItRaises(Admission):
             return (yield from super().obtain(need))
         while self.stack.credits.held(self.stack.newest) < 1:
             layer = self.stack.newest
-            fields = (yield [Load(self.key)])[0].fields
+            fields = (yield from one(Load(self.stack.key))).fields
             if layer.credit_field not in fields:
                 return (yield from super().obtain(need))
             given = int(fields[layer.credit_field].removeprefix("closed "))
-            granted = min(need, layer.most_items - given)
+            granted = min(need, layer.max_items - given)
             if granted > 0 and "closed" not in fields[layer.credit_field]:
                 yield [
-                    DeleteField(self.key, layer.credit_field),
-                    SetFieldIfAbsent(self.key, layer.credit_field, str(given + granted)),
+                    DeleteField(self.stack.key, layer.credit_field),
+                    SetFieldIfAbsent(self.stack.key, layer.credit_field, str(given + granted)),
                 ]
                 self.take(layer, Granted(granted, given + granted))
             else:
-                yield from self.grow(layer)
+                yield from self.lifecycle.grow(layer)
         return True
 
     def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[GrantCredit]:  # noqa: ARG002  # nothing is asked ahead
@@ -148,7 +149,7 @@ class ReadsBeforeItRaises(Admission):
     [
         pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {}, id="one by one"),
         pytest.param([adding("a", 3, batch=True), adding("b", 2, batch=True)], {}, id="batches"),
-        pytest.param([adding_until_full(name, 2) for name in "abc"], {"steps": EndsWhenFull}, id="three workers"),
+        pytest.param([adding_until_full(name, 2) for name in "abc"], {"lifecycle": EndsWhenFull}, id="three workers"),
         pytest.param(
             [adding("a", 2, batch=True), adding("b", 1, batch=True)],
             {"replies": 1},
@@ -175,7 +176,7 @@ def test_every_item_is_new_once() -> None:
 def test_the_search_can_fail(batch: bool) -> None:
     """With a counter that is read before it is raised, two workers are both given the last of the room."""
     works = [adding("a", 2, batch=batch), adding("b", 2, batch=batch)]
-    assert most_in_first_layer(search(works, steps=ReadsBeforeItRaises)) > LEFT
+    assert most_in_first_layer(search(works, protocol=ReadsBeforeItRaises)) > LEFT
 
 
 def layer(capacity: int) -> Layer:
@@ -189,14 +190,14 @@ def test_blocks_double_while_they_are_used_up_quickly() -> None:
     credit, million = Credits(clock), layer(1_000_000)
     blocks = []
     for _ in range(9):
-        asked = credit.ask(million, 1, 1, may_exceed=False)
+        asked = credit.ask(million, 1, 1)
         blocks.append(asked.block)
         credit.take(million, Granted(asked.need + asked.block, 0))
         clock.now += 0.9
     assert blocks[:4] == [244, 488, 976, 1953]
     assert blocks[-1] == 1_000_000 // 64
     clock.now += 6
-    assert credit.ask(million, 1, 1, may_exceed=False).block == 244
+    assert credit.ask(million, 1, 1).block == 244
 
 
 def test_what_lies_idle_is_given_back_once() -> None:
@@ -209,10 +210,10 @@ def test_what_lies_idle_is_given_back_once() -> None:
     assert not credit.is_idle
     clock.now += 5.1
     assert credit.is_idle
-    assert [op.number for op in credit.give_back(keep=2)] == [5]
+    assert [op.number for op in credit.release(keep=2)] == [5]
     assert credit.held(layer_) == 2
     assert not credit.is_idle
-    assert credit.give_back(keep=2) == []
+    assert credit.release(keep=2) == []
 
 
 def test_credit_is_of_one_layer() -> None:
@@ -255,7 +256,7 @@ def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
     bloom = BloomFilter(client, key, capacity=1_000_000)
     bloom.add_many(["a", "b"])
     assert given(client, key) > 200
-    bloom.rest()
+    bloom.release_idle_credit()
     assert given(client, key) > 200, "it was used a moment ago"
     for _ in range(2):
         bloom.close()
@@ -284,7 +285,7 @@ class CountsNewMarks(MemoryStore):
         super().__init__()
         self.marked: Counter[str] = Counter()
 
-    def execute(self, operations: Sequence[Operation]) -> Results:
+    def execute(self, operations: Operations) -> Results:
         results = super().execute(operations)
         for operation, result in zip(operations, results, strict=True):
             if isinstance(operation, CheckBits) and operation.mark and not result[1]:
@@ -310,7 +311,7 @@ def test_room_that_was_granted_before_the_hash_was_lost() -> None:
         early.add(f"early {number}")
     for number in range(held):
         assert late.add(f"more {number}")
-    assert store.marked["f:0:0"] <= layer.most_items
+    assert store.marked["f:0:0"] <= layer.max_items
 
 
 def test_a_restored_counter_counts_room_that_is_not_used_yet() -> None:
@@ -322,7 +323,7 @@ def test_a_restored_counter_counts_room_that_is_not_used_yet() -> None:
     assert granted > 10
     store.hashes.clear()
     bloom.contains_many(["a"])
-    bloom._run(bloom._steps.open())
+    bloom._run(bloom._protocol.opening.open())
     assert store.hashes["f"][layer.credit_field] == f"closed {granted}"
 
 
@@ -347,7 +348,7 @@ def test_few_round_trips_are_for_credit() -> None:
     before, asked = bloom.counters.round_trips, 0
     execute = bloom._store.execute
 
-    def counting(operations: Sequence[Operation]) -> Results:
+    def counting(operations: Operations) -> Results:
         nonlocal asked
         asked += sum(isinstance(operation, GrantCredit) for operation in operations)
         return execute(operations)

@@ -4,21 +4,21 @@ An item that is called new once too often is fetched twice. One that is called s
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted, ReturnCredit
 from scrapy_bloom.storage.filter_hash import Unlink
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results, Steps
+from scrapy_bloom.storage.operation import Operations, Results, Steps
 from scrapy_bloom.storage.shards import SealShard
 from scrapy_bloom.storage.stores import RetryingStore
 from tests.protocol.test_interleavings import SMALL, adding, growing, winners
@@ -45,7 +45,7 @@ class Unlucky(MemoryStore):
         super().__init__()
         self.faults: list[tuple[int | None, BaseException]] = []
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         if not self.faults or not any(isinstance(op, CheckBits) and op.mark for op in ops):
             return super().execute(ops)
         done, error = self.faults.pop(0)
@@ -138,7 +138,7 @@ def test_a_refusal_after_a_lost_reply(store: Unlucky) -> None:
 class Evicting(MemoryStore):
     """A store that has no room: whatever shards there are, are gone before any item is looked at."""
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         said = Results()
         for op in ops:
             if isinstance(op, CheckBits):
@@ -157,7 +157,7 @@ def test_a_server_that_evicts_at_once(items: int) -> None:
     assert [bloom.add("a"), bloom.add("a")] == [True, True]
 
 
-def evicting_the_second_layer(_: Admission) -> Steps[int]:
+def evicting_the_second_layer(_: FilterProtocol) -> Steps[int]:
     """The server evicts the layer that the first growth makes, if it has come."""
     yield [Unlink(filter_keys.shard_key(KEY, 1, 0))]
     return 0
@@ -173,7 +173,7 @@ def test_a_layer_is_lost_behind_a_mark_in_a_sealed_one() -> None:
 class EvictsBeforeMarks(MemoryStore):
     """A server without room: the shards are gone whenever items are marked."""
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         if any(isinstance(op, CheckBits) and op.mark for op in ops):
             self.strings.clear()
         return super().execute(ops)
@@ -191,7 +191,7 @@ class EvictsWhenOneIsMade(MemoryStore):
 
     evicts = False
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         before = set(self.strings)
         said = super().execute(ops)
         made = set(self.strings) - before
@@ -208,7 +208,7 @@ def test_a_full_layer_of_which_a_shard_is_always_missing(is_sealed: bool) -> Non
     bloom.add("first")
     assert len(store.strings) > 1
     layer = bloom._stack.newest
-    store.execute([GrantCredit(layer.key, layer.credit_field, layer.most_items, 0, layer.most_items)])
+    store.execute([GrantCredit(layer.key, layer.credit_field, layer.max_items, 0, layer.max_items)])
     if is_sealed:
         bloom._stack.credits.take(layer, Granted(10_000, 10_000))
         store.execute([SealShard(key) for key in layer.shard_keys])
@@ -227,11 +227,11 @@ class GrowsBeforeMarks(MemoryStore):
     other: BaseBloomFilter | None = None
     times = 3
 
-    def execute(self, ops: Sequence[Operation]) -> Results:
+    def execute(self, ops: Operations) -> Results:
         if self.other is not None and self.times and any(isinstance(op, CheckBits) and op.mark for op in ops):
             self.times -= 1
             other, self.other = self.other, None
-            other._run(other._steps.grow(other._stack.newest))
+            other._run(other._protocol.lifecycle.grow(other._stack.newest))
             self.other = other
         return super().execute(ops)
 
@@ -264,7 +264,7 @@ def test_marks_of_a_worker_that_stood_still(store: Unlucky) -> None:
     marked: list[CheckBits] = []
     execute = store.execute
 
-    def watching(ops: Sequence[Operation]) -> Results:
+    def watching(ops: Operations) -> Results:
         marked.extend(op for op in ops if isinstance(op, CheckBits) and op.mark)
         return execute(ops)
 
@@ -281,7 +281,7 @@ def test_an_interrupt_while_room_is_given_back(store: Unlucky) -> None:
     now += 6
     execute = store.execute
 
-    def interrupted(ops: Sequence[Operation]) -> Results:
+    def interrupted(ops: Operations) -> Results:
         if any(isinstance(op, ReturnCredit) for op in ops):
             raise KeyboardInterrupt
         return execute(ops)

@@ -7,8 +7,8 @@ import pytest
 
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter import membership
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.layer_stack import LayerStack
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Steps
 from tests.protocol.test_interleavings import AGEING, ITEM, SMALL, adding, ageing, growing_once, winners
 from tests.support.schedule_search import KEY, Search, Work
@@ -25,27 +25,27 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def arriving(admission: Admission) -> Steps[int]:
+def arriving(protocol: FilterProtocol) -> Steps[int]:
     """A worker that knows nothing of the filter opens it, and adds the item."""
-    admission.stack.void()
-    yield from admission.open()
-    return len((yield from membership.add(admission, [ITEM])).new)
+    protocol.stack.void()
+    yield from protocol.opening.open()
+    return len((yield from membership.add(protocol, [ITEM])).new)
 
 
-def opening(admission: Admission) -> Steps[int]:
+def opening(protocol: FilterProtocol) -> Steps[int]:
     """A worker that knows nothing of the filter opens it, or makes its hash."""
-    admission.stack.void()
-    yield from admission.verify()
+    protocol.stack.void()
+    yield from protocol.opening.verify()
     return 0
 
 
-def replacing(admission: Admission) -> Steps[int]:
+def replacing(protocol: FilterProtocol) -> Steps[int]:
     """A worker puts a filter without a time to live in the place of this one, as often as it must."""
-    other = Admission(LayerStack(KEY, SMALL, lambda: 0.0), admission.events, lambda: None)
+    other = FilterProtocol(LayerStack(KEY, SMALL, lambda: 0.0), protocol.events)
     while True:
-        yield from admission.clear()
+        yield from protocol.lifecycle.clear()
         try:
-            yield from other.verify()
+            yield from other.opening.verify()
         except MismatchError:
             continue
         return 0
@@ -54,9 +54,9 @@ def replacing(admission: Admission) -> Steps[int]:
 def perhaps(work: Work) -> Work:
     """A worker does something, unless another filter has taken the place of its own."""
 
-    def attempt(admission: Admission) -> Steps[int]:
+    def attempt(protocol: FilterProtocol) -> Steps[int]:
         try:
-            done: int = yield from work(admission)
+            done: int = yield from work(protocol)
         except MismatchError:
             return 0
         return done

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from scrapy_bloom.filter import membership
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.describe import describe
 from scrapy_bloom.filter.layer import Layer
+from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.filter_hash import Unlink
 from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.storage.shards import SealShard
@@ -29,34 +30,34 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class CreatesBeforeSealing(Admission):
+class CreatesBeforeSealing(Lifecycle):
     """The growth that the design rejects: the next layer exists before the full one is sealed."""
 
     def grow(self, full: Layer) -> Steps[None]:
-        now = yield from self.open()
+        now = yield from self.opening.open()
         if self.stack.newest == full:
-            yield from self._append_layer(self.parameters.next_layer(full, 0, now))
+            yield from self._append_layer(self.stack.parameters.next_layer(full, 0, now))
             yield [SealShard(key) for key in full.shard_keys]
-        yield from self.open()
+        yield from self.opening.open()
 
 
-def adding(admission: Admission) -> Steps[int]:
+def adding(protocol: FilterProtocol) -> Steps[int]:
     """A worker adds the item."""
-    return len((yield from membership.add(admission, [ITEM])).new)
+    return len((yield from membership.add(protocol, [ITEM])).new)
 
 
-def joining(admission: Admission) -> Steps[int]:
+def joining(protocol: FilterProtocol) -> Steps[int]:
     """A worker opens the filter only now, and adds the item."""
-    yield from admission.open()
-    return len((yield from membership.add(admission, [ITEM])).new)
+    yield from protocol.opening.open()
+    return len((yield from membership.add(protocol, [ITEM])).new)
 
 
 def growing(times: int) -> Work:
     """A worker finds the newest layer full, several times."""
 
-    def work(admission: Admission) -> Steps[int]:
+    def work(protocol: FilterProtocol) -> Steps[int]:
         for _ in range(times):
-            yield from admission.grow(admission.stack.newest)
+            yield from protocol.lifecycle.grow(protocol.stack.newest)
         return 0
 
     return work
@@ -65,46 +66,46 @@ def growing(times: int) -> Work:
 growing_once = growing(1)
 
 
-def ageing(admission: Admission) -> Steps[int]:
+def ageing(protocol: FilterProtocol) -> Steps[int]:
     """A worker looks whether layers are over."""
-    yield from admission.rotate(adds=True)
+    yield from protocol.lifecycle.rotate(adds=True)
     return 0
 
 
-def leaving(admission: Admission) -> Steps[int]:
+def leaving(protocol: FilterProtocol) -> Steps[int]:
     """The last user's worker deletes the filter."""
-    yield from admission.remove_reference("queue")
+    yield from protocol.lifecycle.remove_reference("queue")
     return 0
 
 
-def describing(admission: Admission) -> Steps[int]:
+def describing(protocol: FilterProtocol) -> Steps[int]:
     """A worker reports how full the filter is."""
-    yield from describe(admission)
+    yield from describe(protocol)
     return 0
 
 
-def asking(admission: Admission) -> Steps[int]:
+def asking(protocol: FilterProtocol) -> Steps[int]:
     """A worker looks the item up in a filter of which a generation may be over."""
-    yield from admission.rotate(adds=False)
-    yield from membership.contains(admission, [ITEM])
+    yield from protocol.lifecycle.rotate(adds=False)
+    yield from membership.contains(protocol, [ITEM])
     return 0
 
 
-def restoring(admission: Admission) -> Steps[int]:
+def restoring(protocol: FilterProtocol) -> Steps[int]:
     """A worker that was silent for a while opens the filter before it adds."""
-    yield from admission.open()
+    yield from protocol.opening.open()
     return 0
 
 
-def clearing(admission: Admission) -> Steps[int]:
+def clearing(protocol: FilterProtocol) -> Steps[int]:
     """A worker deletes the filter."""
-    yield from admission.clear()
+    yield from protocol.lifecycle.clear()
     return 0
 
 
-def evicting(admission: Admission) -> Steps[int]:
+def evicting(protocol: FilterProtocol) -> Steps[int]:
     """The server evicts a shard."""
-    yield [Unlink(admission.stack.newest.shard_keys[0])]
+    yield [Unlink(protocol.stack.newest.shard_keys[0])]
     return 0
 
 
@@ -128,7 +129,7 @@ def test_one_winner_while_the_filter_grows(works: list[Work]) -> None:
 
 def test_the_search_can_fail() -> None:
     """With the next layer created before the full one is sealed, two workers can both be told "new"."""
-    assert winners(Search(SMALL, [adding, joining, growing_once], steps=CreatesBeforeSealing)) == {1, 2}
+    assert winners(Search(SMALL, [adding, joining, growing_once], lifecycle=CreatesBeforeSealing)) == {1, 2}
 
 
 def test_one_winner_while_a_generation_ends() -> None:

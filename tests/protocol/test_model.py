@@ -66,9 +66,9 @@ class FilterBesideModel(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 1))
     def grow(self, worker: int) -> None:
-        steps = self.workers[worker]._steps
+        steps = self.workers[worker]._protocol
         if steps.stack.layers and len(steps.stack.layers) < 6:
-            self.workers[worker]._run(steps.grow(steps.stack.newest))
+            self.workers[worker]._run(steps.lifecycle.grow(steps.stack.newest))
 
     @rule(worker=st.integers(0, 1))
     def clear(self, worker: int) -> None:
@@ -100,12 +100,12 @@ class FilterBesideModel(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 1), left=st.integers(0, 20))
     def crash_while_growing(self, worker: int, left: int) -> None:
-        steps = self.workers[worker]._steps
+        steps = self.workers[worker]._protocol
         if not steps.stack.layers or len(steps.stack.layers) >= 6:
             return
         self.store.left = left
         try:
-            self.workers[worker]._run(steps.grow(steps.stack.newest))
+            self.workers[worker]._run(steps.lifecycle.grow(steps.stack.newest))
         except CrashError:
             self.workers[worker] = self.opened()
         self.store.left = None

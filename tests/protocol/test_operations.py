@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.storage import bits, chunks, counters, filter_hash, shard_header, shards
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation
+from scrapy_bloom.storage.operation import Operations
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support.servers import expires_at
 
@@ -98,9 +98,7 @@ STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(sequence=st.lists(operations, max_size=12), before=st.none() | st.sampled_from(STRINGS))
-def test_memory_is_the_twin_of_redis(
-    client: redis.Redis, key: str, sequence: list[Operation], before: bytes | None
-) -> None:
+def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: Operations, before: bytes | None) -> None:
     """Any sequence of operations gives the same replies, the same strings and the same expiries in both stores."""
     names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1")}
     client.delete(*names.values())

@@ -3,8 +3,8 @@
 import itertools
 import secrets
 
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.filter_hash import Load, SetFieldIfAbsent
 from scrapy_bloom.storage.operation import Steps
 from tests.support.schedule_search import Search, Work
@@ -12,22 +12,22 @@ from tests.support.schedule_search import Search, Work
 PLAN = FilterParameters(capacity=10, error_rate=1e-4)
 
 
-def drawing(admission: Admission) -> Steps[tuple[int, ...]]:
+def drawing(protocol: FilterProtocol) -> Steps[tuple[int, ...]]:
     """A worker draws an epoch before and after it looks at the filter, and a key at the end."""
     first = secrets.randbelow(1 << 40)
-    yield [Load(admission.key)]
+    yield [Load(protocol.stack.key)]
     second = secrets.randbelow(1 << 40)
-    yield [Load(admission.key)]
+    yield [Load(protocol.stack.key)]
     return first, second, secrets.randbits(64)
 
 
 def changing(text: str) -> Work:
     """A worker looks how often the filter was changed, changes it, and looks again."""
 
-    def work(admission: Admission) -> Steps[tuple[int, int]]:
-        (before,) = yield [Load(admission.key)]
-        yield [SetFieldIfAbsent(admission.key, text, text)]
-        (after,) = yield [Load(admission.key)]
+    def work(protocol: FilterProtocol) -> Steps[tuple[int, int]]:
+        (before,) = yield [Load(protocol.stack.key)]
+        yield [SetFieldIfAbsent(protocol.stack.key, text, text)]
+        (after,) = yield [Load(protocol.stack.key)]
         return tuple(sum(name in "abc" for name in each.fields) for each in (before, after))  # type: ignore[return-value]  # of two
 
     return work
@@ -65,8 +65,8 @@ def test_what_may_be_lost_is_lost_at_every_moment() -> None:
     assert repeated == {((False, False),), ((True, False),), ((False, True),), ((True, True),)}
 
 
-def repeating(admission: Admission) -> Steps[tuple[bool, ...]]:
+def repeating(protocol: FilterProtocol) -> Steps[tuple[bool, ...]]:
     """A worker notes which of its two steps it had to repeat."""
-    first = yield [Load(admission.key)]
-    second = yield [Load(admission.key)]
+    first = yield [Load(protocol.stack.key)]
+    second = yield [Load(protocol.stack.key)]
     return first.retried, second.retried

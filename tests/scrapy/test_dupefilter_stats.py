@@ -99,7 +99,7 @@ def test_room_is_given_back_at_the_end(server: Server, key: str, way: Way) -> No
         crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
         assert int(client.hget(key, field) or 0) > 5, "it was used a moment ago"
         credit = dupefilter.filter._stack.credits
-        credit._given_at -= 6
+        credit._granted_at -= 6
         crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
         assert client.hget(key, field) == b"5"
         dupefilter.request_seen(page(5))

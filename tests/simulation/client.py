@@ -1,13 +1,13 @@
 """The clients of a simulated server: what a crawl's settings make, and the queue and the store of a filter over it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from scrapy_bloom.queue.operations import QueueOperation, Reply, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage.operation import Operation as StoreOperation
-from scrapy_bloom.storage.operation import Results
+from scrapy_bloom.storage.operation import Operations, Results
 from tests.simulation.server import Server, TimedQueue
 from tests.support.start_memory import StartMemory, StartScript
 
@@ -174,14 +174,14 @@ class SimulatedStore:
         self._client = client
         self._listen = listen
 
-    def execute(self, operations: Sequence[StoreOperation]) -> Results:
+    def execute(self, operations: Operations) -> Results:
         """Carry out operations in one round trip."""
         steps = [lambda operation=operation: self._apply(operation) for operation in operations]
         results = Results(self._client.server.round_trip("filter", steps, self._client.slowness))
         results.contact = self._client.server.incarnation
         return results
 
-    def _apply(self, operation: StoreOperation) -> Any:
+    def _apply(self, operation: StoreOperation[Any]) -> Any:
         memory = self._client.server.data.filters
         self._client.server.before(memory, operation)
         result = operation.apply(memory)

@@ -16,18 +16,19 @@ from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from unittest import mock
 
-from scrapy_bloom.filter.admission import Admission
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.layer_stack import LayerStack
+from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import Granted
 from scrapy_bloom.storage.filter_hash import Snapshot
 from scrapy_bloom.storage.memory import MemoryStore, delete_expired
-from scrapy_bloom.storage.operation import Operation, Results, Steps
+from scrapy_bloom.storage.operation import Operation, Operations, Results, Steps
 
-Work = Callable[[Admission], Steps[Any]]
+Work = Callable[[FilterProtocol], Steps[Any]]
 Frozen = tuple[Any, ...]
 # The numbers of the memory, of the ticks that are over, of replies and crashes to come, and of each worker.
 State = tuple[int, ...]
@@ -107,7 +108,7 @@ class Past:
         self.number = number
         self.told = told
         self.before = before
-        self.next: Sequence[Operation] | Done | None = None
+        self.next: Operations | Done | None = None
         # The worker itself, for the first past that follows.
         self.steps: tuple[Steps[Any], Draws] | None = None
         self._following: dict[Told, Past] = {}
@@ -142,7 +143,7 @@ class Search:
     `before` is done first, each piece of work at its time. The clock may then go on, to each of the `ticks`, at any
     moment. With `whole` an operation never comes between those of one round trip. Each worker begins with `credit`.
     So many `replies` may be lost and so many `crashes` happen, at any moment each: a worker whose reply was lost does
-    the same once more, and one that crashed does nothing any more.
+    the same once more, and one that crashed does nothing any more. `protocol` and `lifecycle` may be wrong ones.
     """
 
     def __init__(
@@ -153,14 +154,16 @@ class Search:
         before: Sequence[tuple[float, Work]] = (),
         ticks: Sequence[float] = (),
         whole: bool = False,
-        steps: type[Admission] = Admission,
+        protocol: type[FilterProtocol] = FilterProtocol,
+        lifecycle: type[Lifecycle] = Lifecycle,
         credit: int = 1_000_000,
         replies: int = 0,
         crashes: int = 0,
     ) -> None:
         self._parameters = parameters
         self._works = works
-        self._steps = steps
+        self._protocol = protocol
+        self._lifecycle = lifecycle
         self._whole = whole
         self._credit = credit
         self._faults = (replies, crashes)
@@ -270,7 +273,7 @@ class Search:
         past.next = done
         return past
 
-    def _apply(self, memory: int, op: Operation, ticks: int) -> tuple[int, Any]:
+    def _apply(self, memory: int, op: Operation[Any], ticks: int) -> tuple[int, Any]:
         """Carry out an operation, and count what it adds; gives the memory's number after it, and what it says."""
         which = memory, self._ops.number(_comparable(op)), ticks
         if which not in self._applied:
@@ -284,7 +287,7 @@ class Search:
             self._applied[which] = self._memories.number(self._freeze()), _hashable(said)
         return self._applied[which]
 
-    def _next(self, past: Past) -> Sequence[Operation] | Done:
+    def _next(self, past: Past) -> Operations | Done:
         """Return what a worker with a past does."""
         if past.next is None:
             steps, self._draws, told = self._brought_near(past)
@@ -323,8 +326,8 @@ class Search:
         parameters: dict[str, Any] = {
             name: cache(getattr(FilterParameters, name)) for name in ("verify_stored", "first_layer", "next_layer")
         }
-        most_items: Any = Layer.most_items
-        layer: dict[str, Any] = {"most_items": property(cache(most_items.fget)), "from_json": cache(Layer.from_json)}
+        max_items: Any = Layer.max_items
+        layer: dict[str, Any] = {"max_items": property(cache(max_items.fget)), "from_json": cache(Layer.from_json)}
         patch = mock.patch.multiple
         with patch(secrets, **drawing), patch(FilterParameters, **parameters), patch(Layer, **layer):
             yield
@@ -333,14 +336,15 @@ class Search:
         """Draw for the worker that is at work."""
         return self._draws.below(bound)
 
-    def _opened(self) -> Admission:
+    def _opened(self) -> FilterProtocol:
         stack = LayerStack(KEY, self._parameters, lambda: self._now)
-        steps = self._steps(stack, cast(Events, Silent()), lambda: None)
-        self._run(steps.open())
+        protocol = self._protocol(stack, cast(Events, Silent()))
+        protocol.lifecycle = self._lifecycle(protocol.opening)
+        self._run(protocol.opening.open())
         if stack.layers and self._credit:
             stack.credits.held(stack.newest)
             stack.credits.take(stack.newest, Granted(self._credit, self._credit))
-        return steps
+        return protocol
 
     def _run(self, steps: Steps[Any]) -> None:
         said = None
@@ -362,7 +366,7 @@ class Search:
         self._memory.expiries = dict(frozen[2])
 
 
-def _comparable(op: Operation) -> Frozen:
+def _comparable(op: Operation[Any]) -> Frozen:
     """An operation as something that can be hashed, and equals those alone that do the same."""
     fields: Sequence[Any] = op  # type: ignore[assignment]  # every operation is a tuple of its arguments
     return type(op), *(tuple(each) if isinstance(each, list) else each for each in fields)

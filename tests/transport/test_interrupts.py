@@ -80,7 +80,7 @@ def test_an_item_for_which_the_filter_grows() -> None:
         bloom.add("before")
         bloom.close()
         layer = bloom._stack.newest
-        bloom._store.execute([GrantCredit(layer.key, layer.credit_field, layer.most_items - 1, 0, layer.most_items)])
+        bloom._store.execute([GrantCredit(layer.key, layer.credit_field, layer.max_items - 1, 0, layer.max_items)])
         blooms.append(bloom)
         return partial(bloom.add, "a")
 

@@ -1,8 +1,7 @@
 """A worker's knowledge of the items of one call: each change to it alone, without a store."""
 
 from scrapy_bloom.filter.layer import Identity
-from scrapy_bloom.filter.outcomes import Outcome
-from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, PendingBatch
+from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, Outcome, PendingBatch
 
 IDENTITY = Identity(epoch=7, hash_key=8)
 ITEMS = [b"a", b"b", b"c", b"d"]
@@ -49,7 +48,7 @@ def test_bits_where_a_shard_was_lost_are_our_own() -> None:
     """An item that was marked where its shard was gone is ambiguous; one whose bits were there is not."""
     batch = begun([b"lost", b"lost and marked"])
     batch.record([Outcome.LOST, Outcome.LOST_AND_MARKED])
-    assert [batch.is_ambiguous(item) for item in batch.pending] == [False, True]
+    assert [item in batch.ambiguous for item in batch.pending] == [False, True]
 
 
 def test_strays_are_those_of_the_last_marking() -> None:
@@ -64,9 +63,9 @@ def test_marks_are_ambiguous_once_the_filter_changed() -> None:
     """Marks of this call in a sealed layer are its own, until the filter changes under it."""
     batch = begun([b"marked", b"lost"])
     batch.record([Outcome.MARKED, Outcome.LOST])
-    assert not batch.is_ambiguous(b"marked")
+    assert b"marked" not in batch.ambiguous
     batch.mark_ambiguous()
-    assert [batch.is_ambiguous(item) for item in batch.pending] == [True, False]
+    assert [item in batch.ambiguous for item in batch.pending] == [True, False]
 
 
 def test_everything_pending_is_ambiguous_after_a_lost_reply() -> None:
@@ -74,7 +73,7 @@ def test_everything_pending_is_ambiguous_after_a_lost_reply() -> None:
     batch = begun()
     batch.put_off(2, NO_LAYER, IDENTITY)
     batch.mark_pending_ambiguous()
-    assert [batch.is_ambiguous(item) for item in ITEMS] == [True, True, False, False]
+    assert [item in batch.ambiguous for item in ITEMS] == [True, True, False, False]
 
 
 def test_marks_are_forgotten_with_the_filter() -> None:
@@ -83,14 +82,14 @@ def test_marks_are_forgotten_with_the_filter() -> None:
     batch.record([Outcome.LOST, Outcome.MARKED, Outcome.LOST_AND_MARKED])
     batch.mark_ambiguous()
     batch.forget_marks()
-    assert [batch.is_ambiguous(item) for item in (b"before", b"marked", b"pending", b"of another call")] == [
+    assert [item in batch.ambiguous for item in (b"before", b"marked", b"pending", b"of another call")] == [
         True,
         False,
         False,
         False,
     ]
     batch.mark_ambiguous()
-    assert not batch.is_ambiguous(b"marked")
+    assert b"marked" not in batch.ambiguous
 
 
 def test_what_older_layers_hold_is_resolved() -> None:

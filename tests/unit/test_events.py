@@ -1,6 +1,6 @@
 """The events of a filter: each one, once, when it happens, and none when nothing does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
@@ -9,7 +9,7 @@ from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.membership import contains
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operation, Results, run_steps
+from scrapy_bloom.storage.operation import Operations, Results, run_steps
 
 KEY = "f"
 
@@ -71,10 +71,10 @@ def test_nothing_happens() -> None:
 def test_growth() -> None:
     """The layer that is full, the one that follows, and the room that the first has given away."""
     scene = Scene()
-    scene.add(scene.bloom.parameters.first_layer(KEY, NO_IDENTITY, 0, 0.0).most_items + 10)
+    scene.add(scene.bloom.parameters.first_layer(KEY, NO_IDENTITY, 0, 0.0).max_items + 10)
     ((name, (full, following, granted)),) = scene.recorder.events
     assert (name, full.index, following.index) == ("on_growth", 0, 1)
-    assert granted == full.most_items
+    assert granted == full.max_items
 
 
 def test_rotation() -> None:
@@ -216,7 +216,7 @@ def test_a_look_after_a_generation_restores_nothing() -> None:
     del scene.store.hashes[KEY]
     scene.clock.now += 2.5
     assert "item 0" in scene.bloom
-    assert run_steps(contains(scene.bloom._steps, [b"item 0"]), scene.store.execute) == {b"item 0"}
+    assert run_steps(contains(scene.bloom._protocol, [b"item 0"]), scene.store.execute) == {b"item 0"}
     assert (scene.recorder.events, scene.store.hashes) == ([], {})
 
 
@@ -233,7 +233,7 @@ def test_orphaned() -> None:
 class EvictingStore(MemoryStore):
     """Loses every string as soon as it is made."""
 
-    def execute(self, operations: Sequence[Operation]) -> Results:
+    def execute(self, operations: Operations) -> Results:
         results = super().execute(operations)
         self.strings.clear()
         return results

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from scrapy_bloom.filter.layer_stack import ShardState
-from scrapy_bloom.filter.outcomes import Outcome, resolve
+from scrapy_bloom.filter.pending_batch import Outcome, resolve
 
 LIVE, SEALED, FOREIGN = ShardState.LIVE, ShardState.SEALED, ShardState.FOREIGN
 

@@ -119,7 +119,7 @@ def test_a_full_filter_has_a_count() -> None:
 def test_a_full_layer_keeps_its_error_rate(capacity: int, error_rate: float) -> None:
     """A layer that holds all it may keeps its error rate, though its bits may have fallen badly."""
     size = sizing.roomy_size(capacity, error_rate)
-    most = sizing.most_items(size, error_rate)
+    most = sizing.max_items(size, error_rate)
     assert most >= capacity
     fill = sizing.fill_at(size, sizing.offered_items(size, most))
     # The relative variance of a fill is at most 1 / (2 m); there is room for three standard deviations.

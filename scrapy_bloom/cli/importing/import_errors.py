@@ -195,9 +195,9 @@ def warn_of_size(key: str, members: int, parameters: FilterParameters) -> None:
 def _growth(members: int, parameters: FilterParameters) -> tuple[int, int]:
     """Return how many layers so many members take, and their bytes."""
     layer = parameters.first_layer("", NO_IDENTITY, 0, 0.0)
-    held, memory, bound = layer.most_items, layer.size.memory_bytes, layer.error_bound(layer.most_items)
+    held, memory, bound = layer.max_items, layer.size.memory_bytes, layer.error_bound(layer.max_items)
     while held < members:
         layer = parameters.next_layer(layer, bound, 0.0)
-        held, memory = held + layer.most_items, memory + layer.size.memory_bytes
-        bound += layer.error_bound(layer.most_items)
+        held, memory = held + layer.max_items, memory + layer.size.memory_bytes
+        bound += layer.error_bound(layer.max_items)
     return layer.index + 1, memory

@@ -1,0 +1,94 @@
+"""The steps of one worker on a filter: opening, lifecycle, and admission of items by credit."""
+
+import secrets
+from collections.abc import Callable
+
+from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom.filter.events import Events
+from scrapy_bloom.filter.layer import Layer
+from scrapy_bloom.filter.layer_stack import LayerStack
+from scrapy_bloom.filter.lifecycle import Lifecycle
+from scrapy_bloom.filter.opening import Opening
+from scrapy_bloom.storage.counters import Granted
+from scrapy_bloom.storage.operation import Steps, one
+
+# A server that loses the filter so many times during one addition has no room for it.
+MAX_RECOVERIES = 8
+# A filter that may not grow warns at these shares of its capacity.
+_WARNING_SHARES = (1.0, 0.8)
+
+
+class FilterProtocol:
+    """One worker's steps over its `stack`, in three parts.
+
+    `opening` reads the stored filter, `lifecycle` changes its layers, and the credit of `stack` admits items. Arguments
+    are those of `Opening`.
+    """
+
+    def __init__(
+        self,
+        stack: LayerStack,
+        events: Events,
+        forget: Callable[[], None] = lambda: None,
+        *,
+        opens_unfinished: bool = False,
+        names: Names = SETTINGS,
+        randbelow: Callable[[int], int] = secrets.randbelow,
+    ) -> None:
+        self.stack = stack
+        self.events = events
+        self.opening = Opening(
+            stack, events, forget, opens_unfinished=opens_unfinished, names=names, randbelow=randbelow
+        )
+        self.lifecycle = Lifecycle(self.opening)
+
+    def obtain(self, need: int) -> Steps[bool]:
+        """Get credit for `need` items of the newest layer, or for some of them; create layers and grow as necessary.
+
+        Return False if the server loses the filter again and again.
+        """
+        stack, losses = self.stack, 0
+        while losses < MAX_RECOVERIES:
+            if not stack.layers:
+                losses += 1
+                yield from self.lifecycle.prepare()
+                continue
+            layer = stack.newest
+            granted = yield from one(stack.credits.ask(layer, need - stack.credits.held(layer), likely=need))
+            if granted is None:
+                losses += 1
+                yield from self.lifecycle.complete_newest(layer)
+                continue
+            self.take(layer, granted)
+            if stack.credits.held(layer) > 0:
+                return True
+            yield from self.lifecycle.grow(layer)
+            if not stack.newer_than(layer.index):
+                losses += 1
+        return False
+
+    def take(self, layer: Layer, granted: Granted | None) -> None:
+        """Hold the credit that was granted for a layer."""
+        stack = self.stack
+        if granted is None:
+            return
+        stack.credits.take(layer, granted)
+        if layer in stack.layers and stack.has_counter(layer):
+            stack.note_granted(layer, granted.total)
+            if not stack.parameters.expansion:
+                self._warn_if_nearly_full()
+
+    def return_credit(self, keep: int = 0) -> Steps[None]:
+        """Return all credit but for `keep` items. Run these steps once only: a repeat would return the credit twice."""
+        returned = self.stack.credits.release(keep)
+        if returned:
+            yield returned
+
+    def _warn_if_nearly_full(self) -> None:
+        """Warn once at each share of the capacity that the newest layer has reached."""
+        stack = self.stack
+        reached = stack.count(stack.newest) / stack.newest.capacity
+        share = next((share for share in _WARNING_SHARES if reached >= share), 0.0)
+        if share > stack.warned_share:
+            stack.warned_share = share
+            self.events.on_nearly_full(stack.newest, share, stack.error_rate)
