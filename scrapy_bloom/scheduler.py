@@ -34,7 +34,8 @@ from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat
 from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.tuning import TUNING, Tuning
-from scrapy_bloom.queue.worker import Phase, QueueWorker
+from scrapy_bloom.queue.worker import QueueWorker
+from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
@@ -173,7 +174,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             # Not in `close`: start URLs are released over this connection afterwards.
             spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
         engine.apply_backpressure(
-            spider.crawler, lambda: len(self._worker.outbox) < self._batch_size, MAX_PAUSE, self._runtime
+            spider.crawler, lambda: len(self._worker.state.outbox) < self._batch_size, MAX_PAUSE, self._runtime
         )
         self._ticker.start()
 
@@ -386,7 +387,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if self._dispatcher.has_ended:
             # Scrapy 2.13 closes an idle spider, with its own reason, before `end_crawl` takes effect.
             raise CloseSpider(UNUSABLE)
-        if self._worker.may_finish:
+        if self._worker.state.may_finish:
             if self._watch.lost:
                 raise CloseSpider(QUEUE_LOST)
             return
@@ -403,5 +404,5 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._notifier.show(RECOVERED, self._heartbeats.requeued)
         if self._watch.losses:
             self._notifier.show(QUEUE_LOSSES, self._watch.losses)
-        while self._heartbeats.buried:
-            self._codec.report_buried(self._heartbeats.buried.popleft(), self._config.max_deliveries)
+        while self._heartbeats.dead_letters:
+            self._codec.report_buried(self._heartbeats.dead_letters.popleft(), self._config.max_deliveries)

@@ -23,7 +23,8 @@ from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
 from scrapy_bloom.queue.operations import Ending, Join
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.worker import Phase, QueueWorker
+from scrapy_bloom.queue.worker import QueueWorker
+from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.spool.directory import SpoolDirectory, queue_in
 from scrapy_bloom.transport.retry import retry_until

@@ -20,7 +20,7 @@ from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import Ending, Join, QueueOperation, Sync
 from scrapy_bloom.queue.sync import AskFilter, FilterOperation, members_of
 from scrapy_bloom.queue.tuning import TUNING, Tuning
-from scrapy_bloom.queue.worker import Phase
+from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.buffer import DiskBuffer
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.failures import FAULTS
@@ -107,7 +107,7 @@ class Dispatcher:
 
     def __len__(self) -> int:
         """Return the number of requests in this process: undelivered, or leased and not running."""
-        waiting = {*members_of(self._worker.undelivered()), *members_of(self._worker.ready)}
+        waiting = {*members_of(self._worker.undelivered()), *members_of(self._worker.state.ready)}
         return len(waiting) + len(self.disk_buffer)
 
     @property
@@ -146,9 +146,9 @@ class Dispatcher:
 
     def put(self, entry: OutboxEntry, batch_size: int) -> None:
         """Add a request to the outbox or to the disk buffer, and deliver a full batch unless Redis is away."""
-        if not self.disk_buffer.put(entry, len(self._worker.outbox)):
+        if not self.disk_buffer.put(entry, len(self._worker.state.outbox)):
             self._worker.offer(entry)
-        if len(self._worker.outbox) >= batch_size:
+        if len(self._worker.state.outbox) >= batch_size:
             with contextlib.suppress(RedisAwayError):
                 self.deliver(self.reactor_deadline())
 

@@ -1,12 +1,13 @@
-"""The requests that a worker has died with: which of them a worker has ready, and which one it may give to the engine.
+"""Suspects, the requests that a worker has died with, and the scan for readable dead letters.
 
-A suspect is started in Redis before the engine gets it, and a worker runs one suspect at a time, beside other requests.
-So a death counts for one suspect, which need not have caused it.
+A suspect is started in Redis before the engine gets it, and a worker runs one suspect at a time,
+beside other requests. So a death counts for one suspect, which need not have caused it.
 
-A suspect whose next death makes it a dead letter runs alone. The worker starts it when all others that it ran are
-acknowledged, and takes nothing until it is acknowledged itself. So no request becomes a dead letter for another one.
+A suspect whose next death makes it a dead letter runs alone: the worker starts it when all its other
+requests are acknowledged, and takes none until the suspect is acknowledged itself. So no request
+becomes a dead letter for another one (S8 at the head of `queue.worker`).
 
-An idle worker also scans the dead letters: it may be able to read what other workers could not.
+An idle worker also scans the dead letters: it may be able to deserialize some that others could not.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,9 +23,9 @@ class Suspects:
 
     Attributes:
         max_deliveries: workers that may die with a request; 0 is no bound.
-        waiting: suspects that are ready and not started.
+        waiting: ready suspects that are not started.
         alone: suspects that run alone.
-        started: the suspect that was started last, until it is acknowledged or given back.
+        started: the suspect that was started last, until it is acknowledged or pushed back.
     """
 
     max_deliveries: int = 0
@@ -33,14 +34,15 @@ class Suspects:
     started: bytes | None = None
 
     def first_of(self, ready: Iterable[QueueEntry], held: Iterable[bytes], *, is_busy: bool) -> QueueEntry | None:
-        """Return the entry that goes first of those that are ready and may go now.
+        """Return the ready entry that may go next, or None.
 
-        A suspect waits for the one that was started. One that runs alone waits for all others, and has the rest wait.
+        A suspect waits for the started one. A suspect that runs alone waits for all other requests,
+        and these wait for it.
 
         Args:
-            ready: entries that may be taken, in their order.
-            held: all that the worker has leased.
-            is_busy: whether the worker has run something that is not acknowledged.
+            ready: ready entries in their order.
+            held: members that the worker has leased.
+            is_busy: whether the worker has run a request that is not acknowledged.
         """
         if not self.waiting and self.started not in self.alone:
             return next(iter(ready), None)
@@ -58,34 +60,34 @@ class Suspects:
         return None
 
     def has_room(self, held: Collection[bytes]) -> bool:
-        """Return whether further entries may be taken beside those held: with one that runs alone they would wait."""
+        """Return whether the worker may take further entries: they would wait for a suspect that runs alone."""
         return not self.alone & {*self.waiting, self._under_way(held)}
 
-    def told(self, deaths: Mapping[bytes, int], ready: Collection[bytes]) -> Self:
-        """Return them after a reply told with how many workers some of those that are ready have died."""
+    def counted(self, deaths: Mapping[bytes, int], ready: Collection[bytes]) -> Self:
+        """Return the suspects after a reply with the number of deaths of ready members."""
         new = deaths.keys() & ready
         last = {member for member in new if 0 < self.max_deliveries <= deaths[member] + 1}
         return replace(self, waiting=self.waiting | new, alone=(self.alone - new) | last)
 
     def among(self, ready: Collection[bytes]) -> Self:
-        """Return them when others than these are not ready any more."""
+        """Return the suspects when only these members are ready."""
         waiting = self.waiting & set(ready)
         return replace(self, waiting=waiting, alone=self.alone & {*waiting, self.started})
 
     def begun(self, member: bytes) -> Self:
-        """Return them after one was started."""
+        """Return the suspects after one was started."""
         return replace(self, waiting=self.waiting - {member}, started=member)
 
     def ended(self, members: Collection[bytes]) -> Self:
-        """Return them after entries were acknowledged or given back."""
+        """Return the suspects after members were acknowledged or pushed back."""
         return replace(self, started=None, alone=self.alone - {self.started}) if self.started in members else self
 
     def doubted(self) -> Self:
-        """Return them after others may have died with those that wait, which then run alone."""
+        """Return the suspects after an expiry: others may have died with the waiting ones, which run alone now."""
         return replace(self, alone=self.alone | self.waiting) if self.max_deliveries else self
 
     def _under_way(self, held: Iterable[bytes]) -> bytes | None:
-        """Return the suspect that was started and is not acknowledged: a death would count for it."""
+        """Return the started suspect that is not acknowledged: a death would count for it."""
         if self.started is None or self.started in self.waiting:
             return None
         return self.started if self.started in held else None
@@ -93,10 +95,13 @@ class Suspects:
 
 @dataclass(frozen=True)
 class DeadLetterScan:
-    """The state of a review: the next dead letter to look at is at `place`, or none is under way.
+    """Progress of a scan of the dead letters.
 
-    `readable` are those that are to be queued again. There were `number` dead letters when this review began, and
-    `reviewed` when the last one ended.
+    Attributes:
+        place: the place of the next dead letter to read, or None if no scan is under way.
+        number: dead letters at the start of this scan.
+        reviewed: dead letters at the start of the last complete scan.
+        readable: dead letters to requeue.
     """
 
     place: int | None = None
@@ -105,11 +110,11 @@ class DeadLetterScan:
     readable: tuple[QueueEntry, ...] = ()
 
     def begun(self, number: int) -> Self:
-        """Return it at the first of so many dead letters."""
+        """Return the scan at the first of `number` dead letters."""
         return replace(self, place=0, number=number)
 
     def read(self, entries: Sequence[QueueEntry], wanted: int, can_read: Callable[[QueueEntry], bool]) -> Self:
-        """Return it after the dead letters that came next; where there were fewer than `wanted` it is over."""
+        """Return the scan after the next dead letters; fewer than `wanted` are the last."""
         if self.place is None:
             return self
         readable = tuple(entry for entry in entries if can_read(entry))
@@ -118,9 +123,9 @@ class DeadLetterScan:
         return replace(self, place=self.place + len(entries), readable=readable)
 
     def redriven(self, count: int) -> Self:
-        """Return it after the first of the readable ones were queued again."""
+        """Return the scan after the first `count` readable dead letters were requeued."""
         return replace(self, readable=self.readable[count:])
 
     def broken_off(self) -> Self:
-        """Return it with nothing under way."""
+        """Return the scan without progress."""
         return replace(self, place=None, readable=())

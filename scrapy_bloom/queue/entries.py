@@ -1,4 +1,4 @@
-"""A request on its way: as an entry of the queue, and as one of the outbox, among marks that tell how far it is."""
+"""Serialized requests in the queue and in a worker's outbox, with the outbox's markers."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class QueueEntry(NamedTuple):
-    """A serialised request in the queue, and its score: the lowest goes first."""
+    """A serialized request and its score; the lowest score goes first."""
 
     score: float
     member: bytes
@@ -18,11 +18,14 @@ class QueueEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class OutboxEntry:
-    """A serialised request with its score, on its way to the queue.
+    """A serialized request on its way to the queue.
 
-    `fingerprint` is what the filter is asked for, or None if it is not. Where the filter may know it from an
-    interrupted call of this worker, the entry `is_unsure`. `request` is the one that it was made from, or None where it
-    came from a file.
+    Attributes:
+        member: the serialized request.
+        score: its score in the queue.
+        fingerprint: the item for the filter, or None to bypass the filter.
+        is_unsure: the filter may know the request from an interrupted call of this worker.
+        request: the request itself, or None if the entry was read from a file.
     """
 
     member: bytes
@@ -33,13 +36,13 @@ class OutboxEntry:
 
     @property
     def in_queue(self) -> QueueEntry:
-        """The entry as it stands in the queue."""
+        """The entry of the queue."""
         return QueueEntry(self.score, self.member)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Stands in the outbox behind all that a request led to: where it comes up, the request can be acknowledged."""
+    """Outbox marker after a request's children; once it is sent, the request is acknowledged."""
 
     member: bytes
     score: ClassVar[float] = math.inf
@@ -47,7 +50,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Stands in the outbox behind some entries: it is due when they are leased or queued."""
+    """Outbox marker after some entries; it is due when they are leased or queued."""
 
     call: Callable[[], object]
     score: ClassVar[float] = math.inf

@@ -1,4 +1,4 @@
-"""The thread that says that a worker is alive, and requeues what dead ones had: a busy reactor is not a dead worker."""
+"""The heartbeat thread: renew this worker's registration and requeue the leases of dead workers."""
 
 import logging
 from collections import deque
@@ -16,17 +16,21 @@ _LAST_BEAT_SECONDS = 2.0
 
 
 class Heartbeats:
-    """Heartbeats of the worker `name`, a few in each of its leases; nobody else calls `beat` while the thread runs.
+    """Heartbeats of one worker, several per lease, in a thread: a busy reactor is not a dead worker.
 
-    `requeued` is the number of requests that it has taken from dead workers. Those that `max_deliveries` workers died
-    with are dead letters then, and in `buried` for the reactor's thread to take; 0 is no bound.
+    Only the thread calls `beat` while it runs.
+
+    Attributes:
+        requeued: requests of dead workers that were requeued.
+        dead_letters: requests that `max_deliveries` workers have died with, for the reactor's thread to
+            take; 0 is no bound.
     """
 
     def __init__(
         self, queue: RequestQueue, name: str, lease: float, max_deliveries: int = 0, runtime: Runtime = RUNTIME
     ) -> None:
         self.requeued = 0
-        self.buried: deque[QueueEntry] = deque()
+        self.dead_letters: deque[QueueEntry] = deque()
         self._max_deliveries = max_deliveries
         self._queue = queue
         self._name = name
@@ -41,28 +45,28 @@ class Heartbeats:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more heartbeats, and wait for one that is under way."""
+        """Stop the thread, and wait for a heartbeat that is under way."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(_LAST_BEAT_SECONDS)
 
     def beat(self) -> None:
-        """Send a heartbeat, and requeue what dead workers had leased."""
-        answer = self._queue.execute(Heartbeat(self._name))
-        workers = {name: value for name, value in (answer.workers or {}).items() if name != self._name}
-        for name, seconds in self._failure_detector.look(workers, self._monotonic()).items():
-            # A worker that is not registered itself may only take over the closing of the queue.
-            if answer.status is Status.OK or Registration.parse(workers[name]).is_closing:
+        """Send a heartbeat, and requeue the leases of dead workers."""
+        reply = self._queue.execute(Heartbeat(self._name))
+        workers = {name: value for name, value in (reply.workers or {}).items() if name != self._name}
+        for name, seconds in self._failure_detector.suspects(workers, self._monotonic()).items():
+            # An unregistered worker may only take over the closing of the queue.
+            if reply.status is Status.OK or Registration.parse(workers[name]).is_closing:
                 self._requeue(name, workers[name], seconds)
 
     def _requeue(self, name: str, value: str, seconds: float) -> None:
         operation = Requeue(self._name, name, value, f"{self._lease:g}", 0, self._max_deliveries)
         requeued = self._queue.execute(operation)
         if requeued.status is Status.REQUEUED:
-            self.buried += requeued.entries
+            self.dead_letters += requeued.entries
             self.requeued += requeued.waiting
             logger.warning(
-                "Worker %s has been silent for %.0f s: %d requests that it held are back in the queue %r",
+                "Worker %s has been silent for %.0f s: requeued %d requests of its leases in the queue %r",
                 name,
                 seconds,
                 requeued.waiting,
@@ -73,7 +77,7 @@ class Heartbeats:
         while not self._stopped.is_set():
             try:
                 self.beat()
-            except Exception as error:  # the next one may go well
-                # The reactor's own attempts say so once, and in which state the crawl is.
-                logger.debug("No heartbeat could be sent: %s", describe(error))
+            except Exception as error:  # the next heartbeat may succeed
+                # The reactor's own attempts log the outage once, with the state of the crawl.
+                logger.debug("The heartbeat failed: %s", describe(error))
             self._stopped.wait(self._failure_detector.pause)

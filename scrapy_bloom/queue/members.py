@@ -10,11 +10,15 @@ _FIRST_TIME = 10**12
 
 
 class Registration(NamedTuple):
-    """A worker as its value in the hash of workers tells of it.
+    """A worker's value in the hash of workers.
 
-    `lease` is in seconds, and `number` that of its last exchange with the queue. `last_heard` is the Unix time in
-    seconds of its last heartbeat, by the server's clock. None: an earlier release wrote it, which only counts them.
-    `spider` is the name of the worker's spider, or "" if it does not crawl.
+    Attributes:
+        lease: the lease in seconds.
+        number: the number of the worker's last sync.
+        is_closing: the worker closes the queue.
+        last_heard: Unix time of the last heartbeat in seconds, by the server's clock. None if an earlier
+            release wrote the value, which only counts heartbeats.
+        spider: the name of the worker's spider, or "" if it does not crawl.
 
     Example:
         >>> Registration.parse("30 7 1700000000250 @news")
@@ -29,7 +33,7 @@ class Registration(NamedTuple):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        """Return what a value says."""
+        """Return the registration in a stored value."""
         lease, number, beats, *marks = value.split()
         last_heard = int(beats) / 1000 if int(beats) >= _FIRST_TIME else None
         spider = next((unquote(mark[1:]) for mark in marks if mark.startswith("@")), "")
@@ -37,49 +41,58 @@ class Registration(NamedTuple):
 
 
 def spider_mark(spider: str) -> str:
-    """Return how the value of a worker has the name of its spider, behind all else; "" has none."""
+    """Return the suffix of a stored value that names the spider; "" has none."""
     return f" @{quote(spider, safe='')}" if spider else ""
 
 
-# Looks at the workers in the shortest of their leases, and the seconds between two looks at least.
-_LOOKS_PER_LEASE = 4
+# Heartbeats in the shortest lease of all workers, and the shortest pause between two of them.
+_HEARTBEATS_PER_LEASE = 4
 _MIN_PAUSE_SECONDS = 0.02
-# Looks of which the shortest tells how long a look takes: one in a row that takes longer is no slow link.
-_LOOKS_REMEMBERED = 3
+# The fastest of the last heartbeats tells the delay of the link: a single slow one is no slow link.
+_DELAYS_REMEMBERED = 3
 
 
 class FailureDetector:
-    """Finds out which workers are dead, by the own clock and their own leases: no clock is compared with another.
+    """Detects dead workers by their leases and this process's own clock; clocks are never compared.
 
-    `lease` is that of the worker that looks, in seconds. It should look again after `pause` seconds.
+    Args:
+        lease: this worker's lease in seconds.
+
+    Attributes:
+        pause: seconds until the next heartbeat is due.
     """
 
     def __init__(self, lease: float) -> None:
         self._lease = lease
         self.pause = _pause_for(lease)
-        self._last_look: float | None = None
-        self._delays: deque[float] = deque(maxlen=_LOOKS_REMEMBERED)
+        self._last_check: float | None = None
+        self._delays: deque[float] = deque(maxlen=_DELAYS_REMEMBERED)
         self._seen: dict[str, tuple[str, float]] = {}
 
-    def look(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
-        """Return those whose values have not changed for their leases, and for how many seconds.
+    def suspects(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
+        """Return the workers that have been silent for their leases, with the seconds of silence.
 
-        Where this worker could not look for a while, Redis was away or the process was stopped. The others may have had
-        the same, and have their whole lease again. On a link on which each look takes long, that is no such while.
+        If this worker's own check comes late, Redis was away or the process was stopped. That may have
+        stopped the others, too: their leases begin again. A slow link delays every check, and is no such
+        gap.
+
+        Args:
+            workers: the registrations of the other workers.
+            now: the time of this process's monotonic clock in seconds.
         """
         usual_delay = min(self._delays, default=0.0)
-        if self._last_look is not None:
-            if now - self._last_look > 2 * (self.pause + usual_delay):
+        if self._last_check is not None:
+            if now - self._last_check > 2 * (self.pause + usual_delay):
                 self._seen.clear()
-            self._delays.append(max(now - self._last_look - self.pause, 0.0))
-        self._last_look = now
+            self._delays.append(max(now - self._last_check - self.pause, 0.0))
+        self._last_check = now
         self.pause = _pause_for(min([self._lease, *map(_lease_of, workers.values())]))
         self._seen = {
             name: self._seen[name] if name in self._seen and self._seen[name][0] == value else (value, now)
             for name, value in workers.items()
         }
         silent = {name: now - since for name, (_, since) in self._seen.items()}
-        # Between two looks nothing can be seen.
+        # A change between two checks is seen by the second one only.
         return {
             name: seconds
             for name, seconds in silent.items()
@@ -92,4 +105,4 @@ def _lease_of(value: str) -> float:
 
 
 def _pause_for(lease: float) -> float:
-    return max(lease / _LOOKS_PER_LEASE, _MIN_PAUSE_SECONDS)
+    return max(lease / _HEARTBEATS_PER_LEASE, _MIN_PAUSE_SECONDS)

@@ -1,6 +1,6 @@
-"""The steps that a worker takes on a queue, each as one script; `lua/` has their text.
+"""The operations of a worker on the queue, each one script in `lua/`.
 
-None of them has an effect for a worker that is not registered any more: it says `expired`.
+A script has no effect for a worker that is not registered any more: its reply is `expired`.
 """
 
 import functools
@@ -21,49 +21,55 @@ Encode = Callable[[Any], bytes]
 
 
 def digests(members: Iterable[bytes]) -> tuple[str, ...]:
-    """Return what stands for members where they would be too long: the begin of their SHA-1, which a server's Lua has.
+    """Return the first 16 hex digits of each member's SHA-1, which a server's Lua computes, too.
 
-    Of 16 digits: among 1,000 members two have the same with a probability of 3e-14.
+    Among 1,000 members, two are equal with a probability of 3e-14.
     """
     return tuple(sorted(hashlib.sha1(member, usedforsecurity=False).hexdigest()[:16] for member in members))
 
 
 class Status(StrEnum):
-    """The words that scripts answer with."""
+    """The status of a reply."""
 
     OK = "ok"
-    EXPIRED = "expired"  # the worker is not registered any more
+    EXPIRED = "expired"  # the worker is not registered
     WAIT = "wait"  # another worker closes the queue
-    KEPT = "kept"  # the filter stays, since another queue uses it
-    YOURS = "yours"  # this worker is to finish the closing
-    AGAIN = "again"  # an exchange of this number was carried out before
-    LATE = "late"  # and one of a higher number, too
-    DONE = "done"  # the exchange was carried out
-    VOID = "void"  # it was not, and never will be
+    KEPT = "kept"  # another queue uses the filter
+    YOURS = "yours"  # this worker completes the closing
+    AGAIN = "again"  # the sync was executed before
+    LATE = "late"  # a later sync was executed before
+    DONE = "done"  # the sync was executed
+    VOID = "void"  # the sync was not executed, and never will be
     ALIVE = "alive"
     REQUEUED = "requeued"
     ROLLED_BACK = "rolled_back"  # the server has gone back to an earlier state
-    LOST = "lost"  # nobody is registered any more: the server has lost its data, or the others have ended
-    PRESUMED_DEAD = "presumed_dead"  # others have requeued this worker's leases
+    LOST = "lost"  # no worker is registered: the server has lost its data, or the others have left
+    PRESUMED_DEAD = "presumed_dead"  # other workers have requeued this worker's leases
     LEFT = "left"
     LAST = "last"
-    FOREIGN = "foreign"  # something else is at the queue's key, or somebody else works on it
+    FOREIGN = "foreign"  # the key holds another type, or foreign workers are registered
 
 
-# The numbers of a reply, in their order; they are fields of `Reply`.
+# The fields of `Reply` that are the numbers of a script's reply, in their order.
 _NUMBERS = ("waiting", "leased", "dead", "loss", "lost")
-# A worker that joins is registered then.
+# Replies to a join after which the worker is registered.
 REGISTERED = frozenset({Status.OK, Status.ROLLED_BACK, Status.LOST, Status.PRESUMED_DEAD})
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to an operation; which of its parts there are is told by each.
+    """The reply to an operation; each operation lists the parts that it fills.
 
-    `waiting`, `leased` and `dead` are numbers of entries. `workers` are the registered ones with their values, which
-    change with each sign of life. `loss` identifies the last loss of the queue, and is 0 where there was none. `lost`
-    is the number of requests that have vanished with the queue. `suspects` are the members of entries that a worker has
-    died with, and how many have.
+    Attributes:
+        status: the status.
+        entries: entries of the queue, or dead letters.
+        workers: the registered workers' values, which change with each heartbeat.
+        waiting: waiting requests.
+        leased: requests that all workers have leased.
+        dead: dead letters.
+        loss: identifies the last loss of the queue; 0 if there was none.
+        lost: requests that have vanished with the queue.
+        suspects: members among the entries that workers have died with, and how many have.
     """
 
     status: Status
@@ -78,14 +84,14 @@ class Reply:
 
     @classmethod
     def parse(cls, raw: Sequence[Any], encode: Encode) -> Self:
-        """Return the answer that a server's reply means; `encode` undoes the decoding of the client."""
+        """Parse a script's reply; `encode` undoes the client's decoding."""
         tail: list[Any] = [(), None, (), ()]
-        said, entries, workers, numbers, suspects = (*raw, *tail[len(raw) - 1 :])
+        status, entries, workers, numbers, suspects = (*raw, *tail[len(raw) - 1 :])
         pairs = zip(entries[::2], entries[1::2], strict=True)
         deaths = zip(suspects[::2], suspects[1::2], strict=True)
         values = None if workers is None else zip(workers[::2], workers[1::2], strict=True)
         return cls(
-            Status(as_text(said)),
+            Status(as_text(status)),
             tuple(QueueEntry(float(score), encode(member)) for score, member in pairs),
             None if values is None else {as_text(name): as_text(value) for name, value in values},
             **dict(zip(_NUMBERS, map(int, numbers), strict=False)),
@@ -95,14 +101,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class QueueOperation:
-    """A step of a worker. The fields that follow the worker's name are the arguments of the script."""
+    """One script of a worker. The fields after the worker's name are its arguments."""
 
     worker: str
     script: ClassVar[str]
     head: ClassVar[tuple[str, ...]] = ("registration",)
 
     def command(self, keys: QueueKeys) -> Command:
-        """Return the command."""
+        """Return the command that executes the script on a queue."""
         own = (keys.queue, keys.workers, keys.dead_letters, keys.leases(self.worker), keys.audit, keys.deliveries)
         names = (*own, *self._further_keys(keys))
         return Command("EVAL", _load(*self.head, self.script), len(names), *names, self.worker, *self._arguments())
@@ -110,17 +116,18 @@ class QueueOperation:
     def _arguments(self) -> Iterable[Argument]:
         return astuple(self)[1:]
 
-    def _further_keys(self, keys: QueueKeys) -> Iterable[str]:  # noqa: ARG002  # one of the operations has some
+    def _further_keys(self, keys: QueueKeys) -> Iterable[str]:  # noqa: ARG002  # `Requeue` has one
         return ()
 
 
 @dataclass(frozen=True)
 class Join(QueueOperation):
-    """Register, unless another worker closes the queue: `wait`. What is leased goes back to the queue.
+    """Register the worker, and requeue its leases; for a new worker, requeue the dead letters, too.
 
-    If the worker is new, so do the dead letters. A worker that was to close the queue is told `yours`, and one that has
-    lost its registration why. Where workers of another spider are registered, it is `foreign`; without a `spider` that
-    is not looked at. The answer has the workers, and how many entries wait.
+    The reply has the workers and the number of waiting requests. Its status is `wait` while another
+    worker closes the queue, `yours` if this one is to close it, and `foreign` if workers of another
+    spider are registered, which is not checked without a `spider`. A worker that has lost its
+    registration gets the reason.
     """
 
     script = "join"
@@ -135,11 +142,20 @@ class Join(QueueOperation):
 
 @dataclass(frozen=True)
 class Sync(QueueOperation):
-    """Lease, push, set aside, acknowledge, start, and take up to `want` entries, in this order.
+    """Lease, push, dead-letter, acknowledge, start, and take up to `want` entries, in this order.
 
-    A suspect is started before the engine gets it, so that the death of its worker counts. The first `released` of the
-    pushes are leased no longer. The answer has the entries that were taken. Where none were that were wanted, it has
-    the numbers of all workers' entries and the workers.
+    A suspect is started before the engine gets it, so that a death of its worker counts. The reply has
+    the entries that were taken. If none could be taken, it has the workers and the numbers of requests.
+
+    Attributes:
+        number: the number of the sync, one more than the last.
+        want: entries to take at most.
+        leases: entries to lease.
+        pushes: entries to push to the queue.
+        released: the number of pushes, the first ones, whose leases end.
+        dead_letters: entries that cannot be deserialized.
+        acks: members to acknowledge.
+        starts: suspects that the engine gets next.
     """
 
     script = "sync"
@@ -148,28 +164,33 @@ class Sync(QueueOperation):
     leases: tuple[QueueEntry, ...] = ()
     pushes: tuple[QueueEntry, ...] = ()
     released: int = 0
-    asides: tuple[QueueEntry, ...] = ()
+    dead_letters: tuple[QueueEntry, ...] = ()
     acks: tuple[bytes, ...] = ()
     starts: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
-        """The bytes of all requests in it."""
-        entries = (*self.leases, *self.pushes, *self.asides)
+        """The bytes of all its requests."""
+        entries = (*self.leases, *self.pushes, *self.dead_letters)
         return sum(len(entry.member) for entry in entries) + sum(map(len, self.acks))
 
     def _arguments(self) -> Iterable[Argument]:
-        entries = (part for entry in (*self.leases, *self.pushes, *self.asides) for part in entry)
-        numbers = (len(self.leases), len(self.pushes), self.released, *map(len, (self.asides, self.acks, self.starts)))
+        entries = (part for entry in (*self.leases, *self.pushes, *self.dead_letters) for part in entry)
+        numbers = (
+            len(self.leases),
+            len(self.pushes),
+            self.released,
+            *map(len, (self.dead_letters, self.acks, self.starts)),
+        )
         return self.number, self.want, *numbers, *entries, *self.acks, *self.starts
 
 
 @dataclass(frozen=True)
 class ResolveInDoubt(QueueOperation):
-    """Find out whether an exchange was carried out whose reply was lost: `done`, or `void`.
+    """Resolve a sync whose reply was lost: it is `done`, or becomes `void`.
 
-    If it was, what it took goes back to the queue: that is what is leased and not in `kept`, which are `digests`.
-    Where that is None it took nothing.
+    The entries that a done sync took go back to the queue: all leases whose `digests` are not in `kept`.
+    None means that it took none.
     """
 
     script = "resolve_in_doubt"
@@ -182,18 +203,19 @@ class ResolveInDoubt(QueueOperation):
 
 @dataclass(frozen=True)
 class Heartbeat(QueueOperation):
-    """Say that this worker is alive, and list all workers. It registers nobody."""
+    """Renew the registration, if there is one, and return all workers."""
 
     script = "heartbeat"
 
 
 @dataclass(frozen=True)
 class Requeue(QueueOperation):
-    """Requeue what a dead worker had leased, and take it out; `waiting` is the number of entries that were requeued.
+    """Requeue the leases of a dead worker, and remove its registration.
 
-    A request that `max_deliveries` workers died with becomes a dead letter, and is one of the answer's entries; 0
-    means no bound. If the value of the dead worker is not the one that was seen, it is `alive`. A worker that died
-    while it closed the queue is replaced by one that is not registered, and only by such a one: `yours`.
+    The reply has the number of requeued entries as `waiting`. Requests that `max_deliveries` workers
+    have died with become dead letters, which are the reply's entries; 0 is no bound. The status is
+    `alive` if the registration is not `value` any more. Only an unregistered worker takes over from a
+    worker that died while it closed the queue: `yours`.
     """
 
     script = "requeue"
@@ -208,18 +230,18 @@ class Requeue(QueueOperation):
 
 
 class Ending(StrEnum):
-    """The ways in which a worker ends, by which the last one leaves the queue."""
+    """The ways in which a worker leaves; the last worker's decides the fate of the queue."""
 
-    KEEP = "keep"  # nothing is cleared
-    FINISHED = "finished"  # cleared only where nothing waits
-    STOPPED = "stopped"  # cleared with what waits
+    KEEP = "keep"  # clear nothing
+    FINISHED = "finished"  # clear unless requests wait
+    STOPPED = "stopped"  # clear, with the waiting requests
 
 
 @dataclass(frozen=True)
 class Leave(QueueOperation):
-    """Take this worker out, and requeue what it has leased: `left`. The `last` one closes the queue, if it may clear.
+    """Remove the registration, and requeue the leases: `left`. The `last` worker stays, to clear the queue.
 
-    The answer says how many entries are `waiting` and how many are `dead` letters.
+    The reply has the numbers of waiting requests and dead letters.
     """
 
     script = "leave"
@@ -229,7 +251,7 @@ class Leave(QueueOperation):
 
 @dataclass(frozen=True)
 class EndClosing(QueueOperation):
-    """Take this worker out, which has closed the queue; `clears` deletes what waits."""
+    """Remove the registration of a worker that has closed the queue; `clears` deletes the waiting requests."""
 
     script = "end_closing"
     clears: bool
@@ -240,7 +262,7 @@ class EndClosing(QueueOperation):
 
 @dataclass(frozen=True)
 class ReadDeadLetters(QueueOperation):
-    """List `count` dead letters from the one at the place `start`, which stay there."""
+    """Return `count` dead letters from the place `start` on."""
 
     script = "read_dead_letters"
     start: int
@@ -249,7 +271,7 @@ class ReadDeadLetters(QueueOperation):
 
 @dataclass(frozen=True)
 class Redrive(QueueOperation):
-    """Queue those of some dead letters again that are still there, with their deaths forgotten."""
+    """Requeue the given dead letters that are still there, and forget their deaths."""
 
     script = "redrive"
     members: tuple[bytes, ...]
@@ -260,13 +282,14 @@ class Redrive(QueueOperation):
 
 @dataclass(frozen=True)
 class Flush(QueueOperation):
-    """Delete everything of the queue, whoever works on it.
+    """Delete the queue and all its keys, under its workers if there are any.
 
-    With a `lease` this worker is registered as closing the queue then. Nobody joins before it has deleted the filter,
-    too, and ends the closing; if it dies before, another worker takes over.
-
-    With the `kind` of a key it is left if something of another is at the queue's: `foreign`. It is then left, too, if a
-    worker is registered that is not among those `known`.
+    Attributes:
+        kind: the type that the queue must have, if any; another one, or a worker that is not `known`,
+            leaves everything as it is: `foreign`.
+        known: the workers that may be registered, with a `kind`.
+        lease: registers this worker as closing the queue, so that no worker joins before it has deleted
+            the filter, too, and ended the closing. If it dies before, another worker takes over.
     """
 
     script = "flush"

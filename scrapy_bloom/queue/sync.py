@@ -1,4 +1,4 @@
-"""Sync batches: their requests, their size on a slow link, and the worker's pending plan."""
+"""Sync batches: their contents, their size on a slow link, and the worker's pending sync."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,30 +11,30 @@ from scrapy_bloom.queue.tuning import TUNING
 
 
 class HasMember(Protocol):
-    """A thing that takes as many bytes as its member has."""
+    """A thing whose size is that of its member."""
 
     @property
     def member(self) -> bytes:
-        """A serialised request."""
+        """The serialized request."""
 
 
 T = TypeVar("T", bound=HasMember)
 
 
 def members_of(things: Iterable[HasMember]) -> tuple[bytes, ...]:
-    """Return what some things have as their members."""
+    """Return the members of things."""
     return tuple(thing.member for thing in things)
 
 
 class ByteBudget:
-    """The bytes that one exchange has left; the first thing has room, however large it is."""
+    """The remaining bytes of one sync; the first thing always fits."""
 
     def __init__(self, size: int) -> None:
         self._left = size
         self._is_empty = True
 
     def takes(self, thing: HasMember) -> bool:
-        """Return whether there is room for a thing, which is taken then."""
+        """Spend the size of a thing, and return whether it fits."""
         size = len(thing.member)
         if size > self._left and not self._is_empty:
             return False
@@ -43,52 +43,57 @@ class ByteBudget:
         return True
 
     def first_of(self, things: Iterable[T]) -> tuple[T, ...]:
-        """Take the first of some things, as many as there is room for."""
+        """Spend the sizes of the first things that fit, and return these."""
         return tuple(takewhile(self.takes, things))
 
 
 @dataclass(frozen=True)
 class AdaptiveWindow:
-    """The bytes that an exchange of one worker carries at most: from 1 up to `highest`."""
+    """The bytes that one sync carries: halved by a lost reply, grown by each delivery.
+
+    Attributes:
+        max_bytes: bytes of the next sync at most, 1 or more.
+        max_window: the bound of `max_bytes`.
+    """
 
     max_bytes: int = TUNING.sync_bytes
     max_window: int = TUNING.sync_bytes
 
     def budget(self) -> ByteBudget:
-        """Return the room that one exchange has."""
+        """Return the budget of one sync."""
         return ByteBudget(self.max_bytes)
 
     def share_of(self, number: int) -> int:
-        """Return how many of so many requests of unknown size are asked for at once: one at least, if any."""
+        """Return the window's share of a number of requests of unknown size, at least 1 of any."""
         return min(number, max(1, number * self.max_bytes // self.max_window))
 
     def halved(self) -> Self:
-        """Return the limit after an exchange that did not get through, or whose reply came too late."""
+        """Return the window after a sync that was lost or too slow."""
         return replace(self, max_bytes=max(1, self.max_bytes // 2))
 
     def grown(self) -> Self:
-        """Return the limit after one that got through.
+        """Return the window after a delivered sync.
 
-        It grows so slowly that a link that is too slow for more is not tried with it each time.
+        The window grows by 1/32, so that a slow link seldom meets a sync that is too large for it.
         """
         return replace(self, max_bytes=min(self.max_bytes + self.max_bytes // 32 + 1, self.max_window))
 
 
 @dataclass(frozen=True)
 class AskFilter:
-    """The question which of some entries are new. The filter remembers them then."""
+    """Check entries against the filter, and add them to it."""
 
     entries: tuple[OutboxEntry, ...]
 
 
 @dataclass(frozen=True)
 class UseFilter:
-    """Be one of those for whom the filter is kept."""
+    """Add the queue's reference to the filter."""
 
 
 @dataclass(frozen=True)
 class ReleaseFilter:
-    """Be none of them any more. The filter is deleted with its last user."""
+    """Remove the queue's reference; the filter is deleted with its last one."""
 
 
 FilterOperation = AskFilter | UseFilter | ReleaseFilter
@@ -96,9 +101,13 @@ FilterOperation = AskFilter | UseFilter | ReleaseFilter
 
 @dataclass(frozen=True)
 class SyncBatch:
-    """The part of what a worker has to tell the queue that one exchange has room for.
+    """The part of a worker's state that fits into one sync.
 
-    It is the first of those that are `new`, of the `repeats`, of those that are `unreadable`, and of the `outbox`.
+    Attributes:
+        new: the first entries that are new to the filter.
+        repeats: the first repeats.
+        unreadable: the first entries that cannot be deserialized.
+        outbox: the first items of the outbox.
     """
 
     new: tuple[OutboxEntry, ...] = ()
@@ -108,23 +117,23 @@ class SyncBatch:
 
     @property
     def asked(self) -> tuple[OutboxEntry, ...]:
-        """Those of the outbox that are leased, and that the filter is asked for next."""
+        """The entries of the outbox to lease, for the filter to check."""
         return tuple(entry for entry in self._entries if entry.fingerprint is not None)
 
     @property
     def queued(self) -> tuple[QueueEntry, ...]:
-        """Those that are pushed: the new ones, and those of the outbox that do not go through the filter."""
+        """The entries to push: new ones, and those of the outbox that bypass the filter."""
         unfiltered = (entry for entry in self._entries if entry.fingerprint is None)
         return tuple(entry.in_queue for entry in (*self.new, *unfiltered))
 
     @property
     def finished(self) -> tuple[bytes, ...]:
-        """Those that the engine is done with, and all that they led to is in the outbox before them."""
+        """The finished requests whose children all stand before their markers."""
         return tuple(item.member for item in self.outbox if isinstance(item, Finished))
 
     @property
-    def over(self) -> tuple[bytes, ...]:
-        """Those that need not be leased any more."""
+    def acknowledged(self) -> tuple[bytes, ...]:
+        """The members whose leases end, unless an equal request needs them."""
         return (*members_of(self.repeats), *members_of(self.unreadable), *self.finished)
 
     @property
@@ -134,10 +143,14 @@ class SyncBatch:
 
 @dataclass(frozen=True)
 class PendingSync:
-    """An exchange, and what changes hands when it is carried out.
+    """A sync that was handed out, and its effect on the worker if it is executed.
 
-    `kept` members are leased then, and what it takes. Those that are `returned` were ready. Of those that are to be
-    leased again the first `reclaimed` are.
+    Attributes:
+        sync: the operation.
+        kept: members that are leased afterwards, without the entries that the sync takes.
+        batch: the part of the state that the sync carries.
+        returned: ready entries that the sync pushes back.
+        reclaimed: the number of `to_reclaim` entries that the sync leases.
     """
 
     sync: Sync

@@ -1,21 +1,68 @@
-"""The state of one worker of a queue, and its next step. It has no input or output, no clock and no chance.
+"""The state machine of one queue worker: no I/O, no clock, no randomness.
 
-A worker never holds a request that Redis does not hold too. It leases a request before it acts on it, and acknowledges
-it after what it led to is leased. So the search in `tests/queue` can try every order of several workers' operations,
-lost replies, crashes and false deaths on this code.
+`next_operation` returns the worker's next step; `reply`, `answer` and `lose` report its outcome. One
+operation is under way at a time. The phases:
 
-A request that a worker has died with is a suspect: `queue.suspects` tells when it may run.
+    JOINING ─Join─> JOINED ─UseFilter─> WORKING ─leave()─> LEAVING ─Leave: left─> GONE
+     │ ^ ^                                 │                │   │                  ^
+     │ │ └─ expired or late, in any phase ─┴────────────────┘   │ Leave: last      │
+     │ │    but CLOSED                                          v                  │
+     └─│────────────── Join: yours, to close for a dead one ─> CLOSING             │
+       │                                                        │ ReleaseFilter    │
+       └─ EndClosing, and not leaving ───────────────────────── CLOSED ─EndClosing─┘
+
+A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps atomically:
+
+    offer() ─> outbox ─lease─> asked ─AskFilter─> new ─push─> the queue
+                                          └─> repeats ─acknowledge─> done
+    the queue ─take─> ready ─take()─> running ─finish()─> finished ─acknowledge─> done
+                        └─push back      └─dead_letter()─> unreadable ─> a dead letter
+
+The promises; `tests/support/queue_promises.py` checks them by these numbers in every state of every
+search:
+
+    S1  No request is lost: it is fetched, in Redis, or held by its worker. Requests that only Redis
+        had when Redis lost its data are exempt.
+    S2  A queue is cleared only when no request waits or is leased, or when a user stops the crawl.
+    S3  A finished crawl leaves no filter, no registration and no dead worker behind.
+    S4  From every state all workers can leave.
+    S5  Without a fault, each page is fetched once.
+    S6  A filter is not cleared while another queue uses it.
+    S7  If a queue is lost, a worker reports the loss.
+    S8  A request becomes a dead letter only for the death of a worker that had started it and
+        nothing else.
+
+Why they hold:
+
+*   Lease before acting. The filter is asked only for leased entries, and the engine runs only leased
+    entries. A crash leaves every request in Redis, where another worker requeues it (S1).
+*   Acknowledge after the children. `finish` appends a marker behind a request's children, and a sync
+    that carries the marker leases the children first (S1). Equal requests are one member:
+    `leased_after` keeps the lease while any copy needs it.
+*   In doubt, resolve. Syncs are numbered, and the script executes each number once. After a lost
+    reply the worker sends only `ResolveInDoubt`: the sync was executed, or its number becomes void, so
+    that a late packet has no effect. Entries that the sync took go back to the queue, since their
+    worker never saw them (S1, S5).
+*   A lost reply of the filter makes its entries `is_unsure`: the filter may know them from this very
+    worker, so "seen" no longer counts, and a page may be fetched twice (S1 before S5).
+*   A worker whose registration expired keeps everything that it holds, leases it again (`to_reclaim`)
+    and distrusts earlier replies of the filter, which may have been cleared meanwhile (S1).
+*   An idle worker finishes only after a heartbeat of every other worker: a dead one may hold requests
+    that no worker has requeued yet (S2, S3). The last worker stays registered while it clears, so that
+    no worker joins in between, and another worker completes the closing if it dies (S3, S4).
+*   The filter counts the queues that use it (S6), the audit in Redis counts waiting requests, so that
+    a reply reports a queue that vanished (S7).
+*   A request that a worker has died with is started in Redis before it runs: `queue.dead_letters` (S8).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from enum import Enum, auto
 from itertools import chain
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.dead_letters import DeadLetterScan, Suspects
-from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
+from scrapy_bloom.queue.dead_letters import Suspects
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry, Receipt
 from scrapy_bloom.queue.operations import REGISTERED, Ending, QueueOperation, Reply, Status, Sync
 from scrapy_bloom.queue.sync import (
     AdaptiveWindow,
@@ -23,30 +70,24 @@ from scrapy_bloom.queue.sync import (
     FilterOperation,
     PendingSync,
     ReleaseFilter,
-    SyncBatch,
     UseFilter,
     members_of,
 )
 from scrapy_bloom.queue.tuning import TUNING, Tuning
-
-
-class Phase(Enum):
-    """The stages of a worker's life."""
-
-    JOINING = auto()
-    JOINED = auto()
-    WORKING = auto()
-    LEAVING = auto()
-    CLOSING = auto()
-    CLOSED = auto()
-    GONE = auto()
+from scrapy_bloom.queue.worker_state import Phase, WorkerState
 
 
 class QueueWorker:
-    """One worker of a queue: `next_operation` says what it does, `reply` and `lose` what became of that.
+    """One worker of a queue.
 
-    One operation is under way at a time. `can_read` says of an entry whether it can be made a request again.
-    `max_deliveries` workers may die with a request; 0 is no bound.
+    Args:
+        name: the worker's name in the registration.
+        lease: the lease in seconds, as Redis stores it.
+        batch_size: requests that one sync leases at most.
+        can_read: returns whether a dead letter can be deserialized here.
+        spider: the name of the worker's spider, or "".
+        tuning: further sizes.
+        max_deliveries: workers that may die with a request; 0 is no bound.
     """
 
     def __init__(
@@ -60,415 +101,380 @@ class QueueWorker:
         tuning: Tuning = TUNING,
         max_deliveries: int = 0,
     ) -> None:
+        window = AdaptiveWindow(tuning.sync_bytes, tuning.sync_bytes)
+        self.state = WorkerState(window=window, suspects=Suspects(max_deliveries))
         self.name = name
-        self.phase = Phase.JOINING
-        self.may_finish = False
-        self.is_stopping = False
-        self.outbox: deque[OutboxItem] = deque()
-        self.asked: tuple[OutboxEntry, ...] = ()
-        self.new: tuple[OutboxEntry, ...] = ()
-        self.repeats: tuple[OutboxEntry, ...] = ()
-        self.ready: tuple[QueueEntry, ...] = ()
-        self.running: dict[bytes, QueueEntry] = {}
-        self.finished: dict[bytes, QueueEntry] = {}
-        self.unreadable: dict[bytes, QueueEntry] = {}
-        self.suspects = Suspects(max_deliveries)
-        self.receipts: list[Receipt] = []
-        self._fingerprints: set[bytes] = set()
         self._lease = lease
         self._spider = spider
         self._batch_size = batch_size
         self._tuning = tuning
-        self._window = AdaptiveWindow(tuning.sync_bytes, tuning.sync_bytes)
         self._can_read = can_read
-        self._number = 0
-        self._is_new = True
-        self._pending_sync: PendingSync | None = None
-        self._in_doubt: PendingSync | None = None
-        self._to_reclaim: tuple[QueueEntry, ...] = ()
-        self._heartbeats_seen: Mapping[str, str] | None = None
-        self._dead_letter_scan = DeadLetterScan()
-        self._ending: Ending | None = None
-        self._clears = False
 
-    # What happens in the process.
+    @property
+    def phase(self) -> Phase:
+        """The worker's phase."""
+        return self.state.phase
+
+    # Events of the process.
 
     def offer(self, entry: OutboxEntry) -> None:
-        """Take over an entry that is to be checked and queued."""
-        self.outbox.append(entry)
-        self.may_finish = False
+        """Accept an entry to check and queue."""
+        state = self.state
+        state.outbox.append(entry)
+        state.may_finish = False
         if entry.fingerprint is not None:
-            self._fingerprints.add(entry.fingerprint)
+            state.fingerprints.add(entry.fingerprint)
 
     def has_offered(self, fingerprint: bytes) -> bool:
-        """Return whether an entry with this fingerprint waits to be checked."""
-        return fingerprint in self._fingerprints
+        """Return whether an entry with this fingerprint awaits the filter."""
+        return fingerprint in self.state.fingerprints
 
     def ask_for_receipt(self, call: Callable[[], object]) -> None:
-        """Have it told in `receipts` when all that was offered until now is leased or queued."""
-        self.outbox.append(Receipt(call))
+        """Request a receipt: `take_receipts` returns it when all entries offered so far are leased or queued."""
+        self.state.outbox.append(Receipt(call))
 
     def take_receipts(self) -> list[Receipt]:
-        """Return those that are due, once."""
-        due, self.receipts = self.receipts, []
+        """Return the receipts that are due, each once."""
+        due, self.state.receipts = self.state.receipts, []
         return due
 
     def take(self) -> QueueEntry | None:
-        """Return the entry that goes first of those that are ready, if it may run; it is running then.
+        """Move the first ready entry to the running ones and return it, or None if none may run now.
 
-        A suspect may not run before it is started, which the next exchange that wants entries does, nor beside another.
+        A suspect must have been started in Redis, and some suspects run alone (S8).
         """
-        first = self._first_ready()
-        if first is None or first.member in self.suspects.waiting:
+        state = self.state
+        first = self.first_ready()
+        if first is None or first.member in state.suspects.waiting:
             return None
-        self.ready = tuple(entry for entry in self.ready if entry is not first)
-        self.running[first.member] = first
+        state.ready = tuple(entry for entry in state.ready if entry is not first)
+        state.running[first.member] = first
         return first
 
     @property
     def can_take(self) -> bool:
         """True if `take` returns an entry."""
-        first = self._first_ready()
-        return first is not None and first.member not in self.suspects.waiting
+        first = self.first_ready()
+        return first is not None and first.member not in self.state.suspects.waiting
 
     @property
     def needs_start(self) -> bool:
-        """True if the entry that goes first of those that are ready is a suspect that may be started."""
-        first = self._first_ready()
-        return first is not None and first.member in self.suspects.waiting and not self.is_stopping
+        """True if the next entry for the engine is a suspect that the next sync may start."""
+        first = self.first_ready()
+        return first is not None and first.member in self.state.suspects.waiting and not self.state.is_stopping
 
-    def _first_ready(self) -> QueueEntry | None:
-        """Return the entry that goes first of those that are ready and may go now."""
-        # A request that is done counts until it is acknowledged: others repeat it if this worker dies.
-        is_busy = bool(self.running or self.finished or self.unreadable)
-        held = (entry.member for entry in self._held())
-        return self.suspects.first_of(self.ready, held, is_busy=is_busy)
+    def first_ready(self) -> QueueEntry | None:
+        """Return the ready entry that the engine gets next, or None if all have to wait."""
+        state = self.state
+        # If this worker dies, others repeat finished requests too, until they are acknowledged.
+        is_busy = bool(state.running or state.finished or state.unreadable)
+        held = (entry.member for entry in state.held())
+        return state.suspects.first_of(state.ready, held, is_busy=is_busy)
 
     def finish(self, member: bytes) -> None:
-        """Note that a request is done, and all that it led to was offered."""
-        self.finished[member] = self.running.pop(member)
-        self.outbox.append(Finished(member))
+        """Note that the engine is done with a request, after all its children were offered."""
+        state = self.state
+        state.finished[member] = state.running.pop(member)
+        state.outbox.append(Finished(member))
 
     def dead_letter(self, member: bytes) -> None:
-        """Note that an entry that was taken cannot be read."""
-        self.unreadable[member] = self.running.pop(member)
+        """Note that a running entry cannot be deserialized."""
+        self.state.unreadable[member] = self.state.running.pop(member)
 
     def stop(self) -> None:
-        """Take nothing more, and give back what is ready."""
-        self.is_stopping = True
-        self.may_finish = False
+        """Take no further requests, and return the ready ones to the queue."""
+        self.state.is_stopping = True
+        self.state.may_finish = False
 
     def leave(self, ending: Ending) -> None:
-        """End, from the next operation on; one that closes the queue does that first."""
-        self._ending = ending
-        if self.phase not in (Phase.CLOSING, Phase.CLOSED):
-            self.phase = Phase.LEAVING
+        """Leave the queue from the next operation on; a closing in progress is completed first."""
+        self.state.ending = ending
+        if self.state.phase not in (Phase.CLOSING, Phase.CLOSED):
+            self.state.phase = Phase.LEAVING
 
     @property
     def is_leaving(self) -> bool:
-        """True if this worker ends, or has ended."""
-        return self._ending is not None
+        """True if this worker leaves the queue, or has left it."""
+        return self.state.ending is not None
 
     @property
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
-        return not (self.outbox or any(True for _ in self._held()) or self._in_doubt or self._dead_letter_scan.readable)
+        state = self.state
+        is_holding = any(True for _ in state.held())
+        return not (state.outbox or is_holding or state.in_doubt or state.dead_letter_scan.readable)
 
     @property
     def has_news(self) -> bool:
-        """True if there is something to tell the queue."""
-        told = self.outbox or self.asked or self.new or self.repeats or self.unreadable or self._to_reclaim
-        is_behind = self._in_doubt or self.phase is not Phase.WORKING
-        return bool(told or is_behind or (self.is_stopping and self.ready))
+        """True if the queue or the filter is to be informed of something."""
+        state = self.state
+        news = state.outbox or state.asked or state.new or state.repeats or state.unreadable or state.to_reclaim
+        is_behind = state.in_doubt or state.phase is not Phase.WORKING
+        return bool(news or is_behind or (state.is_stopping and state.ready))
 
     @property
     def is_urgent(self) -> bool:
-        """True if something that waits here goes before what is ready, or if a batch waits."""
-        if not self.ready or len(self.outbox) >= self._batch_size:
-            return len(self.outbox) >= self._batch_size
-        first = self.ready[0].score
-        return any(item.score < first for item in chain(self.outbox, self.asked, self.new))
+        """True if a batch is full, or if an unqueued entry goes before the ready ones."""
+        state = self.state
+        if not state.ready or len(state.outbox) >= self._batch_size:
+            return len(state.outbox) >= self._batch_size
+        first = state.ready[0].score
+        return any(item.score < first for item in chain(state.outbox, state.asked, state.new))
 
     def undelivered(self) -> list[OutboxEntry]:
-        """Return all that is not known to be in the queue, or leased."""
-        waiting = [item for item in self.outbox if isinstance(item, OutboxEntry)]
-        asked = {entry.member for entry in self.asked}
-        others = (entry for entry in self._to_reclaim if entry.member not in asked)
-        # The filter has the new ones from this worker.
-        new = (replace(entry, is_unsure=True) for entry in self.new)
-        return [*self.asked, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
+        """Return all entries that are not known to be queued or leased."""
+        state = self.state
+        waiting = [item for item in state.outbox if isinstance(item, OutboxEntry)]
+        asked = {entry.member for entry in state.asked}
+        others = (entry for entry in state.to_reclaim if entry.member not in asked)
+        # The filter knows the new entries from this worker.
+        new = (replace(entry, is_unsure=True) for entry in state.new)
+        return [*state.asked, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
 
-    # What it does next.
+    # The next operation.
 
     def next_operation(self, want: int = 0) -> QueueOperation | FilterOperation | None:
-        """Return what to do next, or None: there is nothing to tell, and nothing wanted.
+        """Return the next operation, or None if there is nothing to report and nothing wanted.
 
-        Up to `want` entries are taken with the next exchange.
+        Args:
+            want: entries to take from the queue at most.
         """
-        if self.phase is Phase.WORKING:
-            return self._next_while_working(0 if self.is_stopping else want)
-        following: dict[Phase, QueueOperation | FilterOperation | None] = {
-            Phase.JOINING: ops.Join(self.name, self._lease, self._number, self._is_new, self._spider),
+        state = self.state
+        if state.phase is Phase.WORKING:
+            return self._next_while_working(0 if state.is_stopping else want)
+        operations: dict[Phase, QueueOperation | FilterOperation | None] = {
+            Phase.JOINING: ops.Join(self.name, self._lease, state.number, state.is_new, self._spider),
             Phase.JOINED: UseFilter(),
-            Phase.LEAVING: ops.Leave(self.name, self._number, self._ending or Ending.KEEP),
+            Phase.LEAVING: ops.Leave(self.name, state.number, state.ending or Ending.KEEP),
             Phase.CLOSING: ReleaseFilter(),
-            Phase.CLOSED: ops.EndClosing(self.name, self._clears),
+            Phase.CLOSED: ops.EndClosing(self.name, state.clears),
         }
-        return following.get(self.phase)
+        return operations.get(state.phase)
 
     def _next_while_working(self, want: int) -> QueueOperation | FilterOperation | None:
-        if self._in_doubt is not None:
-            kept = ops.digests(self._in_doubt.kept) if self._in_doubt.sync.want else None
-            return ops.ResolveInDoubt(self.name, self._number, kept)
-        if self._to_reclaim:
+        state = self.state
+        if state.in_doubt is not None:
+            kept = ops.digests(state.in_doubt.kept) if state.in_doubt.sync.want else None
+            return ops.ResolveInDoubt(self.name, state.number, kept)
+        if state.to_reclaim:
             return self._reclaim()
-        if self.asked:
-            return AskFilter(self.asked[: self._window.share_of(self._batch_size)])
-        if self._dead_letter_scan.readable:
-            return self._redrive()
-        if self._dead_letter_scan.place is not None and want and self.is_idle:
-            return ops.ReadDeadLetters(
-                self.name, self._dead_letter_scan.place, self._window.share_of(self._tuning.dead_letter_batch)
-            )
+        if state.asked:
+            return AskFilter(state.asked[: state.window.share_of(self._batch_size)])
+        scan = state.dead_letter_scan
+        if scan.readable:
+            return ops.Redrive(self.name, members_of(state.window.budget().first_of(scan.readable)))
+        if scan.place is not None and want and self.is_idle:
+            return ops.ReadDeadLetters(self.name, scan.place, state.window.share_of(self._tuning.dead_letter_batch))
         return self._sync(want)
 
     def _reclaim(self) -> Sync:
-        part = self._window.budget().first_of(self._to_reclaim[: self._batch_size])
-        sync = Sync(self.name, self._number + 1, 0, leases=part)
-        held = frozenset(members_of(self._held()))
-        self._pending_sync = PendingSync(sync, held, reclaimed=len(part))
+        state = self.state
+        part = state.window.budget().first_of(state.to_reclaim[: self._batch_size])
+        sync = Sync(self.name, state.number + 1, 0, leases=part)
+        state.pending_sync = PendingSync(sync, frozenset(members_of(state.held())), reclaimed=len(part))
         return sync
-
-    def _redrive(self) -> ops.Redrive:
-        part = self._window.budget().first_of(self._dead_letter_scan.readable)
-        return ops.Redrive(self.name, members_of(part))
 
     def _sync(self, want: int) -> Sync | None:
-        batch = self._load()
-        returned = self._outranked_by(batch.queued)
-        needed = self._needed(batch, returned)
-        # Those that are leased no longer come first.
-        pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in needed))
+        state = self.state
+        batch = state.next_batch(self._batch_size)
+        returned = state.outranked_by(batch.queued)
+        leased = state.leased_after(batch, returned)
+        # The script releases the leases of the first pushes only.
+        pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in leased))
         starts = self._starts(returned) if want else ()
-        want = want if self.suspects.has_room(needed) else 0
-        if not (want or pushes or batch.over or batch.outbox or starts):
+        want = want if state.suspects.has_room(leased) else 0
+        if not (want or pushes or batch.acknowledged or batch.outbox or starts):
             return None
-        # A settle would tell of all that it leaves leased.
-        takes = len(needed) - len(self.running) <= self._tuning.kept_leases
+        # Resolving a sync that took entries lists every lease that it left.
+        may_take = len(leased) - len(state.running) <= self._tuning.kept_leases
         sync = Sync(
             self.name,
-            self._number + 1,
-            self._window.share_of(want) if takes else 0,
+            state.number + 1,
+            state.window.share_of(want) if may_take else 0,
             tuple(entry.in_queue for entry in batch.asked),
             pushes,
-            sum(entry.member not in needed for entry in pushes),
+            len([entry for entry in pushes if entry.member not in leased]),
             batch.unreadable,
-            tuple(member for member in batch.over if member not in needed),
+            tuple(member for member in batch.acknowledged if member not in leased),
             starts,
         )
-        self._pending_sync = PendingSync(sync, frozenset(needed), batch, returned)
+        state.pending_sync = PendingSync(sync, frozenset(leased), batch, returned)
         return sync
 
-    def _load(self) -> SyncBatch:
-        """Return what one exchange has room for."""
-        budget = self._window.budget()
-        new, repeats = budget.first_of(self.new), budget.first_of(self.repeats)
-        unreadable = budget.first_of(self.unreadable.values())
-        batch: list[OutboxItem] = []
-        entries = 0
-        for item in self.outbox:
-            entries += isinstance(item, OutboxEntry)
-            if entries > self._batch_size or not budget.takes(item):
-                break
-            batch.append(item)
-        return SyncBatch(new, repeats, unreadable, tuple(batch))
-
-    def _outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
-        """Return what is ready, if something goes before a part of it or the worker stops; else nothing.
-
-        Of more than an exchange carries, what goes last.
-        """
-        last = self.ready[-1].score if self.ready else None
-        is_outranked = last is not None and any(entry.score < last for entry in queued)
-        return self._window.budget().first_of(reversed(self.ready)) if self.is_stopping or is_outranked else ()
-
     def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
-        """Return the suspect that the engine is to get next, if there is one."""
-        first = self._first_ready() if self.needs_start else None
+        """Return the suspect that the engine gets next, if any."""
+        first = self.first_ready() if self.needs_start else None
         return () if first is None or first in returned else (first.member,)
 
-    def _needed(self, batch: SyncBatch, returned: Sequence[QueueEntry]) -> set[bytes]:
-        """Return the members that stay leased: an equal request, which is the same member, may be over."""
-        ready = (entry for entry in self.ready if entry not in returned)
-        unfinished = self.finished.keys() - set(batch.finished)
-        # What has to wait for the next exchange.
-        later = (*self.new[len(batch.new) :], *self.repeats[len(batch.repeats) :])
-        unreadable = [*self.unreadable][len(batch.unreadable) :]
-        leased = (*members_of(ready), *members_of(batch.asked), *members_of(later))
-        return {*leased, *self.running, *unfinished, *unreadable}
-
-    # What became of it.
+    # Outcomes.
 
     def lose(self, operation: QueueOperation | FilterOperation) -> None:
-        """Note that the reply to an operation was lost: it may have been carried out, or be carried out later."""
+        """Note that the reply to an operation was lost: it was executed, will be executed later, or never."""
+        state = self.state
         if isinstance(operation, AskFilter):
-            self.asked = tuple(replace(entry, is_unsure=True) for entry in self.asked)
-            self._window = self._window.halved()
-        elif isinstance(operation, Sync) and self._pending_sync is not None:
-            self._number = operation.number
-            self._in_doubt = self._pending_sync
-            self.ready = tuple(entry for entry in self.ready if entry not in self._pending_sync.returned)
+            state.asked = tuple(replace(entry, is_unsure=True) for entry in state.asked)
+            state.window = state.window.halved()
+        elif isinstance(operation, Sync) and state.pending_sync is not None:
+            state.number = operation.number
+            state.in_doubt, state.pending_sync = state.pending_sync, None
+            state.ready = tuple(entry for entry in state.ready if entry not in state.in_doubt.returned)
         elif isinstance(operation, ops.Redrive | ops.ReadDeadLetters):
-            self._window = self._window.halved()
+            state.window = state.window.halved()
 
-    def reply(self, operation: QueueOperation | FilterOperation, answer: Reply) -> None:
-        """Note the answer to an operation."""
-        if answer.status in (Status.EXPIRED, Status.LATE) and self.phase is not Phase.CLOSED:
+    def reply(self, operation: QueueOperation | FilterOperation, reply: Reply) -> None:
+        """Apply the reply to an operation."""
+        state = self.state
+        if reply.status in (Status.EXPIRED, Status.LATE) and state.phase is not Phase.CLOSED:
             if isinstance(operation, ops.Leave) and operation.ending is Ending.KEEP and self.is_idle:
-                # It has left before, and the reply was lost. If not, nothing of it is left to requeue or to clear.
-                self.phase = Phase.GONE
+                # An earlier attempt has left, and its reply was lost; or there is nothing to requeue or clear.
+                state.phase = Phase.GONE
             else:
                 self._expire()
             return
         match operation:
             case Sync():
-                self._synced(operation, answer)
+                self._synced(operation, reply)
             case ops.ResolveInDoubt():
-                self._resolved_in_doubt(answer)
+                self._resolved(reply)
             case ops.ReadDeadLetters():
-                # A request that too many workers died with is left to `scrapy bloom requeue`.
-                self._dead_letter_scan = self._dead_letter_scan.read(
-                    answer.entries,
+                # Requests that too many workers died with are left to `scrapy bloom requeue`.
+                state.dead_letter_scan = state.dead_letter_scan.read(
+                    reply.entries,
                     operation.count,
-                    lambda entry: entry.member not in answer.suspects and self._can_read(entry),
+                    lambda entry: entry.member not in reply.suspects and self._can_read(entry),
                 )
             case ops.Redrive():
-                self._dead_letter_scan = self._dead_letter_scan.redriven(len(operation.members))
+                state.dead_letter_scan = state.dead_letter_scan.redriven(len(operation.members))
             case _:
-                self._enter_phase(operation, answer.status)
+                self._enter_phase(operation, reply.status)
 
     def answer(self, operation: AskFilter, are_new: Sequence[bool]) -> tuple[OutboxEntry, ...]:
-        """Note which entries are new to the filter, and return the others."""
+        """Apply the filter's reply, and return the repeats."""
+        state = self.state
         answered = list(zip(operation.entries, are_new, strict=True))
         repeats = tuple(entry for entry, is_new in answered if not is_new)
-        self.asked = self.asked[len(answered) :]
-        self._fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
-        self.new += tuple(entry for entry, is_new in answered if is_new)
-        self.repeats += repeats
+        state.asked = state.asked[len(answered) :]
+        state.fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
+        state.new += tuple(entry for entry, is_new in answered if is_new)
+        state.repeats += repeats
         return repeats
 
-    def _enter_phase(self, operation: QueueOperation | FilterOperation, said: Status) -> None:
+    def _enter_phase(self, operation: QueueOperation | FilterOperation, status: Status) -> None:
+        state = self.state
         match operation:
             case ops.Join():
-                self._joined(said)
+                self._joined(status)
             case UseFilter():
-                self._is_new = False
-                self.phase = Phase.WORKING
+                state.is_new = False
+                state.phase = Phase.WORKING
             case ops.Leave():
-                self.phase = Phase.CLOSING if said is Status.LAST else Phase.GONE
+                state.phase = Phase.CLOSING if status is Status.LAST else Phase.GONE
             case ReleaseFilter():
-                # Where another queue keeps the filter, it knows what waits here: without the queue nobody fetches that.
-                self._clears = self._ending is Ending.STOPPED and said is Status.OK
-                self.phase = Phase.CLOSED
+                # If another queue keeps the filter, the filter keeps this queue's requests: do not delete them.
+                state.clears = state.ending is Ending.STOPPED and status is Status.OK
+                state.phase = Phase.CLOSED
             case ops.EndClosing():
-                # One that closed for a dead worker goes on with what it has.
-                self.phase = Phase.JOINING if self._ending is None else Phase.GONE
+                state.phase = Phase.JOINING if state.ending is None else Phase.GONE
 
-    def _joined(self, said: Status) -> None:
-        if said in REGISTERED:
-            # One that ends does not keep the filter from being deleted by another that ended meanwhile.
-            self.phase = Phase.JOINED if self._ending is None else Phase.LEAVING
-        elif said is Status.YOURS:
-            self.phase = Phase.CLOSING
-        elif self._ending is not None:
-            self.phase = Phase.GONE
+    def _joined(self, status: Status) -> None:
+        state = self.state
+        if status in REGISTERED:
+            # A leaving worker takes no reference: the filter may be deleted already.
+            state.phase = Phase.JOINED if state.ending is None else Phase.LEAVING
+        elif status is Status.YOURS:
+            state.phase = Phase.CLOSING
+        elif state.ending is not None:
+            state.phase = Phase.GONE
 
-    def _synced(self, sync: Sync, answer: Reply) -> None:
-        if self._pending_sync is None:
+    def _synced(self, sync: Sync, reply: Reply) -> None:
+        state = self.state
+        if state.pending_sync is None:
             return
-        self._number = sync.number
-        if sync.leases or sync.pushes or sync.acks or answer.entries:
-            self._window = self._window.grown()
-        self._carry_out(self._pending_sync)
-        # `again` shows all that is leased.
-        self._get_ready(answer.entries)
-        self.suspects = self.suspects.told(answer.suspects, members_of(self.ready))
-        if sync.want and not answer.entries and self.is_idle:
-            self._detect_termination(answer)
+        state.number = sync.number
+        if sync.leases or sync.pushes or sync.acks or reply.entries:
+            state.window = state.window.grown()
+        self._apply(state.pending_sync)
+        self._add_ready(reply.entries)
+        state.suspects = state.suspects.counted(reply.suspects, members_of(state.ready))
+        if sync.want and not reply.entries and self.is_idle:
+            self._detect_termination(reply)
         else:
-            self.may_finish, self._heartbeats_seen = False, None
+            state.may_finish, state.heartbeats_seen = False, None
 
-    def _resolved_in_doubt(self, answer: Reply) -> None:
-        if self._in_doubt is None:
+    def _resolved(self, reply: Reply) -> None:
+        state = self.state
+        if state.in_doubt is None:
             return
-        plan, self._in_doubt = self._in_doubt, None
-        # Also one that was carried out may have taken longer than a socket waits.
-        self._window = self._window.halved()
-        if answer.status is Status.DONE:
-            self._carry_out(plan)
+        pending, state.in_doubt = state.in_doubt, None
+        # Even an executed sync was too slow for the socket timeout.
+        state.window = state.window.halved()
+        if reply.status is Status.DONE:
+            self._apply(pending)
         else:
-            self.ready = tuple(sorted((*self.ready, *plan.returned)))
+            state.ready = tuple(sorted((*state.ready, *pending.returned)))
 
-    def _carry_out(self, plan: PendingSync) -> None:
-        batch = plan.batch
-        consumed = [self.outbox.popleft() for _ in batch.outbox]
-        self.receipts += [item for item in consumed if isinstance(item, Receipt)]
-        self.ready = tuple(entry for entry in self.ready if entry not in plan.returned)
+    def _apply(self, pending: PendingSync) -> None:
+        """Apply an executed sync to the state."""
+        state, batch, sync = self.state, pending.batch, pending.sync
+        for _ in batch.outbox:
+            item = state.outbox.popleft()
+            if isinstance(item, Receipt):
+                state.receipts.append(item)
+        state.ready = tuple(entry for entry in state.ready if entry not in pending.returned)
         for member in batch.finished:
-            self.finished.pop(member, None)
+            state.finished.pop(member, None)
         for entry in batch.unreadable:
-            self.unreadable.pop(entry.member, None)
-        self.asked += batch.asked
-        self.new, self.repeats = self.new[len(batch.new) :], self.repeats[len(batch.repeats) :]
-        self._to_reclaim = self._to_reclaim[plan.reclaimed :]
-        sync = plan.sync
+            state.unreadable.pop(entry.member, None)
+        state.asked += batch.asked
+        state.new, state.repeats = state.new[len(batch.new) :], state.repeats[len(batch.repeats) :]
+        state.to_reclaim = state.to_reclaim[pending.reclaimed :]
         released = members_of(sync.pushes[: sync.released])
-        self.suspects = self.suspects.ended((*sync.acks, *released)).among(members_of(self.ready))
+        state.suspects = state.suspects.ended((*sync.acks, *released)).among(members_of(state.ready))
         for member in sync.starts:
-            self.suspects = self.suspects.begun(member)
-        self._pending_sync = None
+            state.suspects = state.suspects.begun(member)
+        state.pending_sync = None
 
-    def _get_ready(self, leased: Iterable[QueueEntry]) -> None:
-        known = {entry.member for entry in self._held()}
-        self.ready = tuple(sorted((*self.ready, *(entry for entry in leased if entry.member not in known))))
+    def _add_ready(self, leased: Iterable[QueueEntry]) -> None:
+        """Add taken entries to the ready ones; a reply `again` lists all leases, of which most are known."""
+        state = self.state
+        known = {entry.member for entry in state.held()}
+        state.ready = tuple(sorted((*state.ready, *(entry for entry in leased if entry.member not in known))))
 
-    def _detect_termination(self, answer: Reply) -> None:
-        """Decide whether a worker that has nothing may end: no other has anything, and all others are alive.
+    def _detect_termination(self, reply: Reply) -> None:
+        """Decide whether this idle worker may finish: no work is left, and all other workers are alive.
 
-        An other is alive if its value has changed since it was noted. One that is dead may hold what only it knows.
+        Another worker is alive if its registration has changed since the first such reply; a dead one may still hold
+        requests (S2).
         """
-        others = {name: value for name, value in (answer.workers or {}).items() if name != self.name}
-        has_work = answer.waiting or answer.leased
-        if has_work or answer.dead != self._dead_letter_scan.reviewed:
-            self.may_finish, self._heartbeats_seen = False, None
+        state = self.state
+        others = {name: value for name, value in (reply.workers or {}).items() if name != self.name}
+        has_work = reply.waiting or reply.leased
+        if has_work or reply.dead != state.dead_letter_scan.reviewed:
+            state.may_finish, state.heartbeats_seen = False, None
             if not has_work:
-                # Of those of other workers this one may be able to read some.
-                self._dead_letter_scan = self._dead_letter_scan.begun(answer.dead)
-        elif self._heartbeats_seen is None:
-            self.may_finish, self._heartbeats_seen = not others, others
+                # This worker may be able to read dead letters of the others.
+                state.dead_letter_scan = state.dead_letter_scan.begun(reply.dead)
+        elif state.heartbeats_seen is None:
+            state.may_finish, state.heartbeats_seen = not others, others
         else:
-            self.may_finish = all(self._heartbeats_seen.get(name) != value for name, value in others.items())
+            state.may_finish = all(state.heartbeats_seen.get(name) != value for name, value in others.items())
 
     def _expire(self) -> None:
-        """Begin again with what this worker has: others have taken it for dead, or Redis has lost its data.
+        """Rejoin with the held entries: other workers presumed this one dead, or Redis has lost its data.
 
-        Nobody knows what became of the rest. Whatever the filter said of it counts no longer.
+        The fate of a sync in doubt stays unknown, and earlier replies of the filter no longer count.
         """
-        if self._in_doubt is not None:
-            self.ready = tuple(sorted((*self.ready, *self._in_doubt.returned)))
-        self._in_doubt = self._pending_sync = self._heartbeats_seen = None
-        self._dead_letter_scan = self._dead_letter_scan.broken_off()
-        self.may_finish = False
-        unsure = (replace(entry, is_unsure=True) for entry in (*self.asked, *self.new, *self.repeats))
-        self.asked, self.new, self.repeats = tuple(unsure), (), ()
-        self.outbox = deque(
-            replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in self.outbox
+        state = self.state
+        if state.in_doubt is not None:
+            state.ready = tuple(sorted((*state.ready, *state.in_doubt.returned)))
+        state.in_doubt = state.pending_sync = state.heartbeats_seen = None
+        state.dead_letter_scan = state.dead_letter_scan.broken_off()
+        state.may_finish = False
+        unsure = (replace(entry, is_unsure=True) for entry in (*state.asked, *state.new, *state.repeats))
+        state.asked, state.new, state.repeats = tuple(unsure), (), ()
+        state.outbox = deque(
+            replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in state.outbox
         )
-        self._to_reclaim = tuple(self._held())
-        self.suspects = self.suspects.doubted()
-        self.phase = Phase.JOINING
-
-    def _held(self) -> Iterator[QueueEntry]:
-        """Yield what this worker has leased, as far as it knows."""
-        yield from (entry.in_queue for entry in (*self.asked, *self.new, *self.repeats))
-        yield from (*self.ready, *self.running.values(), *self.finished.values(), *self.unreadable.values())
+        state.to_reclaim = tuple(state.held())
+        state.suspects = state.suspects.doubted()
+        state.phase = Phase.JOINING

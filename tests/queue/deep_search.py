@@ -3,13 +3,13 @@
 import pytest
 
 from tests.support.queue_scenarios import DEEP
-from tests.support.queue_search import Search
+from tests.support.queue_search import search
 from tests.support.scenario import tell
 
 
 @pytest.mark.parametrize("name", DEEP)
 def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in `test_search`."""
-    found = Search(DEEP[name]).run()
+    """Every state of the scenario keeps S1 to S8."""
+    found = search(DEEP[name])
     tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves")
     assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])

@@ -14,7 +14,8 @@ from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.operations import Ending, Heartbeat, Join, Reply, Requeue, Status
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.sync import AskFilter, ReleaseFilter, UseFilter
-from scrapy_bloom.queue.worker import Phase, QueueWorker
+from scrapy_bloom.queue.worker import QueueWorker
+from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.fault_proxy import CUTS, at_random, proxying
 from tests.support.servers import Server
@@ -79,8 +80,8 @@ def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], 
         driven.step(source.randrange(4))
         if source.random() < 0.7 and (entry := worker.take()) is not None:
             fetched.append(entry.member)
-        if worker.running and source.random() < 0.7:
-            worker.finish(source.choice(list(worker.running)))
+        if worker.state.running and source.random() < 0.7:
+            worker.finish(source.choice(list(worker.state.running)))
     for driven in workers:
         driven.end()
     assert sum(driven.faults for driven in workers) > 20
@@ -103,7 +104,7 @@ def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> No
     while dead.worker.has_news:
         dead.step()
     dead.step(1)
-    assert [entry.member for entry in dead.worker.ready] == [b"a"]
+    assert [entry.member for entry in dead.worker.state.ready] == [b"a"]
     while living.worker.phase is not Phase.WORKING:
         living.step()
     heartbeats = Heartbeats(living.queue, "living", 0.2)
@@ -152,9 +153,9 @@ def test_members_are_bytes(options: dict[str, Any], encoding: str, server: Serve
         assert member == "ü".encode(encoding)
         driven.worker.offer(OutboxEntry(member, 0, None))
         driven.step()
-        while not driven.worker.ready:
+        while not driven.worker.state.ready:
             driven.step(1)
-        assert driven.worker.ready[0].member == member
+        assert driven.worker.state.ready[0].member == member
         assert driven.queue.decode(member) == ("ü" if options.get("decode_responses") else member)
 
 
@@ -190,14 +191,14 @@ def test_full_server(server: Server, key: str) -> None:
         try:
             driven.worker.finish(b"a")
             driven.step(1)
-            assert driven.worker.ready
+            assert driven.worker.state.ready
             assert driven.queue.execute(Heartbeat("one")).status is Status.OK
             driven.worker.offer(OutboxEntry(b"e", 0, b"e"))
             with pytest.raises(redis.exceptions.OutOfMemoryError):
                 driven.step()
             assert client.exists(key, driven.queue.keys.leases("one")) == 2
             assert driven.queue.execute(Join("other", "60", 0, is_new=True)).status is Status.OK
-            driven.worker.outbox.clear()
+            driven.worker.state.outbox.clear()
             driven.end()
         finally:
             client.config_set("maxmemory", limit)

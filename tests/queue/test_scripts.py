@@ -36,8 +36,8 @@ VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 
 
 def sync(worker: str, number: int, want: int, lists: Any, released: int) -> ops.Sync:
     """An exchange of which no more entries are released than pushed."""
-    leases, pushes, asides, acks, starts = lists
-    return ops.Sync(worker, number, want, leases, pushes, min(released, len(pushes)), asides, acks, starts)
+    leases, pushes, dead_letters, acks, starts = lists
+    return ops.Sync(worker, number, want, leases, pushes, min(released, len(pushes)), dead_letters, acks, starts)
 
 
 operations = st.one_of(
@@ -156,13 +156,13 @@ def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequen
 
 @pytest.mark.long
 def test_every_state_with_every_operation(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever small crawls meet has on a server the answer of the twin, leaves the same, and nothing else."""
+    """Each operation of small crawls has the same reply and effect on a server as in the twin."""
     seen, number = set(), 0
-    # In a database of its own nobody else adds or deletes anything.
+    # No other test uses this database.
     with server.client(db=1) as client:
         for case, difference in replay(client, key, cases()):
             assert not difference, difference
-            seen.add((type(case.operation), case.answer.status))
+            seen.add((type(case.operation), case.reply.status))
             number += 1
     tell(capsys, f"{number:,} states with an operation")
     assert seen == {
@@ -251,7 +251,7 @@ def test_many_entries(count: int, client: redis.Redis, key: str) -> None:
         ops.Sync("one", 1, 0, leases=many),
         ops.Sync("one", 2, 0, pushes=many, released=count),
         ops.Sync("one", 3, count),
-        ops.Sync("one", 4, 0, asides=many, acks=members),
+        ops.Sync("one", 4, 0, dead_letters=many, acks=members),
         ops.Redrive("one", members),
         ops.Sync("one", 5, count),
         ops.Join("one", "5", 5, is_new=True),

@@ -1,12 +1,12 @@
-"""Nothing is lost, whoever fails: every order of the operations of workers, over the real code.
+"""The promises S1 to S8 hold in every order of operations and faults, and each mistake breaks one.
 
-`tests/support/queue_search.py` tells what a state is, and what is promised of it.
+The head of `scrapy_bloom/queue/worker.py` has the promises, `tests/support/queue_search.py` the search.
 """
 
 import pytest
 
 from tests.support.queue_scenarios import MISTAKES, SCENARIOS
-from tests.support.queue_search import Search
+from tests.support.queue_search import search
 from tests.support.scenario import tell
 from tests.support.selection import long_unless
 
@@ -16,8 +16,8 @@ QUICK = ("no fault, ", "crash", "the queue is deleted")
 
 @pytest.mark.parametrize("name", long_unless(lambda name: name.startswith(QUICK) and "another" not in name, SCENARIOS))
 def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """From every state all workers can come to an end, and at no end a request was lost, or anything left."""
-    found = Search(SCENARIOS[name]).run()
+    """Every state of the scenario keeps S1 to S8."""
+    found = search(SCENARIOS[name])
     tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves")
     assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])
 
@@ -25,8 +25,10 @@ def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_found(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A rule of the protocol that is broken breaks a promise."""
+    """A mistake breaks a promise."""
     mistake = MISTAKES[name]
-    found = Search(mistake.scenario, worker=mistake.worker, memory=mistake.memory, rules=mistake.rules).run()
+    found = search(
+        mistake.scenario, worker=mistake.worker, memory=mistake.memory, broken_rules=frozenset(mistake.rules)
+    )
     tell(capsys, f"{name}: {found.violation} (after {found.states:,} states)")
     assert found.violation is not None

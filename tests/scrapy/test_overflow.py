@@ -88,7 +88,7 @@ def test_back_from_the_disk(opened: BloomScheduler, server: Server, tmp_path: Pa
     server.kill()
     enqueue(opened, *range(MANY))
     assert len(opened) == MANY
-    assert len(opened._worker.outbox) == IN_MEMORY
+    assert len(opened._worker.state.outbox) == IN_MEMORY
     assert len(files(tmp_path)) == 1
     server.start()
     until(lambda: not opened._dispatcher.breaker.is_open)
@@ -108,7 +108,7 @@ def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -
         enqueue(opened, *range(MANY))
         # The engine is done with the page: the tick says so.
         opened._tick()
-        assert not opened._worker.finished
+        assert not opened._worker.state.finished
         server.start()
         until(lambda: not opened._dispatcher.breaker.is_open)
         assert client.zcard(leases) == 1
@@ -305,7 +305,7 @@ def test_no_room_on_the_disk(
     monkeypatch.setattr("scrapy_bloom.spool.directory.os.open", fail)
     server.kill()
     enqueue(opened, *range(MANY))
-    assert len(opened._worker.outbox) == MANY
+    assert len(opened._worker.state.outbox) == MANY
     assert sum("kept in memory" in record.getMessage() for record in caplog.records) == 1
     monkeypatch.undo()
     server.start()

@@ -26,7 +26,7 @@ from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import QueueOperation, Reply, ResolveInDoubt, Sync
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.worker import Phase
+from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.retry import RedisAwayError
 from tests.support import crawling

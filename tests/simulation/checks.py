@@ -158,7 +158,7 @@ def _held(world: Any) -> Iterator[str]:
     for process in world.alive:
         worker = getattr(process.engine.scheduler, "_worker", None)
         if worker is not None:
-            for entry in (*worker.undelivered(), *worker._held()):
+            for entry in (*worker.undelivered(), *worker.state.held()):
                 yield world.url_of(entry.member)
     yield from _on_disk(world)
 

@@ -32,15 +32,15 @@ class TimedQueue(QueueMemory):
 
     def described(self, worker: str) -> str:
         """Return a worker, and whether it closes the queue."""
-        found = self._find(worker)
+        found = self.find(worker)
         return f"{worker} (closes it)" if found is not None and found.is_closing else worker
 
-    def _record(self, worker: str, registration: Registration) -> None:
-        before = self._find(worker)
+    def record(self, worker: str, registration: Registration) -> None:
+        before = self.find(worker)
         if before is None or registration.beats != before.beats:
             now = int((BEGIN + self._hub.now) * 1000)
             registration = replace(registration, beats=max(registration.beats, now))
-        super()._record(worker, registration)
+        super().record(worker, registration)
 
 
 class Data:

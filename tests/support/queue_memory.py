@@ -1,4 +1,4 @@
-"""A queue in this process: what the scripts do on a server, these functions do here. A test holds one to the other."""
+"""The in-memory twin of the queue's scripts; `tests/queue/test_scripts.py` compares it with real servers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Registration:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what a value says."""
+        """Return the registration in a stored value."""
         lease, number, beats, *marks = text.split()
         spider = "".join(f" {mark}" for mark in marks if mark.startswith("@"))
         return cls(lease, int(number.rstrip("v")), number.endswith("v"), int(beats), "closing" in marks, spider)
@@ -40,7 +40,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Audit:
-    """The audit of a queue: how many requests waited, which loss was the last, and how many were lost."""
+    """The audit of a queue: waiting requests, the last loss, and lost requests."""
 
     waiting: int = 0
     loss: int = 0
@@ -48,7 +48,7 @@ class Audit:
     is_shared: bool = False
 
     def seeing(self, waiting: int) -> Self:
-        """Return it at the begin of a script that finds so many requests in the queue."""
+        """Return the audit at the start of a script that finds so many waiting requests."""
         if waiting >= self.waiting:
             return self
         seen = replace(self, waiting=waiting)
@@ -57,13 +57,13 @@ class Audit:
         return seen if self.is_shared else seen.losing(self.waiting)
 
     def fields(self) -> Fields:
-        """Return the fields of the hash that a server has of it."""
+        """Return the fields of the server's hash."""
         numbers = {b"waiting": self.waiting, b"loss": self.loss, b"lost": self.lost, b"shared": int(self.is_shared)}
         has_lost = b"lost" if self.loss else None
         return {name: b"%d" % number for name, number in numbers.items() if number or name == has_lost}
 
     def losing(self, number: int) -> Self:
-        """Return it after so many requests were lost."""
+        """Return the audit after the loss of a number of requests."""
         return replace(self, loss=self.loss + 1, lost=self.lost + number)
 
 
@@ -76,16 +76,16 @@ class QueueMemory:
         self.leases: dict[str, SortedSet] = {}
         self.workers: dict[str, str] = {}
         self.audit = Audit()
-        # Of each request how many workers died with it, and the one that has started it since.
+        # For each request the number of workers that died with it, and the worker that has started it since.
         self.deliveries: dict[bytes, tuple[int, str]] = {}
 
     def sorted_sets(self, keys: QueueKeys) -> dict[str, SortedSet]:
-        """Return by its key each sorted set that a server has in this state."""
+        """Return the server's sorted sets in this state, by key."""
         leases = {keys.leases(name): held for name, held in self.leases.items()}
         return {keys.queue: self.queue, keys.dead_letters: self.dead_letters, **leases}
 
     def hashes(self, keys: QueueKeys) -> dict[str, Fields]:
-        """Return by its key each hash that a server has in this state."""
+        """Return the server's hashes in this state, by key."""
         deliveries = {
             member: f"{count} {starter}".strip().encode() for member, (count, starter) in self.deliveries.items()
         }
@@ -96,56 +96,56 @@ class QueueMemory:
         }
 
     def apply(self, operation: object) -> Reply:
-        """Carry out an operation."""
+        """Execute an operation."""
         if isinstance(operation, ops.Flush):
-            return self._carry_out(operation)
+            return self._execute(operation)
         self.audit = self.audit.seeing(len(self.queue))
-        answer = self._carry_out(operation)
+        reply = self._execute(operation)
         self.audit = replace(self.audit, waiting=len(self.queue))
-        return answer
+        return reply
 
     @singledispatchmethod
-    def _carry_out(self, operation: object) -> Reply:
+    def _execute(self, operation: object) -> Reply:
         raise TypeError(operation)
 
-    def _reply(self, said: Status, *rest: Any) -> Reply:
-        """Return a reply that tells of losses and suspects, too."""
-        answer = Reply(said, *rest)
-        members = (entry.member for entry in answer.entries if entry.member in self.deliveries)
+    def _reply(self, status: Status, *rest: Any) -> Reply:
+        """Return a reply with the losses and suspects."""
+        reply = Reply(status, *rest)
+        members = (entry.member for entry in reply.entries if entry.member in self.deliveries)
         suspects = {member: self.deliveries[member][0] for member in members}
-        return replace(answer, loss=self.audit.loss, lost=self.audit.lost, suspects=suspects)
+        return replace(reply, loss=self.audit.loss, lost=self.audit.lost, suspects=suspects)
 
-    @_carry_out.register
+    @_execute.register
     def _join(self, op: ops.Join) -> Reply:
         mark = spider_mark(op.spider)
         others = [Registration.parse(text) for name, text in self.workers.items() if name != op.worker]
-        # A server's hash of few fields has them in the order in which they came.
+        # A server's small hash keeps its fields in the order of insertion.
         for other in others:
             if other.spider and mark and other.spider != mark:
                 return self._reply(Status.FOREIGN, (), dict(self.workers))
             if other.is_closing:
                 return Reply(Status.WAIT)
-        said = Status.OK
-        mine = self._find(op.worker)
+        status = Status.OK
+        mine = self.find(op.worker)
         if mine is not None and mine.is_closing:
             return Reply(Status.YOURS)
         if mine is None or mine.number < op.number:
             if mine is not None:
-                said = Status.ROLLED_BACK
+                status = Status.ROLLED_BACK
             elif not op.is_new and op.number:
-                said = Status.PRESUMED_DEAD if others else Status.LOST
-            if said is Status.LOST:
+                status = Status.PRESUMED_DEAD if others else Status.LOST
+            if status is Status.LOST:
                 self.audit = self.audit.losing(0)
             self._requeue(op.worker)
             if op.is_new:
                 for member in self.dead_letters.keys() - self.deliveries.keys():
                     self.queue[member] = self.dead_letters.pop(member)
-            self._record(op.worker, Registration(op.lease, op.number, spider=mark))
-        return self._reply(said, (), dict(self.workers), len(self.queue))
+            self.record(op.worker, Registration(op.lease, op.number, spider=mark))
+        return self._reply(status, (), dict(self.workers), len(self.queue))
 
-    @_carry_out.register
+    @_execute.register
     def _sync(self, op: ops.Sync) -> Reply:
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         if mine is None or mine.is_closing or op.number > mine.number + 1:
             return Reply(Status.EXPIRED)
         leased = self.leases.setdefault(op.worker, {})
@@ -155,7 +155,7 @@ class QueueMemory:
             return Reply(Status.LATE)
         _put(leased, op.leases)
         _put(self.queue, op.pushes)
-        _put(self.dead_letters, op.asides)
+        _put(self.dead_letters, op.dead_letters)
         for member in op.starts:
             if member in self.deliveries:
                 self.deliveries[member] = self.deliveries[member][0], op.worker
@@ -163,24 +163,24 @@ class QueueMemory:
             if self.deliveries.get(member, (0, ""))[1] == op.worker:
                 del self.deliveries[member]
                 self.dead_letters.pop(member, None)
-        for entry in op.asides:
+        for entry in op.dead_letters:
             self.deliveries.pop(entry.member, None)
         for member in (*op.acks, *(entry.member for entry in op.pushes[: op.released])):
             leased.pop(member, None)
-        taken = self._take(op.want, leased)
+        taken = self.take(op.want, leased)
         for entry in taken:
             count, starter = self.deliveries.get(entry.member, (0, ""))
             if starter == op.worker:
                 self.deliveries[entry.member] = count, ""
-        self._record(op.worker, replace(mine, number=op.number, is_void=False))
+        self.record(op.worker, replace(mine, number=op.number, is_void=False))
         if taken or not op.want:
             return self._reply(Status.OK, taken)
         number = sum(len(self.leases.get(worker, ())) for worker in self.workers)
         return self._reply(Status.OK, (), dict(self.workers), len(self.queue), number, len(self.dead_letters))
 
-    @_carry_out.register
-    def _settle(self, op: ops.ResolveInDoubt) -> Reply:
-        mine = self._find(op.worker)
+    @_execute.register
+    def _resolve_in_doubt(self, op: ops.ResolveInDoubt) -> Reply:
+        mine = self.find(op.worker)
         if mine is None or mine.is_closing or not mine.number <= op.number <= mine.number + 1:
             return Reply(Status.EXPIRED)
         if op.number == mine.number and not mine.is_void:
@@ -189,38 +189,38 @@ class QueueMemory:
             for member in leased.keys() - set(kept):
                 self.queue[member] = leased.pop(member)
             return Reply(Status.DONE)
-        self._record(op.worker, replace(mine, number=op.number, is_void=True))
+        self.record(op.worker, replace(mine, number=op.number, is_void=True))
         return Reply(Status.VOID)
 
-    @_carry_out.register
+    @_execute.register
     def _heartbeat(self, op: ops.Heartbeat) -> Reply:
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         if mine is not None:
-            self._record(op.worker, replace(mine, beats=mine.beats + 1))
+            self.record(op.worker, replace(mine, beats=mine.beats + 1))
         return self._reply(Status.EXPIRED if mine is None else Status.OK, (), dict(self.workers))
 
-    @_carry_out.register
+    @_execute.register
     def _requeue_dead(self, op: ops.Requeue) -> Reply:
         if self.workers.get(op.dead) != op.value:
             return Reply(Status.ALIVE)
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         if Registration.parse(op.value).is_closing:
             if mine is not None:
                 return Reply(Status.ALIVE)
             del self.workers[op.dead]
-            self._record(op.worker, Registration(op.lease, op.number, is_closing=True))
+            self.record(op.worker, Registration(op.lease, op.number, is_closing=True))
             return Reply(Status.YOURS)
         if mine is None or mine.is_closing:
             return Reply(Status.EXPIRED)
         leased = self.leases.pop(op.dead, {})
-        buried = {member for member in leased if op.max_deliveries and self._count_death(op, member)}
+        buried = {member for member in leased if op.max_deliveries and self.count_death(op, member)}
         self.dead_letters.update((member, score) for member, score in leased.items() if member in buried)
         self.queue.update((member, score) for member, score in leased.items() if member not in buried)
         del self.workers[op.dead]
         entries = tuple(entry for entry in in_order(leased) if entry.member in buried)
         return self._reply(Status.REQUEUED, entries, None, len(leased) - len(buried))
 
-    def _count_death(self, op: ops.Requeue, member: bytes) -> bool:
+    def count_death(self, op: ops.Requeue, member: bytes) -> bool:
         """Count the death of a worker with a request; return whether it becomes a dead letter."""
         count, starter = self.deliveries.get(member, (0, ""))
         if count and starter != op.dead:
@@ -228,25 +228,25 @@ class QueueMemory:
         self.deliveries[member] = count + 1, ""
         return count + 1 >= op.max_deliveries
 
-    @_carry_out.register
+    @_execute.register
     def _leave(self, op: ops.Leave) -> Reply:
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         if mine is None or (not mine.is_closing and mine.number != op.number):
             return Reply(Status.EXPIRED)
-        said = Status.LAST
+        status = Status.LAST
         if not mine.is_closing:
             self._requeue(op.worker)
             is_kept = op.ending is Ending.KEEP or (op.ending is Ending.FINISHED and self.queue)
             if is_kept or len(self.workers) > 1:
                 del self.workers[op.worker]
-                said = Status.LEFT
+                status = Status.LEFT
             else:
-                self._record(op.worker, replace(mine, is_closing=True))
-        return self._reply(said, (), None, len(self.queue), 0, len(self.dead_letters))
+                self.record(op.worker, replace(mine, is_closing=True))
+        return self._reply(status, (), None, len(self.queue), 0, len(self.dead_letters))
 
-    @_carry_out.register
+    @_execute.register
     def _end_closing(self, op: ops.EndClosing) -> Reply:
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         if mine is None or not mine.is_closing:
             return Reply(Status.EXPIRED)
         if op.clears:
@@ -257,13 +257,13 @@ class QueueMemory:
         del self.workers[op.worker]
         return Reply(Status.OK)
 
-    @_carry_out.register
+    @_execute.register
     def _read_dead_letters(self, op: ops.ReadDeadLetters) -> Reply:
         return self._reply(Status.OK, tuple(in_order(self.dead_letters)[op.start : op.start + op.count]))
 
-    @_carry_out.register
+    @_execute.register
     def _redrive(self, op: ops.Redrive) -> Reply:
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         if mine is None or mine.is_closing:
             return Reply(Status.EXPIRED)
         for member in op.members:
@@ -272,26 +272,26 @@ class QueueMemory:
                 self.deliveries.pop(member, None)
         return Reply(Status.OK)
 
-    @_carry_out.register
+    @_execute.register
     def _flush(self, op: ops.Flush) -> Reply:
         is_foreign = (self.queue and op.kind != "zset") or self.workers.keys() - set(op.known)
         if op.kind and is_foreign:
             return Reply(Status.FOREIGN)
-        mine = self._find(op.worker)
+        mine = self.find(op.worker)
         for worker in self.workers:
             self.leases.pop(worker, None)
         self.queue, self.dead_letters, self.workers = {}, {}, {}
         self.audit, self.deliveries = Audit(), {}
         if op.lease:
             beats = 0 if mine is None else mine.beats + 1
-            self._record(op.worker, Registration(op.lease, 0, beats=beats, is_closing=True))
+            self.record(op.worker, Registration(op.lease, 0, beats=beats, is_closing=True))
         return Reply(Status.OK)
 
-    def _find(self, worker: str) -> Registration | None:
+    def find(self, worker: str) -> Registration | None:
         text = self.workers.get(worker)
         return None if text is None else Registration.parse(text)
 
-    def _record(self, worker: str, registration: Registration) -> None:
+    def record(self, worker: str, registration: Registration) -> None:
         self.workers[worker] = str(registration)
 
     def _requeue(self, worker: str) -> int:
@@ -299,7 +299,7 @@ class QueueMemory:
         self.queue.update(leased)
         return len(leased)
 
-    def _take(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
+    def take(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
         if not want:
             return ()
         most = min(want, max(1, len(self.queue) // (len(self.workers) + 1)))
@@ -320,5 +320,5 @@ def _put(target: SortedSet, entries: Iterable[QueueEntry]) -> None:
 
 
 def in_order(entries: SortedSet) -> list[QueueEntry]:
-    """Return the entries of a sorted set: the lowest score first, and of equal scores the lowest member."""
+    """Return the entries of a sorted set, by score and then by member."""
     return sorted(QueueEntry(score, member) for member, score in entries.items())

@@ -1,6 +1,6 @@
-"""Each distinct state of small searches with each operation that they meet in it, and what the twin makes of it.
+"""Each distinct state and operation of small searches, with the twin's reply and its state afterwards.
 
-The same states are tried with operations that no search has, and with a request in the queue that no worker knows.
+Operations that no search has are tried in the same states, and so are states with a request from a producer.
 """
 
 import pickle
@@ -16,44 +16,45 @@ from scrapy_bloom.queue.operations import Reply
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.commands import Command
 from tests.support.queue_memory import QueueMemory, Registration
+from tests.support.queue_model import LEASE, NUMBER, OLDEST
 from tests.support.queue_scenarios import SCENARIOS
-from tests.support.queue_search import LEASE, NUMBER, OLDEST, Search
+from tests.support.queue_search import search
 from tests.support.replay import State
 
-# Searches of a second or two, which meet between them nearly every reply of the scripts.
+# Searches of a second or two, which cover nearly every reply of the scripts.
 NAMES = (
     *(name for name in SCENARIOS if name.startswith("no fault")),
     *("lost, a tree", "crash, a tree", "crash twice", "two queues, any fault", "crash or lost, equal requests"),
-    *("crash or lost, a request that leads to itself", "lost, one thing an exchange, equal requests"),
-    *("false, one thing an exchange", "flush, one thing an exchange", "failover"),
+    *("crash or lost, a request that leads to itself", "lost, one request a sync, equal requests"),
+    *("false, one request a sync", "flush, one request a sync", "failover"),
     *("the queue is deleted", "dead letters after two deaths"),
 )
 
 
 class QueueCase(NamedTuple):
-    """An operation on a state of the twin, its answer, and the state after it.
+    """An operation on a state of the twin, its reply, and the state afterwards.
 
-    The beats of workers and the time of a loss are numbers in the twin, and times on a server. Only their changes are
-    compared: liveness and audit look at nothing else.
+    Heartbeats and the time of a loss are counters in the twin and times on a server. Only their changes are compared:
+    the failure detector and the audit use nothing else.
     """
 
     memory: QueueMemory
     operation: ops.QueueOperation
-    answer: Reply
+    reply: Reply
     later: QueueMemory
 
     @classmethod
     def of(cls, state: bytes, operation: ops.QueueOperation) -> Self:
-        """Return the case of a state as `frozen` returns it."""
+        """Return the case of a frozen state."""
         later = _thawed(state)
         return cls(_thawed(state), operation, later.apply(operation), later)
 
     def before(self, key: str) -> State:
-        """Return the state that the operation meets."""
+        """Return the state before the operation."""
         return _state(self.memory, QueueKeys(key))
 
     def after(self, key: str) -> State:
-        """Return the state that the twin leaves."""
+        """Return the twin's state after the operation."""
         return _state(self.later, QueueKeys(key))
 
     def command(self, key: str, now: int) -> Command:  # noqa: ARG002  # no operation has a time
@@ -64,18 +65,18 @@ class QueueCase(NamedTuple):
         """Return how a server's reply and state differ from the twin's; "" if they are equal."""
         keys = QueueKeys(key)
         actual = self._outcome(Reply.parse(reply, as_bytes), found, keys)
-        expected = self._outcome(self.answer, self.after(key), keys)
+        expected = self._outcome(self.reply, self.after(key), keys)
         parts = [f"{name}: {actual[name]}, not {expected[name]}" for name in expected if actual[name] != expected[name]]
         return "\n".join([*parts, f"after {self.operation}", f"on {vars(self.memory)}"]) if parts else ""
 
-    def _outcome(self, answer: Reply, state: State, keys: QueueKeys) -> dict[str, object]:
-        """Return all that is compared."""
+    def _outcome(self, reply: Reply, state: State, keys: QueueKeys) -> dict[str, object]:
+        """Return the parts to compare."""
         values: dict[str, Any] = dict(state.values)
         workers = {name.decode(): value.decode() for name, value in values.pop(keys.workers, {}).items()}
         audit = dict(values.pop(keys.audit, {}))
         loss, earlier = audit.pop(b"loss", None), self.memory.audit.fields().get(b"loss")
         return {
-            "answer": comparable(answer),
+            "reply": comparable(reply),
             "values": values,
             "expiries": state.hours,
             "workers": without_beats(workers),
@@ -85,19 +86,19 @@ class QueueCase(NamedTuple):
         }
 
 
-def comparable(answer: Reply) -> Reply:
-    """Return an answer whose workers, and whose time of a loss, can be compared."""
-    answer = replace(answer, loss=int(answer.loss > 0))
-    return answer if answer.workers is None else replace(answer, workers=without_beats(answer.workers))
+def comparable(reply: Reply) -> Reply:
+    """Return a reply without heartbeats and times."""
+    reply = replace(reply, loss=int(reply.loss > 0))
+    return reply if reply.workers is None else replace(reply, workers=without_beats(reply.workers))
 
 
 def without_beats(workers: Mapping[str, str]) -> dict[str, str]:
-    """Return workers' values with no beats."""
+    """Return registrations without heartbeats."""
     return {name: str(replace(Registration.parse(value), beats=0)) for name, value in workers.items()}
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bool]:
-    """Return for each worker that was there before and after whether its value has changed."""
+    """Return whether the registration of each remaining worker has changed."""
     return {name: before[name] != after[name] for name in before.keys() & after.keys()}
 
 
@@ -108,12 +109,12 @@ def frozen(memory: QueueMemory) -> bytes:
 
 
 def cases() -> Iterator[QueueCase]:
-    """Carry out in the twin what the searches meet, what they would meet beside a producer, and further operations."""
+    """Yield the operations of the searches, the same beside a producer, and further ones."""
     return (QueueCase.of(state, operation) for state, operation in _met())
 
 
 def neighbours(state: bytes, operation: ops.QueueOperation, turn: int) -> Iterator[tuple[bytes, ops.QueueOperation]]:
-    """Yield one of the further operations on a state, in turn, and where it may matter the same beside a producer."""
+    """Yield one of the further operations on a state, in turn, and rare operations beside a producer."""
     memory, worker = _thawed(state), operation.worker
     other = next((name for name in memory.workers if name != worker), "nobody")
     text = memory.workers.get(worker)
@@ -132,14 +133,14 @@ def _met() -> list[tuple[bytes, ops.QueueOperation]]:
     found: dict[tuple[bytes, ops.QueueOperation], None] = {}
 
     class Recorder(QueueMemory):
-        """The twin, which notes its states and what is asked of it."""
+        """The twin, which records its states and operations."""
 
         def apply(self, operation: Any) -> Reply:
             found[frozen(self), operation] = None
             return super().apply(operation)
 
     for name in NAMES:
-        violation = Search(SCENARIOS[name], memory=Recorder).run().violation
+        violation = search(SCENARIOS[name], memory=Recorder).violation
         assert violation is None, violation
     states = dict.fromkeys(state for state, _ in found)
     further = ((state, make(_Place(_thawed(state)))) for state, make in zip(states, cycle(_FURTHER), strict=False))
@@ -149,14 +150,14 @@ def _met() -> list[tuple[bytes, ops.QueueOperation]]:
 
 
 def _fed(state: bytes) -> bytes:
-    """Return a state in which something has been queued that none of the workers knows."""
+    """Return a state with a request of a producer in the queue."""
     memory = _thawed(state)
     memory.queue[b"of a producer"] = 0.5
     return frozen(memory)
 
 
 def _of_a_spider(state: bytes) -> bytes:
-    """Return a state whose workers have the name of a spider."""
+    """Return a state whose workers have a spider."""
     memory = _thawed(state)
     memory.workers = {name: f"{text} @shop" for name, text in memory.workers.items()}
     return frozen(memory)
@@ -164,16 +165,16 @@ def _of_a_spider(state: bytes) -> bytes:
 
 def _thawed(state: bytes) -> QueueMemory:
     memory = QueueMemory()
-    vars(memory).update(pickle.loads(state))  # noqa: S301  # what was noted above
+    vars(memory).update(pickle.loads(state))  # noqa: S301  # frozen above
     return memory
 
 
-# What workers do most of the time. What others queue beside them changes the other steps: joins and ends.
+# The most frequent operations. A producer's request changes the outcome of the others, joins and ends.
 _OFTEN = (ops.Sync, ops.ResolveInDoubt)
 
 
 class _Place(NamedTuple):
-    """A state, two workers that may be registered there, and the numbers that an exchange of theirs may have."""
+    """A state, two of its workers, and numbers for their syncs."""
 
     memory: QueueMemory
     worker: str = "w0"
@@ -190,7 +191,7 @@ class _Place(NamedTuple):
         return tuple(self.memory.dead_letters)
 
 
-# Steps that no search has, and steps that come late or from nobody.
+# Operations that no search has, late ones, and those of an unregistered worker.
 _FURTHER: tuple[Callable[[_Place], ops.QueueOperation], ...] = (
     lambda at: ops.Heartbeat(at.worker),
     lambda _: ops.Heartbeat("nobody"),

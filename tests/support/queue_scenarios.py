@@ -1,41 +1,41 @@
-"""The scenarios of the search of the queue: small crawls, the faults in them, and the mistakes that it must find."""
+"""Scenarios of the search of the queue, small crawls with faults, and the mistakes that it must find."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.dead_letters import Suspects
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import REGISTERED, Ending, Reply, Status
-from scrapy_bloom.queue.sync import FilterOperation
-from scrapy_bloom.queue.worker import Phase, QueueWorker
+from scrapy_bloom.queue.sync import FilterOperation, ReleaseFilter
+from scrapy_bloom.queue.worker import QueueWorker
+from scrapy_bloom.queue.worker_state import Phase
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
-from tests.support.queue_search import FAULTS, Scenario
+from tests.support.queue_model import FAULTS, Rule, Scenario
 
 Tree = Mapping[str, tuple[str, Sequence[str]]]
 
 TINY: Tree = {"A": ("A", ["B"]), "B": ("B", [])}
-# A leads to B and C, and B to C again: other bytes, the same item.
+# A leads to B and C, and B to C again: the same item in other bytes.
 SMALL: Tree = {"A": ("A", ["B", "Ca"]), "B": ("B", ["Cb"]), "Ca": ("C", []), "Cb": ("C", [])}
 TREE: Tree = {"A": ("A", ["B", "Ca"]), "B": ("B", ["Cb"]), "Ca": ("C", ["D"]), "Cb": ("C", ["D"]), "D": ("D", [])}
 WIDE: Tree = {"A": ("A", ["B", "C"]), "B": ("B", []), "C": ("C", [])}
-# X is asked for by A and by B with the same bytes.
+# A and B lead to X with the same bytes.
 EQUAL: Tree = {"A": ("A", ["B", "X"]), "B": ("B", ["X"]), "X": ("X", [])}
 EQUAL_LATER: Tree = {
     "A": ("A", ["B", "C", "D", "X"]), "B": ("B", ["X"]), "C": ("C", []), "D": ("D", []), "X": ("X", [])
 }  # fmt: skip
 ITSELF: Tree = {"A": ("A", ["A", "B"]), "B": ("B", ["A"])}
-# B leads to two that are known.
+# B leads to two repeats.
 REPEATS: Tree = {"A": ("A", ["B"]), "B": ("B", ["C", "D"]), "C": ("A", []), "D": ("B", [])}
 TWO: Tree = {"A": ("A", ["B"]), "B": ("B", []), "P": ("P", ["R"]), "R": ("R", [])}
-# Two workers begin with other requests, one of which leads to more than a batch of one has.
+# Two workers begin with different requests; P leads to more than a batch of one carries.
 APART: Tree = {"A": ("A", []), "P": ("P", ["R", "S"]), "R": ("R", []), "S": ("S", [])}
-# B is asked for in both queues.
+# Both queues lead to B.
 SHARED: Tree = {"A": ("A", ["Ba"]), "Ba": ("B", []), "P": ("P", ["Bp"]), "Bp": ("B", [])}
 
-# Both workers begin with A; so does the third, where there is one.
+# All workers begin with A.
 two = partial(Scenario, roots=[["A"]] * 2)
 apart = partial(Scenario, APART, [["A"], ["P"], ["A"]], spare=(2,))
 three = partial(Scenario, roots=[["A"]] * 3)
@@ -55,15 +55,15 @@ SCENARIOS: dict[str, Scenario] = {
     "no fault, two queues": Scenario(TWO, [["A"], ["P"], ["A"]], late=(2,), queues=(0, 1, 0)),
     "no fault, two queues, one is stopped": Scenario(SHARED, [["A"], ["P"]], queues=(0, 1), stop=(0,)),
     **{f"{kind}, a tree": spare(TREE, want=2, faults=1, kinds=(kind,)) for kind in FAULTS},
-    **{f"{kind}, one thing an exchange": spare(TINY, want=2, max_bytes=1, faults=1, kinds=(kind,)) for kind in FAULTS},
-    "replies of the queue lost, one thing an exchange, each page once": two(
+    **{f"{kind}, one request a sync": spare(TINY, want=2, max_bytes=1, faults=1, kinds=(kind,)) for kind in FAULTS},
+    "replies of the queue lost, one request a sync, each page once": two(
         SMALL, want=2, max_bytes=1, faults=1, kinds=("lost",), loses_replies_of_filter=False
     ),
-    "replies of the queue lost twice, one or two things an exchange, each page once": two(
+    "replies of the queue lost twice, one or two requests a sync, each page once": two(
         REPEATS, max_bytes=2, faults=2, kinds=("lost",), loses_replies_of_filter=False
     ),
-    "no fault, one thing an exchange, unreadable to some": two(SMALL, want=2, max_bytes=1, unreadable=UNREADABLE),
-    "lost, one thing an exchange, equal requests": two(
+    "no fault, one request a sync, unreadable to some": two(SMALL, want=2, max_bytes=1, unreadable=UNREADABLE),
+    "lost, one request a sync, equal requests": two(
         EQUAL, want=2, max_bytes=1, faults=1, kinds=("lost",), unfiltered=("X",)
     ),
     "lost twice": spare(SMALL, faults=2, kinds=("lost",)),
@@ -101,7 +101,7 @@ DEEP: dict[str, Scenario] = {
     "false twice": spare(SMALL, faults=2, kinds=("false",)),
     "any fault, a tree": spare(TREE, want=2, faults=1, kinds=FAULTS),
     "any fault, wide, batches of one": spare(WIDE, want=2, batch=1, faults=1, kinds=FAULTS),
-    "any fault, one thing an exchange": spare(SMALL, want=2, max_bytes=1, faults=1, kinds=FAULTS),
+    "any fault, one request a sync": spare(SMALL, want=2, max_bytes=1, faults=1, kinds=FAULTS),
     "any fault, a tree, one is stopped": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,)),
     "any fault, a tree, one is stopped, kept": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,), persist=True),
     "any fault, unreadable to some": spare(SMALL, want=2, faults=1, kinds=FAULTS, unreadable=UNREADABLE),
@@ -130,72 +130,76 @@ DEEP: dict[str, Scenario] = {
         TWO, [["A"], ["P"], ["A"]], spare=(2,), queues=(0, 1, 0), faults=2, kinds=FAULTS
     ),
 }
-"""Searched by `make search`, beside the others."""
+"""Searched by `make search`, too."""
 
 
-# Mistakes.
+# Mistakes: each replaces a public method of the worker, or of the queue's twin.
+
+Operation = ops.QueueOperation | FilterOperation
 
 
 class NoFence(QueueMemory):
-    """A worker that is not registered works on."""
+    """Let an unregistered worker have effects."""
 
     def apply(self, operation: object) -> Reply:
         if not isinstance(operation, (ops.Sync, ops.ResolveInDoubt, ops.Leave)) or operation.worker in self.workers:
             return super().apply(operation)
         before = operation.number if isinstance(operation, ops.Leave) else operation.number - 1
-        self._record(operation.worker, Registration("5", before))
-        answer = super().apply(operation)
-        if answer.status is not Status.LAST:
+        self.record(operation.worker, Registration("5", before))
+        reply = super().apply(operation)
+        if reply.status is not Status.LAST:
             self.workers.pop(operation.worker, None)
-        return answer
+        return reply
 
 
 class NoNumbers(QueueMemory):
-    """An exchange is carried out as often as it comes, and what was lost is sent once more."""
+    """Execute a sync each time it arrives, and call every lost sync void."""
 
     def apply(self, operation: object) -> Reply:
         if isinstance(operation, ops.ResolveInDoubt) and operation.worker in self.workers:
             return Reply(Status.VOID)
         if isinstance(operation, (ops.Sync, ops.Leave)):
-            mine = self._find(operation.worker)
+            mine = self.find(operation.worker)
             if mine is not None:
                 before = operation.number if isinstance(operation, ops.Leave) else operation.number - 1
-                self._record(operation.worker, replace(mine, number=before))
+                self.record(operation.worker, replace(mine, number=before))
         return super().apply(operation)
 
 
 class NoVoid(QueueMemory):
-    """An exchange that was found not carried out may be carried out still."""
+    """Execute a sync after it was found void."""
 
     def apply(self, operation: object) -> Reply:
-        mine = self._find(operation.worker) if isinstance(operation, ops.ResolveInDoubt) else None
-        answer = super().apply(operation)
-        if mine is not None and answer.status is Status.VOID and isinstance(operation, ops.ResolveInDoubt):
-            self._record(operation.worker, mine)
-        return answer
+        mine = self.find(operation.worker) if isinstance(operation, ops.ResolveInDoubt) else None
+        reply = super().apply(operation)
+        if mine is not None and reply.status is Status.VOID and isinstance(operation, ops.ResolveInDoubt):
+            self.record(operation.worker, mine)
+        return reply
 
 
 class AckEarly(QueueWorker):
-    """A request is acknowledged before what it led to is leased."""
+    """Acknowledge a request before its children are leased."""
 
-    def _sync(self, want: int) -> ops.Sync | None:
-        self.outbox = type(self.outbox)(sorted(self.outbox, key=lambda item: not isinstance(item, Finished)))
-        return super()._sync(want)
+    def next_operation(self, want: int = 0) -> Operation | None:
+        if self.phase is Phase.WORKING:
+            self.state.outbox = deque(sorted(self.state.outbox, key=lambda item: not isinstance(item, Finished)))
+        return super().next_operation(want)
 
 
 class MarkFirst(QueueWorker):
-    """The filter is asked before the lease."""
+    """Ask the filter before the lease."""
 
-    def _next_while_working(self, want: int) -> ops.QueueOperation | FilterOperation | None:
-        waiting = tuple(item for item in self.outbox if isinstance(item, OutboxEntry))
-        if waiting and not (self.asked or self._in_doubt or self._to_reclaim):
-            self.asked = waiting
-            self.outbox = type(self.outbox)(item for item in self.outbox if isinstance(item, Finished))
-        return super()._next_while_working(want)
+    def next_operation(self, want: int = 0) -> Operation | None:
+        state = self.state
+        waiting = tuple(item for item in state.outbox if isinstance(item, OutboxEntry))
+        if waiting and self.phase is Phase.WORKING and not (state.asked or state.in_doubt or state.to_reclaim):
+            state.asked = waiting
+            state.outbox = deque(item for item in state.outbox if isinstance(item, Finished))
+        return super().next_operation(want)
 
 
 class BlindClear(QueueMemory):
-    """The last one clears without looking at what waits."""
+    """Clear the queue although requests wait."""
 
     def apply(self, operation: object) -> Reply:
         if isinstance(operation, ops.Leave) and operation.ending is Ending.FINISHED and len(self.workers) <= 1:
@@ -204,46 +208,47 @@ class BlindClear(QueueMemory):
 
 
 class IdleBlind(QueueWorker):
-    """Leases of others are not looked at."""
+    """Ignore the leases of other workers."""
 
-    def _detect_termination(self, answer: Reply) -> None:
-        super()._detect_termination(replace(answer, leased=0))
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        super().reply(operation, replace(reply, leased=0))
 
 
 class NoSign(QueueWorker):
-    """No sign of life is waited for."""
+    """Finish without a heartbeat of the other workers."""
 
-    def _detect_termination(self, answer: Reply) -> None:
-        super()._detect_termination(answer)
-        self.may_finish = not answer.waiting and not answer.leased
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        super().reply(operation, reply)
+        if isinstance(operation, ops.Sync) and operation.want and reply.status is Status.OK and not reply.entries:
+            self.state.may_finish = self.is_idle and not (reply.waiting or reply.leased)
 
 
 class NoClosing(QueueMemory):
-    """The last one is not registered any more while it clears."""
+    """Remove the last worker's registration before it clears."""
 
     def apply(self, operation: object) -> Reply:
-        answer = super().apply(operation)
-        if isinstance(operation, ops.Leave) and answer.status is Status.LAST:
+        reply = super().apply(operation)
+        if isinstance(operation, ops.Leave) and reply.status is Status.LAST:
             self.workers.pop(operation.worker, None)
-        return answer
+        return reply
 
 
 class NoSkip(QueueMemory):
-    """A worker takes what it has leased already."""
+    """Take entries that the worker has leased already."""
 
-    def _take(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
-        return super()._take(want, leased) if not leased else self._take_any(want, leased)
+    def take(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
+        return super().take(want, leased) if not leased else self._take_any(want, leased)
 
     def _take_any(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
         mine = dict(leased)
         leased.clear()
-        taken = super()._take(want, leased)
+        taken = super().take(want, leased)
         leased.update({**mine, **leased})
         return taken
 
 
 class NoPutBack(QueueMemory):
-    """Entries that an exchange took whose reply was lost stay leased."""
+    """Keep the entries leased that a lost sync took."""
 
     def apply(self, operation: object) -> Reply:
         if isinstance(operation, ops.ResolveInDoubt):
@@ -252,60 +257,61 @@ class NoPutBack(QueueMemory):
 
 
 class KeepsNothing(QueueWorker):
-    """All that is leased goes back to the queue when a reply was lost."""
+    """Requeue all leases when a reply was lost."""
 
-    def _next_while_working(self, want: int) -> ops.QueueOperation | FilterOperation | None:
-        operation = super()._next_while_working(want)
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
         return replace(operation, kept=()) if isinstance(operation, ops.ResolveInDoubt) else operation
 
 
 class KeepsAllHeld(QueueWorker):
-    """Each that was held when a reply was lost counts as kept, although an equal one was taken since it was over."""
+    """Keep everything that was held when a reply was lost, although an equal request was taken since."""
 
-    def _next_while_working(self, want: int) -> ops.QueueOperation | FilterOperation | None:
-        operation = super()._next_while_working(want)
-        if not isinstance(operation, ops.ResolveInDoubt) or self._in_doubt is None:
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
+        if not isinstance(operation, ops.ResolveInDoubt) or self.state.in_doubt is None:
             return operation
-        held = (*self._held(), *self._in_doubt.sync.leases)
+        held = (*self.state.held(), *self.state.in_doubt.sync.leases)
         return replace(operation, kept=ops.digests(entry.member for entry in held))
 
 
 class RepeatsGo(QueueWorker):
-    """Repeats go back to the queue when they have to wait and a reply was lost."""
+    """Requeue deferred repeats when a reply was lost."""
 
-    def _sync(self, want: int) -> ops.Sync | None:
-        sync = super()._sync(want)
-        if sync is not None and self._pending_sync is not None:
-            waiting = {entry.member for entry in self.repeats[len(self._pending_sync.batch.repeats) :]}
-            self._pending_sync = replace(self._pending_sync, kept=self._pending_sync.kept - waiting)
-        return sync
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
+        pending = self.state.pending_sync
+        if pending is not None and operation is pending.sync:
+            waiting = {entry.member for entry in self.state.repeats[len(pending.batch.repeats) :]}
+            self.state.pending_sync = replace(pending, kept=pending.kept - waiting)
+        return operation
 
 
 class YoursEnds(QueueWorker):
-    """One that has closed the queue for a dead worker ends then, whatever it has."""
+    """End after closing the queue for a dead worker, although this worker holds requests."""
 
-    def _joined(self, said: Status) -> None:
-        super()._joined(said)
-        if said is Status.YOURS:
-            self._ending = Ending.KEEP
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        super().reply(operation, reply)
+        if isinstance(operation, ops.Join) and reply.status is Status.YOURS:
+            self.state.ending = Ending.KEEP
 
 
 class AnyRequeue(QueueMemory):
-    """A worker that is not registered requeues what a dead one had."""
+    """Let an unregistered worker requeue leases."""
 
     def apply(self, operation: object) -> Reply:
         if not isinstance(operation, ops.Requeue) or operation.worker in self.workers:
             return super().apply(operation)
         if operation.value.endswith("closing"):
             return super().apply(operation)
-        self._record(operation.worker, Registration("5", 0))
-        answer = super().apply(operation)
+        self.record(operation.worker, Registration("5", 0))
+        reply = super().apply(operation)
         self.workers.pop(operation.worker)
-        return answer
+        return reply
 
 
 class JoinClosing(QueueMemory):
-    """A worker joins while another one closes the queue."""
+    """Let a worker join while another one closes the queue."""
 
     def apply(self, operation: object) -> Reply:
         if not isinstance(operation, ops.Join):
@@ -313,124 +319,132 @@ class JoinClosing(QueueMemory):
         closing = {name: text for name, text in self.workers.items() if text.endswith("closing")}
         for name in closing.keys() - {operation.worker}:
             del self.workers[name]
-        answer = super().apply(operation)
+        reply = super().apply(operation)
         self.workers = {**closing, **self.workers}
-        return answer
+        return reply
 
 
 class NoTakeover(QueueMemory):
-    """A worker that died while it closed the queue is only taken out."""
+    """Only remove a worker that died while it closed the queue."""
 
     def apply(self, operation: object) -> Reply:
-        answer = super().apply(operation)
-        if isinstance(operation, ops.Requeue) and answer.status is Status.YOURS:
+        reply = super().apply(operation)
+        if isinstance(operation, ops.Requeue) and reply.status is Status.YOURS:
             del self.workers[operation.worker]
-        return answer
+        return reply
 
 
 class NoGap(QueueMemory):
-    """A worker is not told that what it did was forgotten."""
+    """Hide from a worker that a failover has lost its last syncs."""
 
     def apply(self, operation: object) -> Reply:
         if isinstance(operation, (ops.Sync, ops.ResolveInDoubt, ops.Leave)):
-            mine = self._find(operation.worker)
+            mine = self.find(operation.worker)
             expected = operation.number if isinstance(operation, ops.Leave) else operation.number - 1
             if mine is not None and not mine.is_closing and mine.number < expected:
-                self._record(operation.worker, replace(mine, number=expected))
+                self.record(operation.worker, replace(mine, number=expected))
         return super().apply(operation)
 
 
 class JoinKeeps(QueueMemory):
-    """A worker that joins again does not give back what it had leased."""
+    """Keep the leases of a worker that joins again."""
 
     def apply(self, operation: object) -> Reply:
         mine = dict(self.leases.get(operation.worker, {})) if isinstance(operation, ops.Join) else {}
-        answer = super().apply(operation)
-        if isinstance(operation, ops.Join) and answer.status in REGISTERED and mine:
+        reply = super().apply(operation)
+        if isinstance(operation, ops.Join) and reply.status in REGISTERED and mine:
             for member in mine:
                 self.queue.pop(member, None)
             self.leases[operation.worker] = mine
-        return answer
+        return reply
 
 
 class JoinsTwice(QueueMemory):
-    """A join that comes late is carried out, although the worker has joined since."""
+    """Execute a late join although the worker has joined since."""
 
     def apply(self, operation: object) -> Reply:
         if isinstance(operation, ops.Join):
-            mine = self._find(operation.worker)
+            mine = self.find(operation.worker)
             if mine is not None and not mine.is_closing:
                 del self.workers[operation.worker]
         return super().apply(operation)
 
 
 class NoBar(QueueMemory):
-    """Workers join between the deletion of the queue and that of the filter."""
+    """Let workers join between the deletion of the queue and that of the filter."""
 
     def apply(self, operation: object) -> Reply:
         return super().apply(replace(operation, lease="") if isinstance(operation, ops.Flush) else operation)
 
 
-class NoRelease(QueueWorker):
-    """A worker that was taken for dead does not lease again what it has."""
+class NoReclaim(QueueWorker):
+    """Lease nothing again after the registration expired."""
 
-    def _expire(self) -> None:
-        super()._expire()
-        self._to_reclaim = ()
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        super().reply(operation, reply)
+        if reply.status in (Status.EXPIRED, Status.LATE):
+            self.state.to_reclaim = ()
 
 
 class NoDoubt(QueueWorker):
-    """A worker that was taken for dead believes what the filter said."""
+    """Trust the filter's earlier replies after the registration expired."""
 
-    def _expire(self) -> None:
-        before = self.asked, self.new, self.repeats, self.outbox
-        super()._expire()
-        self.asked, self.new, self.repeats, self.outbox = before
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        state = self.state
+        before = state.asked, state.new, state.repeats, state.outbox
+        super().reply(operation, reply)
+        if reply.status in (Status.EXPIRED, Status.LATE):
+            state.asked, state.new, state.repeats, state.outbox = before
 
 
 class AckEqual(QueueWorker):
-    """A request is acknowledged although an equal one is not finished."""
+    """Release the lease of a request although an equal one needs it."""
 
-    def _needed(self, *_: object) -> set[bytes]:
-        return set()
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
+        pending = self.state.pending_sync
+        if pending is None or operation is not pending.sync or pending.reclaimed:
+            return operation
+        sync = replace(pending.sync, released=len(pending.sync.pushes), acks=pending.batch.acknowledged)
+        self.state.pending_sync = replace(pending, sync=sync, kept=frozenset())
+        return sync
 
 
 class UsesAgain(QueueWorker):
-    """A worker that ends keeps the filter from being deleted."""
+    """Add a reference to the filter while leaving."""
 
-    def _joined(self, said: Status) -> None:
-        super()._joined(said)
-        if said in REGISTERED:
-            self.phase = Phase.JOINED
-
-    def reply(self, operation: object, answer: Reply) -> None:
-        super().reply(operation, answer)  # type: ignore[arg-type]
-        if self.phase is Phase.WORKING and self._ending is not None:
-            self.phase = Phase.LEAVING
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        super().reply(operation, reply)
+        if isinstance(operation, ops.Join) and reply.status in REGISTERED:
+            self.state.phase = Phase.JOINED
+        if self.phase is Phase.WORKING and self.is_leaving:
+            self.state.phase = Phase.LEAVING
 
 
 class SameIsOld(QueueWorker):
-    """A new entry is told from one that is asked for by what it looks like."""
+    """Take a new entry for an equal one in the outbox."""
 
-    def _sync(self, want: int) -> ops.Sync | None:
-        first = next((item for item in self.outbox if isinstance(item, OutboxEntry)), None)
-        self.new = tuple(entry for entry in self.new if first is None or entry != first)
-        return super()._sync(want)
+    def next_operation(self, want: int = 0) -> Operation | None:
+        state = self.state
+        first = next((item for item in state.outbox if isinstance(item, OutboxEntry)), None)
+        if not (state.in_doubt or state.to_reclaim or state.asked):
+            state.new = tuple(entry for entry in state.new if first is None or entry != first)
+        return super().next_operation(want)
 
 
 class Hasty(QueueWorker):
-    """A worker that has made another's dead letters wait again may end as it had decided."""
+    """Finish as decided although dead letters were requeued since."""
 
-    def next_operation(self, want: int = 0) -> ops.QueueOperation | FilterOperation | None:
-        had_decided = self.may_finish
+    def next_operation(self, want: int = 0) -> Operation | None:
+        had_decided = self.state.may_finish
         operation = super().next_operation(want)
         if isinstance(operation, ops.Redrive):
-            self.may_finish = had_decided or not self._heartbeats_seen
+            self.state.may_finish = had_decided or not self.state.heartbeats_seen
         return operation
 
 
 class NoAudit(QueueMemory):
-    """Nobody looks whether the queue is there."""
+    """Do not notice that the queue has vanished."""
 
     def apply(self, operation: object) -> Reply:
         self.audit = Audit(len(self.queue))
@@ -438,146 +452,150 @@ class NoAudit(QueueMemory):
 
 
 class ToldOnce(QueueMemory):
-    """A loss is told by the reply that finds it alone."""
+    """Report a loss in one reply only."""
 
     def apply(self, operation: object) -> Reply:
-        answer = super().apply(operation)
+        reply = super().apply(operation)
         self.audit = replace(self.audit, loss=0)
-        return answer
+        return reply
 
 
 class CountsAll(QueueMemory):
-    """Each death of a worker counts for all that it had leased."""
+    """Count each death of a worker for all its leases."""
 
-    def _count_death(self, op: ops.Requeue, member: bytes) -> bool:
+    def count_death(self, op: ops.Requeue, member: bytes) -> bool:
         count, _ = self.deliveries.get(member, (0, ""))
         self.deliveries[member] = count, op.dead
-        return super()._count_death(op, member)
+        return super().count_death(op, member)
 
 
 class StartsAhead(QueueWorker):
-    """Suspects are started when they are taken ahead."""
+    """Start suspects when they are taken ahead."""
 
-    def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
-        suspects = self.suspects.waiting
-        return tuple(entry.member for entry in self.ready if entry.member in suspects and entry not in returned)
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
+        pending = self.state.pending_sync
+        if not want or pending is None or operation is not pending.sync:
+            return operation
+        ready = (entry for entry in self.state.ready if entry not in pending.returned)
+        starts = tuple(entry.member for entry in ready if entry.member in self.state.suspects.waiting)
+        self.state.pending_sync = replace(pending, sync=replace(pending.sync, starts=starts))
+        return self.state.pending_sync.sync
 
 
 class NeverAlone(QueueWorker):
-    """Others run beside a suspect on its last delivery."""
+    """Run other requests beside a suspect on its last delivery."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.suspects = Suspects()
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        super().reply(operation, reply)
+        self.state.suspects = replace(self.state.suspects, alone=frozenset())
 
 
 class AloneUntilDone(QueueWorker):
-    """A suspect on its last delivery is started beside requests that are done and not acknowledged."""
+    """Start a suspect on its last delivery beside finished requests that are not acknowledged."""
 
-    def _first_ready(self) -> QueueEntry | None:
-        finished, self.finished = self.finished, {}
+    def first_ready(self) -> QueueEntry | None:
+        finished, self.state.finished = self.state.finished, {}
         try:
-            return super()._first_ready()
+            return super().first_ready()
         finally:
-            self.finished = finished
+            self.state.finished = finished
 
 
 class ClearsAlways(QueueWorker):
-    """A queue that was stopped is deleted, although its filter stays."""
+    """Delete a stopped queue although its filter stays."""
 
-    def _enter_phase(self, operation: ops.QueueOperation | FilterOperation, said: Status) -> None:
-        super()._enter_phase(operation, Status.OK if said is Status.KEPT else said)
+    def reply(self, operation: Operation, reply: Reply) -> None:
+        is_kept = isinstance(operation, ReleaseFilter) and reply.status is Status.KEPT
+        super().reply(operation, replace(reply, status=Status.OK) if is_kept else reply)
 
 
 class LeftOut(QueueWorker):
-    """Of what is leased again, only the first part is."""
+    """Lease only the first part of the held requests again."""
 
-    def _reclaim(self) -> ops.Sync:
-        sync = super()._reclaim()
-        if self._pending_sync is not None:
-            self._pending_sync = replace(self._pending_sync, reclaimed=len(self._to_reclaim))
-        return sync
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
+        pending = self.state.pending_sync
+        if pending is not None and operation is pending.sync and pending.reclaimed:
+            self.state.pending_sync = replace(pending, reclaimed=len(self.state.to_reclaim))
+        return operation
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A rule that is broken, by another worker, another queue or another course of things, and what finds it."""
+    """A mistake in the worker, the queue or the rules of the search, and the scenario that finds it."""
 
     scenario: Scenario
     worker: type[QueueWorker] = QueueWorker
     memory: type[QueueMemory] = QueueMemory
-    rules: frozenset[str] = frozenset()
-
-
-def _rules(*names: str) -> frozenset[str]:
-    return frozenset(names)
+    rules: Set[Rule] = frozenset()
 
 
 MISTAKES: dict[str, Mistake] = {
     "no registration fence": Mistake(
-        spare(SMALL, faults=2, kinds=("false", "crash")), memory=NoFence, rules=_rules("nofence")
+        spare(SMALL, faults=2, kinds=("false", "crash")), memory=NoFence, rules={Rule.FENCE}
     ),
     "no numbers": Mistake(two(SMALL, faults=1, kinds=("lost",), want=2), memory=NoNumbers),
-    "no numbers, exchanges that come late": Mistake(spare(TINY, faults=2, kinds=("lost", "crash")), memory=NoNumbers),
-    "an exchange that was found void is carried out": Mistake(spare(SMALL, faults=1, kinds=("lost",)), memory=NoVoid),
+    "no numbers, late syncs": Mistake(spare(TINY, faults=2, kinds=("lost", "crash")), memory=NoNumbers),
+    "a void sync is executed": Mistake(spare(SMALL, faults=1, kinds=("lost",)), memory=NoVoid),
     "acknowledged before the children are leased": Mistake(
         spare(WIDE, faults=1, kinds=("crash",), batch=1), worker=AckEarly
     ),
     "the filter is asked before the lease": Mistake(spare(SMALL, faults=1, kinds=("crash",)), worker=MarkFirst),
-    "cleared without looking at the queue": Mistake(
-        two(SMALL, want=2, unreadable=UNREADABLE, stop=(0,)), memory=BlindClear
-    ),
-    "requeued without comparing the value": Mistake(two(TINY), rules=_rules("nocas")),
-    "leases of others are not looked at": Mistake(two(TINY, faults=1, kinds=("crash",)), worker=IdleBlind),
-    "no sign of life is waited for": Mistake(spare(TINY, faults=1, kinds=("crash",)), worker=NoSign),
-    "no closing mark": Mistake(spare(TINY, faults=1, kinds=("crash",)), memory=NoClosing, rules=_rules("noclosing")),
+    "cleared although requests wait": Mistake(two(SMALL, want=2, unreadable=UNREADABLE, stop=(0,)), memory=BlindClear),
+    "requeued without comparing the registration": Mistake(two(TINY), rules={Rule.COMPARED}),
+    "the leases of other workers are ignored": Mistake(two(TINY, faults=1, kinds=("crash",)), worker=IdleBlind),
+    "finished without a heartbeat of the others": Mistake(spare(TINY, faults=1, kinds=("crash",)), worker=NoSign),
+    "no closing mark": Mistake(spare(TINY, faults=1, kinds=("crash",)), memory=NoClosing, rules={Rule.CLOSING}),
     "joined while another one closes": Mistake(two(TINY), memory=JoinClosing),
-    "a dead closer is only taken out": Mistake(spare(TINY, faults=1, kinds=("crash",)), memory=NoTakeover),
-    "the heir of a closer ends": Mistake(spare(TINY, faults=2, kinds=("false", "crash")), worker=YoursEnds),
-    "requeued by one that is not registered": Mistake(
-        spare(TINY, faults=2, kinds=("crash", "lost")), memory=AnyRequeue, rules=_rules("beats to the end")
+    "a dead closer is only removed": Mistake(spare(TINY, faults=1, kinds=("crash",)), memory=NoTakeover),
+    "a worker that closes for a dead one ends": Mistake(
+        spare(TINY, faults=2, kinds=("false", "crash")), worker=YoursEnds
     ),
-    "taken although it is leased here": Mistake(
+    "requeued by an unregistered worker": Mistake(
+        spare(TINY, faults=2, kinds=("crash", "lost")), memory=AnyRequeue, rules={Rule.LAST_BEATS}
+    ),
+    "taken although this worker has leased it": Mistake(
         two(EQUAL_LATER, faults=1, kinds=("lost",), want=2, unfiltered=("X",)), memory=NoSkip
     ),
-    "what a lost exchange took is not put back": Mistake(two(TINY, faults=1, kinds=("lost",)), memory=NoPutBack),
-    "all is put back after a lost exchange": Mistake(
+    "entries that a lost sync took stay leased": Mistake(two(TINY, faults=1, kinds=("lost",)), memory=NoPutBack),
+    "all leases are requeued after a lost sync": Mistake(
         two(SMALL, want=2, faults=1, kinds=("lost",), loses_replies_of_filter=False), worker=KeepsNothing
     ),
-    "an equal one that a lost exchange took is not put back": Mistake(
+    "an equal entry that a lost sync took stays leased": Mistake(
         two(EQUAL_LATER, want=2, faults=1, kinds=("lost",), unfiltered=("X",)), worker=KeepsAllHeld
     ),
-    "repeats that wait are put back": Mistake(
+    "deferred repeats are requeued": Mistake(
         two(REPEATS, faults=2, kinds=("lost",), loses_replies_of_filter=False, max_bytes=2), worker=RepeatsGo
     ),
-    "not leased again after it expired": Mistake(
-        spare(SMALL, faults=2, kinds=("flush", "crash"), filter_is_flushed=False), worker=NoRelease
+    "nothing is leased again after an expiry": Mistake(
+        spare(SMALL, faults=2, kinds=("flush", "crash"), filter_is_flushed=False), worker=NoReclaim
     ),
     "only the first part is leased again": Mistake(
         spare(WIDE, want=2, batch=1, faults=2, kinds=("flush", "crash")), worker=LeftOut
     ),
-    "the filter is believed after it expired": Mistake(
+    "the filter is trusted after an expiry": Mistake(
         spare(SMALL, faults=1, kinds=("flush",), filter_is_flushed=False), worker=NoDoubt
     ),
-    "a gap of numbers is not noticed": Mistake(
+    "a gap of numbers goes unnoticed": Mistake(
         spare(SMALL, faults=2, kinds=("failover", "crash"), want=2), memory=NoGap
     ),
-    "a join keeps what was leased": Mistake(two(TINY, faults=1, kinds=("failover",)), memory=JoinKeeps),
-    "a join is carried out late": Mistake(
+    "a join keeps the leases": Mistake(two(TINY, faults=1, kinds=("failover",)), memory=JoinKeeps),
+    "a late join is executed": Mistake(
         two(SMALL, faults=1, kinds=("lost",), want=2, loses_replies_of_filter=False), memory=JoinsTwice
     ),
-    "acknowledged although an equal one is needed": Mistake(
+    "released although an equal request needs the lease": Mistake(
         spare(EQUAL, faults=1, kinds=("crash",), want=2), worker=AckEqual
     ),
-    "the filter is cleared under its users": Mistake(
-        Scenario(TWO, [["A"], ["P"]], queues=(0, 1)), rules=_rules("nousers")
+    "the filter is cleared under its references": Mistake(
+        Scenario(TWO, [["A"], ["P"]], queues=(0, 1)), rules={Rule.REFERENCES}
     ),
     "a queue is deleted whose filter stays": Mistake(
         Scenario(SHARED, [["A"], ["P"]], queues=(0, 1), stop=(0,)), worker=ClearsAlways
     ),
-    "nobody looks whether the queue is there": Mistake(two(SMALL, want=2, faults=1, kinds=("delete",)), memory=NoAudit),
-    "a loss is told once": Mistake(two(SMALL, faults=2, kinds=("delete", "lost")), memory=ToldOnce),
-    "each death counts for all that was leased": Mistake(
+    "a vanished queue goes unnoticed": Mistake(two(SMALL, want=2, faults=1, kinds=("delete",)), memory=NoAudit),
+    "a loss is reported once": Mistake(two(SMALL, faults=2, kinds=("delete", "lost")), memory=ToldOnce),
+    "each death counts for all leases": Mistake(
         spare(SMALL, want=2, faults=2, kinds=("crash",), max_deliveries=2), memory=CountsAll
     ),
     "suspects are started ahead": Mistake(
@@ -586,16 +604,16 @@ MISTAKES: dict[str, Mistake] = {
     "others run beside a suspect on its last delivery": Mistake(
         spare(WIDE, want=2, at_once=2, faults=2, kinds=("crash",), max_deliveries=2), worker=NeverAlone
     ),
-    "a suspect on its last delivery runs beside those that are done": Mistake(
+    "a suspect on its last delivery runs beside finished requests": Mistake(
         apart(want=2, batch=1, faults=2, kinds=("crash",), max_deliveries=2), worker=AloneUntilDone
     ),
-    "others are judged by one's own lease": Mistake(two(TINY), rules=_rules("ownlease")),
-    "one that ends uses the filter again": Mistake(spare(TINY, faults=2, kinds=("false",)), worker=UsesAgain),
-    "a new request is taken for one that is asked for": Mistake(
+    "other workers are presumed dead after one's own lease": Mistake(two(TINY), rules={Rule.OWN_LEASES}),
+    "a leaving worker adds a reference": Mistake(spare(TINY, faults=2, kinds=("false",)), worker=UsesAgain),
+    "a new entry is taken for an offered one": Mistake(
         spare(TREE, want=2, faults=1, kinds=("crash",)), worker=SameIsOld
     ),
     "joined while another one begins the crawl anew": Mistake(two(SMALL, want=2, anew=(1,)), memory=NoBar),
-    "nobody completes half a flush": Mistake(spare(TINY, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
-    "ended although dead letters wait again": Mistake(two(SMALL, want=2, unreadable=UNREADABLE), worker=Hasty),
+    "half a flush is never completed": Mistake(spare(TINY, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
+    "finished although dead letters were requeued": Mistake(two(SMALL, want=2, unreadable=UNREADABLE), worker=Hasty),
 }
 """The mistakes that the search must find."""

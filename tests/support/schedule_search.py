@@ -9,11 +9,11 @@ numbers lead to the same state, which is looked at once; no two draws are ever e
 """
 
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 from scrapy_bloom.filter.events import Events
@@ -27,12 +27,12 @@ from scrapy_bloom.storage.counters import Granted
 from scrapy_bloom.storage.filter_hash import Snapshot
 from scrapy_bloom.storage.memory import MemoryStore, delete_expired
 from scrapy_bloom.storage.operation import Operation, Operations, Results, Steps
+from tests.support.explore import Numbered, reachable
 
 Work = Callable[[FilterProtocol], Steps[Any]]
 Frozen = tuple[Any, ...]
 # The numbers of the memory, of the ticks that are over, of replies and crashes to come, and of each worker.
 State = tuple[int, ...]
-Thing = TypeVar("Thing", bound=Hashable)
 
 KEY = "f"
 # Where it is counted how many items each shard was given, beside what the filter stores.
@@ -64,24 +64,6 @@ class Fields(NamedTuple):
     """The fields of a hash, as something that can be hashed."""
 
     pairs: tuple[tuple[str, str], ...]
-
-
-class Numbered(Generic[Thing]):
-    """Things by their numbers: equal ones have the same."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Thing, int] = {}
-        self._things: list[Thing] = []
-
-    def __getitem__(self, number: int) -> Thing:
-        return self._things[number]
-
-    def number(self, thing: Thing) -> int:
-        """The number of a thing, a new one where it is new."""
-        number = self._numbers.setdefault(thing, len(self._things))
-        if number == len(self._things):
-            self._things.append(thing)
-        return number
 
 
 class Draws:
@@ -209,17 +191,11 @@ class Search:
         """The memory and the results of all workers, at each different end."""
         workers = [self._workers.number(Worker(Past(number))) for number in range(len(self._works))]
         start = (self._memories.number(self._start), 0, *self._faults, *workers)
-        seen, todo = {start}, [start]
         with self._replayable():
-            while todo:
-                state = todo.pop()
+            for state in reachable(start, self._following):
                 ended = [self._result(worker) for worker in state[4:]]
                 if None not in ended:
                     yield self._memories[state[0]], [each.result for each in ended if each is not None]
-                for following in self._following(state):
-                    if following not in seen:
-                        seen.add(following)
-                        todo.append(following)
 
     def _following(self, state: State) -> Iterator[State]:
         """The states that may come after one."""

@@ -7,7 +7,7 @@ def seen(liveness: FailureDetector, looks: list[tuple[float, dict[str, str]]]) -
     """Look at workers at some times, and return those that are dead at the last."""
     dead: dict[str, float] = {}
     for now, workers in looks:
-        dead = liveness.look(workers, now)
+        dead = liveness.suspects(workers, now)
     return set(dead)
 
 
@@ -48,9 +48,9 @@ def test_how_often_to_look() -> None:
     """Often enough for the shortest of the leases, once it is known."""
     liveness = FailureDetector(60)
     assert liveness.pause == 15
-    liveness.look({"other": "2 0 0"}, 0)
+    liveness.suspects({"other": "2 0 0"}, 0)
     assert liveness.pause == 0.5
-    liveness.look({}, 0.5)
+    liveness.suspects({}, 0.5)
     assert liveness.pause == 15
 
 

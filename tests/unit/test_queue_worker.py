@@ -5,7 +5,8 @@ import pytest
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import Ending, Join, Leave, Reply, Requeue, ResolveInDoubt, Status, Sync, digests
 from scrapy_bloom.queue.sync import AdaptiveWindow, AskFilter, ReleaseFilter, UseFilter
-from scrapy_bloom.queue.worker import Phase, QueueWorker
+from scrapy_bloom.queue.worker import QueueWorker
+from scrapy_bloom.queue.worker_state import Phase
 from tests.support.queue_memory import QueueMemory
 
 
@@ -54,7 +55,7 @@ class Played:
         """Have others take the worker for dead, and let it go on."""
         self.memory.apply(Join("other", "5", 0, is_new=True))
         self.memory.apply(
-            Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.suspects.max_deliveries)
+            Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.state.suspects.max_deliveries)
         )
         self.worker.reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
         self.work()
@@ -102,14 +103,14 @@ def test_new_ones_that_wait_stay_leased() -> None:
     """A new entry that does not fit stays leased, although an equal request is acknowledged in that exchange."""
     played = Played()
     played.offer("a", "b", size=200_000)
-    while not played.worker.new:
+    while not played.worker.state.new:
         played.step()
-    waiting = played.worker.new[-1].in_queue
-    played.worker._window = AdaptiveWindow(max_bytes=1)
-    played.worker.finished[waiting.member] = waiting
-    played.worker.outbox.append(Finished(waiting.member))
+    waiting = played.worker.state.new[-1].in_queue
+    played.worker.state.window = AdaptiveWindow(max_bytes=1)
+    played.worker.state.finished[waiting.member] = waiting
+    played.worker.state.outbox.append(Finished(waiting.member))
     played.step()
-    assert [entry.in_queue for entry in played.worker.new] == [waiting]
+    assert [entry.in_queue for entry in played.worker.state.new] == [waiting]
     assert waiting.member in played.memory.leases["one"]
     played.work()
     assert played.memory.leases["one"] == {}
@@ -135,13 +136,13 @@ def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
     """Its reply was not waited for: the next ones are small enough, though it was carried out."""
     played = Played()
     played.offer(*"abcdefgh", size=100_000)
-    while not played.worker.asked:
+    while not played.worker.state.asked:
         operation = played.worker.next_operation()
         assert isinstance(operation, Sync | ResolveInDoubt)
         played.memory.apply(operation)
         played.worker.lose(operation)
         assert isinstance(played.step(), ResolveInDoubt)
-    assert played.worker._window.max_bytes == 256 * 1024
+    assert played.worker.state.window.max_bytes == 256 * 1024
     played.work()
     assert len(played.memory.queue) == 8
 
@@ -155,26 +156,26 @@ def test_all_that_an_exchange_carries_is_bounded() -> None:
     for score, kind in enumerate("abcd"):
         played.offer(*(f"{kind}{number}" for number in range(10)), size=10_000, score=score)
     played.work()
-    while len(played.worker.running) < 30:
+    while len(played.worker.state.running) < 30:
         played.work(want=8)
         while played.worker.take():
             pass
     played.work(want=8)
-    members = list(played.worker.running)
+    members = list(played.worker.state.running)
     for member in members[:10]:
         played.worker.finish(member)
     for member in members[10:20]:
         played.worker.dead_letter(member)
-    played.worker.repeats = tuple(
-        OutboxEntry(member, played.worker.running.pop(member).score, member) for member in members[20:]
+    played.worker.state.repeats = tuple(
+        OutboxEntry(member, played.worker.state.running.pop(member).score, member) for member in members[20:]
     )
     played.offer("urgent", score=-1)
-    assert played.worker.ready
-    played.worker._window = AdaptiveWindow(max_bytes=40_000, max_window=40_000)
+    assert played.worker.state.ready
+    played.worker.state.window = AdaptiveWindow(max_bytes=40_000, max_window=40_000)
     played.syncs.clear()
     played.work()
     assert max(sync.size for sync in played.syncs) <= 2 * 40_000
-    assert [*played.worker.finished, *played.worker.unreadable, *played.worker.repeats] == []
+    assert [*played.worker.state.finished, *played.worker.state.unreadable, *played.worker.state.repeats] == []
     assert len(played.memory.dead_letters) == 10
 
 
@@ -185,11 +186,11 @@ def test_what_is_given_back_is_bounded() -> None:
         played.offer(name, size=10_000, score=score)
     played.work()
     played.work(want=8)
-    assert len(played.worker.ready) == 5
-    played.worker._window = AdaptiveWindow(max_bytes=20_000, max_window=20_000)
+    assert len(played.worker.state.ready) == 5
+    played.worker.state.window = AdaptiveWindow(max_bytes=20_000, max_window=20_000)
     played.offer("first", score=-1)
     played.work()
-    assert [entry.score for entry in played.worker.ready] == [0, 1, 2]
+    assert [entry.score for entry in played.worker.state.ready] == [0, 1, 2]
     played.worker.stop()
     played.work()
     assert not played.memory.leases["one"]
@@ -212,7 +213,7 @@ def test_fewer_are_taken_over_a_slow_link() -> None:
         assert not played.memory.leases["one"]
     assert wanted == [8, 4, 2, 1, 1]
     played.work(want=8)
-    assert names(played.worker.ready) == "a"
+    assert names(played.worker.state.ready) == "a"
 
 
 def test_settling_is_bounded() -> None:
@@ -261,7 +262,7 @@ def test_undelivered_after_the_filter_has_answered(is_in_doubt: bool) -> None:
     """A request that the filter called new and that is not queued yet is undelivered, and the filter may know it."""
     played = Played()
     played.offer("a")
-    while not played.worker.new:
+    while not played.worker.state.new:
         played.step()
     if is_in_doubt:
         sync = played.worker.next_operation()
@@ -289,16 +290,16 @@ def test_what_goes_first() -> None:
     played.offer(*"abcdef", score=0)
     played.work(want=3)
     played.work(want=3)
-    assert names(played.worker.ready) == "abc"
+    assert names(played.worker.state.ready) == "abc"
     played.offer("g", score=0)
     assert not played.worker.is_urgent
     played.offer("h", score=-1)
     assert played.worker.is_urgent
     played.work()
-    assert played.worker.ready == ()
+    assert played.worker.state.ready == ()
     assert set(played.memory.queue) == {b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"}
     played.work(want=1)
-    assert names(played.worker.ready) == "h"
+    assert names(played.worker.state.ready) == "h"
 
 
 def test_finished_after_its_children() -> None:
@@ -337,7 +338,7 @@ def test_share() -> None:
     played.offer(*"abcdefghij")
     played.work()
     played.work(want=8)
-    assert names(played.worker.ready) == "abcde"
+    assert names(played.worker.state.ready) == "abcde"
 
 
 @pytest.mark.parametrize("ending", Ending)
@@ -380,7 +381,7 @@ def test_suspects_run_one_at_a_time(max_deliveries: int) -> None:
     for _ in range(3):
         played.step(1)
     worker = played.worker
-    assert names(worker.ready) == "abc"
+    assert names(worker.state.ready) == "abc"
     assert [each.starts for each in played.syncs] == [(), (b"a",), ()]
     first = worker.take()
     assert first is not None
@@ -406,7 +407,7 @@ def test_suspect_on_its_last_delivery_runs_alone() -> None:
     played.put(a=0, b=2, c=0, d=0, e=0, f=0)
     played.step(8)
     worker = played.worker
-    assert names(worker.ready) == "abc"
+    assert names(worker.state.ready) == "abc"
     assert played.take() == "a"
     assert played.take() == ""
     # Nothing is asked of Redis meanwhile.
@@ -451,7 +452,7 @@ def test_started_suspect_behind_one_that_runs_alone() -> None:
     played.step(1)
     played.memory.queue, played.memory.deliveries[b"a"] = {b"a": -1.0}, (2, "")
     played.step(1)
-    assert names(played.worker.ready) == "ab"
+    assert names(played.worker.state.ready) == "ab"
     assert played.take() == "b"
     assert played.take() == ""
     played.worker.finish(b"b")
@@ -466,7 +467,7 @@ def test_expired_while_a_suspect_runs_alone() -> None:
     for _ in range(2):
         played.step(2)
     played.step(2)
-    assert names(played.worker.ready) == "a"
+    assert names(played.worker.state.ready) == "a"
     assert played.take() == "a"
     played.expire()
     assert played.memory.dead_letters == {b"a": 0.0}
@@ -474,14 +475,14 @@ def test_expired_while_a_suspect_runs_alone() -> None:
     played.worker.finish(b"a")
     played.step(8)
     assert played.syncs[-1].acks == (b"a",)
-    assert names(played.worker.ready) == "b"
+    assert names(played.worker.state.ready) == "b"
 
 
 def test_deaths_that_an_expired_worker_does_not_know() -> None:
     """Others may have died with what it held: a suspect that was ready runs alone then."""
     played = Played(max_deliveries=5)
     played.put(a=0, b=1, c=1)
-    while len(played.worker.ready) < 3:
+    while len(played.worker.state.ready) < 3:
         played.step(1)
     assert (played.take(), played.take()) == ("a", "")
     assert played.worker.needs_start
@@ -498,15 +499,15 @@ def test_suspect_that_leads_to_itself() -> None:
     played.put(a=1, b=0, c=0, d=0)
     for _ in range(2):
         played.step(2)
-    assert names(played.worker.ready) == "ab"
+    assert names(played.worker.state.ready) == "ab"
     assert played.take() == "a"
     played.offer("a")
     played.worker.finish(b"a")
     played.step()
-    assert played.worker.finished == {}
+    assert played.worker.state.finished == {}
     assert played.memory.deliveries == {b"a": (1, "one")}
     assert played.take() == ""
-    played.worker.answer(AskFilter(played.worker.asked), [False])
+    played.worker.answer(AskFilter(played.worker.state.asked), [False])
     assert played.take() == ""
     played.work()
     assert played.memory.deliveries == {}
@@ -518,7 +519,7 @@ def test_start_whose_reply_is_lost() -> None:
     played = Played(max_deliveries=2)
     played.put(a=1, b=0, c=0, d=0)
     played.step(2)
-    assert names(played.worker.ready) == "ab"
+    assert names(played.worker.state.ready) == "ab"
     sync = played.worker.next_operation(2)
     assert isinstance(sync, Sync)
     assert sync.starts == (b"a",)
