@@ -20,7 +20,7 @@ from scrapy_bloom.cli._target import add_options as add_target
 from scrapy_bloom.cli.report import FilterReport, Pace, build_report, exposition, pace_between, report_as_dict
 from scrapy_bloom.errors import UnavailableError
 from scrapy_bloom.filter.describe import LayerInfo
-from scrapy_bloom.queue.inspection import QueueState, WorkerState
+from scrapy_bloom.queue.inspection import QueueState, RegisteredWorker
 
 EXAMPLES = """\
 examples:
@@ -166,7 +166,7 @@ def _queue(queue: QueueState) -> str:
     return f"{told}\n\n{_console.table([head, *map(_worker, queue.workers)])}"
 
 
-def _worker(worker: WorkerState) -> list[str]:
+def _worker(worker: RegisteredWorker) -> list[str]:
     heard = "unknown" if worker.silent is None else f"{_console.duration(worker.silent)} ago"
     state = "silent: others put back what it holds" if worker.is_silent else "closes the queue" * worker.is_closing
     return [worker.name, heard, f"{worker.holds:,}", state]

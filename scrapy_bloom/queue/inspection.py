@@ -11,14 +11,17 @@ from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.client import Transport, transport_for
 from scrapy_bloom.transport.commands import BinaryCommand, Command
 
-# At one moment, or workers would change one of both between.
+# In one script, so that no worker changes either key in between.
 _READ = "return {redis.call('ZCARD', KEYS[1]), redis.call('HGETALL', KEYS[2])}"
 
 
 class Audit(NamedTuple):
-    """The number of requests that have vanished with their queue, and whether there were losses without a number, too.
+    """Losses of a queue.
 
-    Of a queue that `is_shared` with scrapy-redis's scheduler nobody can tell whether it was deleted or emptied.
+    Attributes:
+        lost: requests that have vanished with the queue, as far as the number is known.
+        has_losses: there were losses, with or without a known number.
+        is_shared: scrapy-redis's scheduler takes requests, too, so that an empty queue is no loss.
     """
 
     lost: int = 0
@@ -27,15 +30,12 @@ class Audit(NamedTuple):
 
 
 def items_of(values: Any) -> Sequence[tuple[Any, Any]]:
-    """Return the fields of a hash, which a client gives as a dict over RESP3, and as a list otherwise."""
+    """Return the fields of a hash; a client returns a dict over RESP3 and a list otherwise."""
     return list(values.items()) if isinstance(values, dict) else list(zip(values[::2], values[1::2], strict=True))
 
 
 def read_audit(client: Any, queue: str) -> Audit:
-    """Return the audit of a queue that is a sorted set, or is not there; one without has counted nothing.
-
-    Requests that have vanished since the last script are among the lost ones.
-    """
+    """Return the audit of a queue that is a sorted set or missing, including losses since the last script."""
     command = Command("EVAL", _READ, 2, queue, QueueKeys(queue).audit)
     waiting, raw = transport_for(client).execute([command])[0]
     fields = {as_text(name): int(as_text(value)) for name, value in items_of(raw)}
@@ -45,25 +45,30 @@ def read_audit(client: Any, queue: str) -> Audit:
 
 
 def mark_shared(client: Any, queue: str) -> None:
-    """Note that a worker without the scripts takes requests of a queue, which is not lost when it is empty."""
+    """Note that scrapy-redis's scheduler takes requests of a queue, so that an empty queue is no loss."""
     transport_for(client).execute([Command("HSET", QueueKeys(queue).audit, "shared", 1)])
 
 
 def delete_audit(client: Any, queue: str) -> None:
-    """Delete the audit of a queue that is deleted without the scripts."""
+    """Delete the audit of a queue whose deletion is no loss."""
     transport_for(client).execute([Command("DEL", QueueKeys(queue).audit)])
 
 
-# What queues are, and how each is counted: scrapy-redis has lists, too.
+# The command that counts the requests of each type of queue; scrapy-redis has lists, too.
 _COUNTS = {"zset": "ZCARD", "list": "LLEN", "none": None}
 
 
 @dataclass(frozen=True)
-class WorkerState:
-    """A registered worker: its lease and its silence in seconds, how many requests it holds, and its spider's name.
+class RegisteredWorker:
+    """A registered worker.
 
-    The silence is None where an earlier release does not tell when it was last heard of. A worker that does not
-    crawl has the spider "".
+    Attributes:
+        name: the worker's name.
+        lease: its lease in seconds.
+        silent: seconds since its last heartbeat, or None if an earlier release registered it.
+        holds: requests that it has leased.
+        is_closing: it closes the queue.
+        spider: the name of its spider, or "" if it does not crawl.
     """
 
     name: str
@@ -75,43 +80,50 @@ class WorkerState:
 
     @property
     def is_silent(self) -> bool:
-        """True if others take it for dead, or are about to."""
+        """True if its lease has passed, so that other workers presume it dead."""
         return self.silent is not None and self.silent > self.lease
 
 
 @dataclass(frozen=True)
 class QueueState:
-    """The queue at `key`, and what Redis calls it: requests that wait, its workers, and its dead letters.
+    """The state of a queue.
 
-    `lost` requests have vanished with the queue, as far as the number is known; it `has_losses` without that, too. A
-    queue that `is_shared` with scrapy-redis's scheduler cannot tell of further ones.
+    Attributes:
+        key: the key of the queue.
+        kind: its type in Redis.
+        waiting: waiting requests.
+        dead_letters: dead letters.
+        workers: registered workers.
+        lost: requests that have vanished with the queue, as far as the number is known.
+        has_losses: there were losses, with or without a known number.
+        is_shared: scrapy-redis's scheduler takes requests, too, so that further losses are not detected.
     """
 
     key: str
     kind: str
     waiting: int
     dead_letters: int
-    workers: tuple[WorkerState, ...]
+    workers: tuple[RegisteredWorker, ...]
     lost: int = 0
     has_losses: bool = False
     is_shared: bool = False
 
     @property
     def leased(self) -> int:
-        """Requests that workers hold."""
+        """The number of leased requests."""
         return sum(worker.holds for worker in self.workers)
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing of it."""
+        """True if the queue has no requests, dead letters or workers."""
         return not (self.waiting or self.dead_letters or self.workers)
 
 
 def inspect(client: Any, key: str) -> QueueState:
-    """Return the state of a queue; a value that is no registration is left out.
+    """Return the state of a queue; malformed registrations are skipped.
 
     Raises:
-        WrongTypeError: it is no queue, neither of this package nor of scrapy-redis.
+        WrongTypeError: the key holds a type that no queue has.
     """
     keys, transport = QueueKeys(key), transport_for(client)
     kind, dead, values, (seconds, microseconds) = transport.execute(
@@ -131,7 +143,7 @@ def inspect(client: Any, key: str) -> QueueState:
 
 
 def first_request(client: Any, key: str) -> bytes | None:
-    """Return the stored bytes of the request that goes first, or None: nothing waits, or the queue is a list."""
+    """Return the stored bytes of the first request, or None if the queue is empty or a list."""
     transport = transport_for(client)
     if as_text(transport.execute([Command("TYPE", key)])[0]) != "zset":
         return None
@@ -155,7 +167,7 @@ def _registrations(values: Any) -> dict[str, Registration]:
     return found
 
 
-def _worker(name: str, registration: Registration, holds: int, now: float) -> WorkerState:
+def _worker(name: str, registration: Registration, holds: int, now: float) -> RegisteredWorker:
     heard = registration.last_heard
     silent = None if heard is None else max(0.0, now - heard)
-    return WorkerState(name, registration.lease, silent, holds, registration.is_closing, registration.spider)
+    return RegisteredWorker(name, registration.lease, silent, holds, registration.is_closing, registration.spider)

@@ -1,4 +1,4 @@
-"""The queue on a server: it carries operations out."""
+"""The queue on a server: execute operations as scripts."""
 
 from typing import Any
 
@@ -11,47 +11,51 @@ from scrapy_bloom.transport.commands import Command
 
 
 class RequestQueue:
-    """The queue at `key`, a sorted set of serialised requests by their scores, over a Redis client.
+    """The queue at `key`, a sorted set of serialized requests by score.
+
+    Args:
+        client: a Redis client.
+        key: the key of the queue.
 
     Raises:
-        ConfigError: the client is a cluster's, and the key is such that the queue's other keys are elsewhere.
+        ConfigError: the queue's other keys are in another slot of the client's cluster.
     """
 
     def __init__(self, client: Any, key: str) -> None:
         self.keys = QueueKeys(key)
-        # What a cluster's client has and no other.
+        # Only a cluster's client has this method.
         if hasattr(client, "keyslot") and not self.keys.share_a_slot:
             raise ConfigError(
-                f"SCHEDULER_QUEUE_KEY = {key!r}: a cluster has this key elsewhere than those that its workers make "
-                "beside it, since a brace in it is not one of a pair; set a name without braces, or with one pair"
+                f"SCHEDULER_QUEUE_KEY = {key!r}: the unpaired brace puts this key into another cluster slot than the "
+                "keys of its workers; use a name without braces, or with one pair"
             )
         self._transport = transport_for(client)
         self._encoder = client.get_encoder() if hasattr(client, "get_encoder") else None
 
     def execute(self, operation: QueueOperation) -> Reply:
-        """Carry out an operation.
+        """Execute an operation and return its reply.
 
         Raises:
-            ConfigError: it was carried out, and the client cannot decode a request in the reply.
+            ConfigError: the operation was executed, but the client cannot decode its reply.
         """
         try:
             (raw,) = self._transport.execute([operation.command(self.keys)])
         except UnicodeDecodeError as error:
             raise ConfigError(
-                f"REDIS_DECODE_RESPONSES = True: the queue {self.keys.queue!r} has requests that are no text in "
-                f"{error.encoding}, as Scrapy's pickles are; set it to False (in REDIS_PARAMS decode_responses), or "
-                "SCHEDULER_SERIALIZER to a module that makes text, and delete the queue"
+                f"REDIS_DECODE_RESPONSES = True: the queue {self.keys.queue!r} holds requests that are not valid "
+                f"{error.encoding} text, such as Scrapy's pickles; set it to False (decode_responses in REDIS_PARAMS), "
+                "or set SCHEDULER_SERIALIZER to a text serializer and delete the queue"
             ) from None
         return Reply.parse(raw, self.encode)
 
     def count(self) -> int:
-        """Return how many requests wait."""
+        """Return the number of waiting requests."""
         return int(self._transport.execute([Command("ZCARD", self.keys.queue)])[0])
 
     def encode(self, member: str | bytes) -> bytes:
-        """Return what Redis has of a serialised request."""
+        """Return a serialized request as Redis stores it."""
         return as_bytes(member) if self._encoder is None else bytes(self._encoder.encode(member))
 
     def decode(self, member: bytes) -> str | bytes:
-        """Return a serialised request as the client gives it back: as text, if it decodes replies."""
+        """Return a serialized request as the client returns it: text if the client decodes replies."""
         return member if self._encoder is None else self._encoder.decode(member)

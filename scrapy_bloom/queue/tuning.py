@@ -1,21 +1,21 @@
-"""The sizes of a worker: how much it keeps in memory, reads at once and sends at once."""
+"""Sizes and intervals of a worker, injected so that simulations and tests reach every limit."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The sizes of a worker of a queue. The defaults suit crawls; a simulation has small ones, to reach every limit.
+    """Sizes and intervals of a worker. The defaults suit crawls.
 
     Attributes:
-        requests_in_memory: undelivered requests that are kept in memory at most; further ones go to the disk.
-        disk_batch: requests that come back from the disk at once, after an outage.
-        spool_batch: requests that are read at once from the file of an earlier crawl.
-        exchange_bytes: bytes of requests that one exchange carries at most.
-        kept_leases: leases beside those that run that an exchange leaves at most, if it takes further ones.
-        dead_letter_batch: dead letters that are read at once.
-        prefetch: requests that are leased at once.
-        reactor_seconds: seconds for which the reactor is kept from other work.
+        requests_in_memory: undelivered requests in memory at most; further ones go to the disk.
+        disk_batch: requests to read from the disk at once after an outage.
+        spool_batch: requests to read at once from an earlier crawl's file.
+        sync_bytes: bytes of requests in one sync at most.
+        kept_leases: leases beside the running requests that a sync may leave if it takes further ones.
+        dead_letter_batch: dead letters to read at once.
+        prefetch: requests to lease ahead.
+        reactor_seconds: seconds for which the worker may block the reactor at once.
     """
 
     requests_in_memory: int = 5000

@@ -1,5 +1,6 @@
--- Takes worker ARGV[1] out, which has closed the queue. If ARGV[2] is 1, what waits is deleted. With the last request go
--- the audit, and the deliveries of what is no dead letter.
+-- Removes the registration of worker ARGV[1], which has closed the queue. If ARGV[2] is 1, the
+-- waiting requests are deleted. An empty queue loses its audit, too, and its deliveries except for
+-- those of dead letters.
 local my = find(ARGV[1])
 if not my or my.closing == '' then return {'expired'} end
 if ARGV[2] == '1' then redis.call('DEL', KEYS[1]) end

@@ -1,8 +1,9 @@
--- Deletes the queue, its dead letters, and what all workers have leased. With ARGV[3] it does so only if a queue of that
--- type is at its key, or nothing, and if all workers are among the arguments that follow. Those that are alive learn it
--- with their next step, and join again.
+-- Deletes the queue, its dead letters and all leases. With ARGV[3], the queue must be of that type
+-- or missing, and all registered workers must be among the arguments that follow. Living workers
+-- expire with their next operation, and join again.
 --
--- With ARGV[2], its lease, worker ARGV[1] is registered as closing the queue then: nobody joins before it ends that.
+-- With ARGV[2], its lease, worker ARGV[1] is registered as closing the queue: no worker joins
+-- before the closing ends.
 local workers = redis.call('HKEYS', KEYS[2])
 if ARGV[3] ~= '' then
   local kind = redis.call('TYPE', KEYS[1])['ok']

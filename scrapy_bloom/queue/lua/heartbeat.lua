@@ -1,4 +1,4 @@
--- Counts a heartbeat of worker ARGV[1], if it is registered, and returns all workers.
+-- Renews the registration of worker ARGV[1], if there is one, and returns all workers.
 local my = find(ARGV[1])
 if my then
   my.beats = next_beat(my.beats)

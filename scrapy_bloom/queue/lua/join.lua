@@ -1,9 +1,10 @@
--- Registers worker ARGV[1], whose lease is ARGV[2] and whose last exchange has the number ARGV[3]. If ARGV[4] is 1 the
--- worker is new, and the dead letters are queued again, but for those that too many workers died with. ARGV[5] is the
--- mark of its spider. Returns the workers, and how many requests wait.
+-- Registers worker ARGV[1] with the lease ARGV[2], the number ARGV[3] of its last sync and the
+-- spider mark ARGV[5]. If ARGV[4] is 1 the worker is new, and dead letters are requeued unless a
+-- worker has died with them. Returns the workers and the number of waiting requests.
 --
--- A worker that is not new has lost its registration. If it is behind, the server has gone back to an earlier state. If
--- nobody is registered, the server has lost its data, or the others have ended. Otherwise they presumed it dead.
+-- A worker that is not new has lost its registration. A registration with a lower number was rolled
+-- back by a failover. If no worker is registered, the server has lost its data, or the others have
+-- left. Otherwise they presumed it dead.
 local workers = redis.call('HGETALL', KEYS[2])
 for i = 1, #workers, 2 do
   if workers[i] ~= ARGV[1] then
@@ -14,15 +15,15 @@ for i = 1, #workers, 2 do
 end
 local my = find(ARGV[1])
 if my and my.closing ~= '' then return {'yours'} end
-local said = 'ok'
--- It may have been carried out before, and come again or late. Otherwise a failover has lost what the worker did since.
+local status = 'ok'
+-- A registration with this number or a higher one is that of a repeated or late join.
 if not my or my.number < tonumber(ARGV[3]) then
   if my then
-    said = 'rolled_back'
+    status = 'rolled_back'
   elseif ARGV[4] == '0' and tonumber(ARGV[3]) > 0 then
-    said = #workers > 0 and 'presumed_dead' or 'lost'
+    status = #workers > 0 and 'presumed_dead' or 'lost'
   end
-  if said == 'lost' then record_loss(0) end
+  if status == 'lost' then record_loss(0) end
   requeue(KEYS[4])
   if ARGV[4] == '1' then
     local readable, members = {}, {}
@@ -41,4 +42,4 @@ if not my or my.number < tonumber(ARGV[3]) then
   record(ARGV[1], {lease = ARGV[2], number = number, void = '', beats = beats, closing = '', spider = ARGV[5]})
   note_waiting()
 end
-return reply(said, {}, redis.call('HGETALL', KEYS[2]), redis.call('ZCARD', KEYS[1]))
+return reply(status, {}, redis.call('HGETALL', KEYS[2]), redis.call('ZCARD', KEYS[1]))

@@ -1,5 +1,5 @@
--- Queues again those of the dead letters ARGV[2] and following that are there, for worker ARGV[1]. Their deaths count
--- no longer.
+-- Requeues the dead letters ARGV[2] and following that are still there, for worker ARGV[1], and
+-- forgets their deaths.
 local my = find(ARGV[1])
 if not my or my.closing ~= '' then return {'expired'} end
 for i = 2, #ARGV do

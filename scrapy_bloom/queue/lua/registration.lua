@@ -1,16 +1,17 @@
--- The head of every script of a queue. KEYS[1] is the queue, KEYS[2] the hash of its workers, KEYS[3] the sorted set of
--- its dead letters, KEYS[4] the sorted set of the leases of the calling worker, KEYS[5] the audit of the queue, KEYS[6]
--- the hash of its deliveries.
+-- The head of every script of a queue. KEYS[1] is the queue, KEYS[2] the hash of workers, KEYS[3]
+-- the sorted set of dead letters, KEYS[4] the sorted set of the calling worker's leases, KEYS[5]
+-- the audit, KEYS[6] the hash of deliveries.
 --
--- The hash of deliveries has each request that was taken from a dead worker. Its value is the number of such deaths, and
--- behind it the worker that has started the request since. Of requests that nobody started only the first death counts:
--- they may have waited behind another.
+-- Deliveries: for each request that workers have died with, the number of deaths, and then the
+-- worker that has started the request since, if any. Without a start only the first death counts:
+-- the request may have waited behind another.
 --
--- The audit is a hash. `waiting` is the number of requests in the queue after the last script that changed it; `lost`
--- the number of requests that have vanished with the queue; `loss` the time of the last loss, by which a worker tells
--- one loss from the next; `shared` is there if somebody else takes requests from the queue.
+-- Audit: `waiting` is the number of requests in the queue after the last script that changed it.
+-- `lost` is the number of requests that have vanished with the queue. `loss` is the time of the
+-- last loss, which identifies it. `shared` is set if scrapy-redis's scheduler takes requests from
+-- the queue, too.
 
--- Returns the registration that a text means.
+-- Parses a registration.
 local function parse(text)
   local lease, number, void, beats, rest = string.match(text, '^(%S+) (%d+)(v?) (%d+)(.*)$')
   return {
@@ -25,13 +26,14 @@ local function find(worker)
   return text and parse(text) or nil
 end
 
--- Returns a number that is larger than the one before, and the server's Unix time in milliseconds or more.
+-- Returns the server's Unix time in milliseconds, or the number after `before` if that is larger.
 local function next_beat(before)
   local time = redis.call('TIME')
   return math.max(before + 1, time[1] * 1000 + math.floor(time[2] / 1000))
 end
 
--- Writes a hash. A full server refuses an HSET that is the first write of a script, but not one after an HDEL.
+-- Writes a hash. A full server refuses an HSET that is the first write of a script, but not one
+-- after an HDEL.
 local function write(key, ...)
   redis.call('HDEL', key, '')
   redis.call('HSET', key, ...)
@@ -43,36 +45,37 @@ local function record(worker, my)
   write(KEYS[2], worker, text)
 end
 
--- Adds scores and members to a sorted set, as many at once as a Lua call can take.
+-- Adds scores and members to a sorted set, in portions: a Lua call takes about 8,000 arguments.
 local function put(key, entries)
   for first = 1, #entries, 1000 do
     redis.call('ZADD', key, unpack(entries, first, math.min(first + 999, #entries)))
   end
 end
 
--- Takes members out of a sorted set. After that a full server lets a script put them elsewhere.
+-- Removes members from a sorted set. After a removal, a full server lets the script add them
+-- elsewhere.
 local function take_out(key, members)
   for first = 1, #members, 1000 do
     redis.call('ZREM', key, unpack(members, first, math.min(first + 999, #members)))
   end
 end
 
--- Returns the scores and the members of a sorted set.
+-- Returns scores and members of a sorted set, in turn.
 local function entries_of(key, first, last)
   local entries = redis.call('ZRANGE', key, first, last, 'WITHSCORES')
   for i = 1, #entries, 2 do entries[i], entries[i + 1] = entries[i + 1], entries[i] end
   return entries
 end
 
--- Moves a sorted set to the queue, and returns the number of its members. Deleting it first lets a full server pass.
+-- Moves a sorted set to the queue. The deletion comes first, for a full server.
 local function requeue(key)
   local entries = entries_of(key, 0, -1)
   redis.call('DEL', key)
   put(KEYS[1], entries)
-  return #entries / 2
 end
 
--- Returns how many workers died with a request, 0 if none did, and the worker that has started it since.
+-- Returns the number of workers that have died with a request, and the worker that has started it
+-- since, or ''.
 local function deliveries_of(member)
   local text = redis.call('HGET', KEYS[6], member)
   if not text then return 0, '' end
@@ -80,7 +83,8 @@ local function deliveries_of(member)
   return tonumber(count), starter
 end
 
--- Returns those of some entries that a worker died with, each with the number of such deaths behind it.
+-- Returns the entries' members that workers have died with and the numbers of these deaths, in
+-- turn.
 local function suspects_in(entries)
   local suspects = {}
   if #entries == 0 or redis.call('HLEN', KEYS[6]) == 0 then return suspects end
@@ -95,13 +99,13 @@ local audit = {waiting = 0, loss = 0, lost = 0}
 local noted = redis.call('HGETALL', KEYS[5])
 for i = 1, #noted, 2 do audit[noted[i]] = tonumber(noted[i + 1]) end
 
--- Records that the queue has lost so many requests.
+-- Records the loss of a number of requests.
 local function record_loss(number)
   audit.loss, audit.lost = next_beat(audit.loss), audit.lost + number
   write(KEYS[5], 'loss', string.format('%.0f', audit.loss), 'lost', audit.lost)
 end
 
--- Notes how many requests wait, at the end of a script that has changed it, and returns the number.
+-- Records the number of waiting requests after a script has changed it, and returns it.
 local function note_waiting()
   local waiting = redis.call('ZCARD', KEYS[1])
   if waiting ~= audit.waiting then
@@ -111,15 +115,16 @@ local function note_waiting()
   return waiting
 end
 
--- Returns a reply with entries, the workers or false, and the numbers of requests that wait, are leased and are dead
--- letters. It tells which of the entries are suspects, and how many workers died with each.
-local function reply(said, entries, workers, waiting, leased, dead)
+-- Returns a reply: the status, entries, the workers or false, the numbers, and the suspects among
+-- the entries.
+local function reply(status, entries, workers, waiting, leased, dead)
   local numbers = {waiting or 0, leased or 0, dead or 0, audit.loss, audit.lost}
-  return {said, entries, workers, numbers, suspects_in(entries)}
+  return {status, entries, workers, numbers, suspects_in(entries)}
 end
 
--- A queue that is gone although requests waited was deleted or evicted. One that is only shorter is shared with
--- scrapy-redis's scheduler, which takes requests one by one, and may empty it between two scripts.
+-- A queue that vanished although requests waited was deleted or evicted. A queue that is only
+-- shorter is shared with scrapy-redis's scheduler, which takes requests one by one, and may empty
+-- the queue between two scripts.
 local before = audit.waiting
 local waiting = note_waiting()
 if waiting < before and not audit.shared then

@@ -1,9 +1,9 @@
--- Requeues what worker ARGV[2] has leased in KEYS[7], for worker ARGV[1], unless its registration is no longer ARGV[3].
--- A request that ARGV[6] workers died with becomes a dead letter, if that is not 0. Returns these dead letters, and the
--- number of requests that were requeued.
+-- Requeues the leases KEYS[7] of the dead worker ARGV[2] for worker ARGV[1], if the dead worker's
+-- registration is still ARGV[3]. Requests that ARGV[6] workers have died with become dead letters;
+-- 0 is no bound. Returns these dead letters and the number of requeued requests.
 --
--- Of one that died while it closed the queue, a worker that is not registered takes over the closing, with the lease
--- ARGV[4] and the number ARGV[5].
+-- If the dead worker was closing the queue, an unregistered worker takes over the closing, with the
+-- lease ARGV[4] and the number ARGV[5].
 if redis.call('HGET', KEYS[2], ARGV[2]) ~= ARGV[3] then return {'alive'} end
 local my = find(ARGV[1])
 if parse(ARGV[3]).closing ~= '' then

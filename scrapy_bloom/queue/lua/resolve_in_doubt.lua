@@ -1,6 +1,7 @@
--- Says whether exchange ARGV[2] of worker ARGV[1] was carried out: `done`, or `void`: it was not, and never will be.
--- If ARGV[3] is 1 it took something. That goes back to the queue, since the worker does not know it: all that is leased
--- but for those members of whose SHA-1 the first 16 digits are among the arguments that follow.
+-- Resolves sync ARGV[2] of worker ARGV[1], whose reply was lost: `done`, or `void` if it was not
+-- executed and never will be. If ARGV[3] is 1, a done sync took entries, which the worker does not
+-- know: all its leases go back to the queue, except for members whose digests follow (the first 16
+-- digits of their SHA-1).
 local my = find(ARGV[1])
 local number = tonumber(ARGV[2])
 if not my or my.closing ~= '' or number < my.number or number > my.number + 1 then return {'expired'} end

@@ -1,9 +1,9 @@
--- Carries out exchange ARGV[2] of worker ARGV[1], which takes up to ARGV[3] entries. The numbers of the entries that
--- follow are ARGV[4] to lease, ARGV[5] to push, of which the first ARGV[6] are leased no longer, and ARGV[7] to set
--- aside; ARGV[8] members to acknowledge and ARGV[9] to start follow them.
+-- Executes sync ARGV[2] of worker ARGV[1], which takes up to ARGV[3] entries. Entries follow from
+-- ARGV[10] on: ARGV[4] to lease, ARGV[5] to push and ARGV[7] dead letters. The leases of the first
+-- ARGV[6] pushes end. Then members follow: ARGV[8] to acknowledge and ARGV[9] to start.
 --
--- The order of the writes matters on a full server. An exchange with new entries is refused as a whole, by its first
--- ZADD. One without passes.
+-- The order of the writes matters on a full server: the first ZADD refuses a sync with new entries
+-- as a whole, and a sync without new entries passes.
 local my = find(ARGV[1])
 local number = tonumber(ARGV[2])
 if not my or my.closing ~= '' or number > my.number + 1 then return {'expired'} end
@@ -28,7 +28,7 @@ for _, member in ipairs(following(tonumber(ARGV[9]), 1)) do
   if count > 0 then write(KEYS[6], member, count .. ' ' .. ARGV[1]) end
 end
 if #finished + #unreadable > 0 and redis.call('HLEN', KEYS[6]) > 0 then
-  -- Of a request that others started since, a copy is with them: its count stays.
+  -- A request that another worker has started since keeps its count: that worker runs a copy.
   for _, member in ipairs(finished) do
     local count, starter = deliveries_of(member)
     if starter == ARGV[1] then
@@ -41,8 +41,9 @@ end
 for i = 1, tonumber(ARGV[6]) do finished[#finished + 1] = pushed[2 * i] end
 take_out(KEYS[4], finished)
 
--- What this worker has leased already stays in the queue: equal requests are one member, with one lease a worker.
--- No worker takes more than its share, one of which is left for a worker that begins.
+-- Members that this worker has leased stay in the queue: equal requests are one member, with one
+-- lease per worker. A worker takes no more than its share of the queue; one share is left for a
+-- worker that joins.
 local want = tonumber(ARGV[3])
 local taken, skipped = {}, {}
 if want > 0 then
@@ -57,7 +58,8 @@ if want > 0 then
   until #taken > 0 or #found == 0
   put(KEYS[1], skipped)
   put(KEYS[4], taken)
-  -- Of a request that this worker has started before and given back, a death does not count until it is started again.
+  -- If this worker has started and returned a request before, deaths do not count until it is
+  -- started again.
   if redis.call('HLEN', KEYS[6]) > 0 then
     for i = 2, #taken, 2 do
       local count, starter = deliveries_of(taken[i])
