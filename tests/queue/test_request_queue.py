@@ -24,9 +24,9 @@ from tests.support.servers import Server
 class Driven:
     """A worker over a queue on a server, whose filter takes everything for new; replies may be lost."""
 
-    def __init__(self, client: redis.Redis, key: str, name: str) -> None:
+    def __init__(self, client: redis.Redis, key: str, name: str, lease: str = "60") -> None:
         self.queue = RequestQueue(client, key)
-        self.worker = QueueWorker(name, "60", 5, lambda _: False)
+        self.worker = QueueWorker(name, lease, 5, lambda _: False)
         self.faults = 0
 
     def step(self, want: int = 0) -> bool:
@@ -98,8 +98,7 @@ def registered(queue: RequestQueue) -> set[str]:
 
 def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> None:
     """Leases of a silent worker go back to the queue, and it learns that with its next step."""
-    dead, living = Driven(client, key, "dead"), Driven(client, key, "living")
-    dead.worker._lease = "0.05"
+    dead, living = Driven(client, key, "dead", lease="0.05"), Driven(client, key, "living")
     dead.worker.offer(OutboxEntry(b"a", 3, b"a"))
     while dead.worker.has_news:
         dead.step()
@@ -121,8 +120,7 @@ def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> No
 
 def test_heartbeats_after_an_outage(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread goes on after a heartbeat that could not be sent, and requeues what a dead worker had."""
-    dead, living = Driven(client, key, "dead"), Driven(client, key, "living")
-    dead.worker._lease = "0.05"
+    dead, living = Driven(client, key, "dead", lease="0.05"), Driven(client, key, "living")
     for driven in (dead, living):
         while driven.worker.phase is not Phase.WORKING:
             driven.step()
