@@ -8,7 +8,7 @@ from functools import partial
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import REGISTERED, Ending, Reply, Status
-from scrapy_bloom.queue.sync import FilterOperation, ReleaseFilter
+from scrapy_bloom.queue.sync import FilterOperation, PendingSync, ReleaseFilter, members_of
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
@@ -474,11 +474,16 @@ class StartsAhead(QueueWorker):
 
     def next_operation(self, want: int = 0) -> Operation | None:
         operation = super().next_operation(want)
-        pending = self.state.pending_sync
-        if not want or pending is None or operation is not pending.sync:
+        if not want or self.phase is not Phase.WORKING or not isinstance(operation, ops.Sync | None):
             return operation
+        pending = self.state.pending_sync
+        if pending is None:
+            sync = ops.Sync(self.name, self.state.number + 1, 0)
+            pending = PendingSync(sync, frozenset(members_of(self.state.held())))
         ready = (entry for entry in self.state.ready if entry not in pending.returned)
         starts = tuple(entry.member for entry in ready if entry.member in self.state.suspects.waiting)
+        if operation is None and not starts:
+            return None
         self.state.pending_sync = replace(pending, sync=replace(pending.sync, starts=starts))
         return self.state.pending_sync.sync
 
