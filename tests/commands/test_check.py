@@ -1,4 +1,4 @@
-"""`scrapy bloom check`: the answer of a crawl's own filter, and why, without adding anything."""
+"""`scrapy bloom check`: look up requests in a crawl's own filter without adding any."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
 
 @pytest.fixture
 def place(server: Server, client: redis.Redis, key: str) -> list[str]:
-    """The options that lead to a filter which has seen one page and one form."""
+    """Options for a filter that has seen one page and one form."""
     dupefilter = BloomRFPDupeFilter(client, key)
     assert not dupefilter.request_seen(Request(SEEN))
     assert not dupefilter.request_seen(Request("https://example.com/form", method="POST", body="q=1"))
@@ -31,7 +31,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict
 
 
 def test_answers(place: list[str], capsys: pytest.CaptureFixture[str], key: str) -> None:
-    """A page that was seen is, in whatever order its arguments stand; another is not, and is not after it was asked."""
+    """A seen page is found, with its query in any order; checking an unseen page does not add it."""
     code, found = told(capsys, *place, "https://example.com/?b=2&a=1")
     (request,) = found["requests"]
     assert (code, request["is_seen"], request["canonical_url"]) == (0, True, SEEN)
@@ -51,7 +51,7 @@ def test_methods_and_bodies(place: list[str], capsys: pytest.CaptureFixture[str]
 
 
 def test_two(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Of two it says if they are the same, and where they differ."""
+    """For two requests the command reports whether they are the same and where they differ."""
     assert told(capsys, *place, SEEN, "https://example.com/?b=2&a=1#top")[1]["same"] is True
     assert command.call("check", *place, SEEN, "https://example.com/x?a=1&b=3") == 1
     said = capsys.readouterr().out
@@ -61,7 +61,7 @@ def test_two(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lost_bits(place: list[str], client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bits that were evicted are told as lost: the page would be fetched again."""
+    """Evicted bits are reported as lost: the page would be fetched again."""
     client.delete(*client.keys(f"{key}:0:*"))
     assert command.call("check", *place, SEEN) == 1
     assert "LOST" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_lost_bits(place: list[str], client: redis.Redis, key: str, capsys: pyte
 def test_filters_of_other_fingerprints(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A filter says what its fingerprints are: of Scrapy's and of plain items too the answer is right."""
+    """The stored filter names its fingerprints, so filters of Scrapy's fingerprints and of plain items work too."""
     with valkey.client() as client:
         BloomFilter(client, f"{key}:plain").add(SEEN)
         chosen = {"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "REQUEST_FINGERPRINTER_CLASS": SCRAPYS}
@@ -87,14 +87,14 @@ def test_filters_of_other_fingerprints(
 
 
 def test_a_scheme_that_is_not_known(place: list[str], client: redis.Redis, key: str) -> None:
-    """Nothing is imported because a stored filter names it."""
+    """A fingerprinter named by a stored filter is never imported."""
     text = json.loads(client.hget(key, "filter") or "")
     client.hset(key, "filter", json.dumps({**text, "fingerprint": "os.abort"}))
     assert command.call("check", *place, SEEN) == 2
 
 
 def test_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """In a project the spider comes first, and the project's fingerprints count."""
+    """In a project the spider comes first, and the project's fingerprinter is used."""
     dupefilter = BloomRFPDupeFilter(client, key)
     assert not dupefilter.request_seen(Request(SEEN))
     project = command.make_project(tmp_path, REDIS_URL=server.url, SCHEDULER_DUPEFILTER_KEY=key)
@@ -103,5 +103,5 @@ def test_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: P
 
 @pytest.mark.parametrize("arguments", [["example.com"], ["shop"]])
 def test_no_urls(arguments: list[str], place: list[str]) -> None:
-    """Anything that is no URL is refused."""
+    """An argument that is not a URL is refused."""
     assert command.call("check", *place, *arguments) == 2

@@ -1,4 +1,4 @@
-"""`scrapy bloom clear`: it shows what would go, and deletes that alone, when it is told to."""
+"""`scrapy bloom clear`: a dry run unless `--yes` is given; deletes only the keys it listed."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Clear = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def clear(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Clear:
-    """Runs the action with --json, and gives its exit code and what it printed."""
+    """Run the action with `--json` and return its exit code and output."""
 
     def run(*options: str) -> tuple[int, dict[str, Any]]:
         code = command.call("clear", "--key", key, "--redis-url", server.url, "--json", *options)
@@ -36,7 +36,7 @@ def clear(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Clear
 
 
 def fill_queue(client: redis.Redis, key: str) -> RequestQueue:
-    """A queue with two requests that wait, one that a worker has leased, and a dead letter."""
+    """A queue with two waiting requests, one leased request and one dead letter."""
     queue = RequestQueue(client, key)
     queue.execute(Join("worker", "60", 0, True))
     pushed = tuple(QueueEntry(0, f"request {number}".encode()) for number in range(3))
@@ -46,7 +46,7 @@ def fill_queue(client: redis.Redis, key: str) -> RequestQueue:
 
 
 def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear: Clear) -> None:
-    """It shows what would go, and says by its exit code that it has not done it."""
+    """Without `--yes` the command lists the keys, deletes none and returns 1."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
     bloom.add_reference("shop:requests")
@@ -90,7 +90,7 @@ OURS: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
 @pytest.mark.parametrize("occupant", OURS)
 @pytest.mark.parametrize("suffix", ["", ":importing"])
 def test_what_is_ours_goes(client: redis.Redis, key: str, clear: Clear, occupant: str, suffix: str) -> None:
-    """So does what an import has left beside it."""
+    """The leftovers of an import are deleted, too."""
     put, kind = OURS[occupant]
     put(client, key + suffix)
     code, told = clear("--yes")
@@ -100,7 +100,7 @@ def test_what_is_ours_goes(client: redis.Redis, key: str, clear: Clear, occupant
 
 
 def test_a_set_of_fingerprints_goes(client: redis.Redis, key: str, clear: Clear) -> None:
-    """A SET at the key goes if scrapy-redis may have left it; one beside it is nobody's that is known here."""
+    """A SET at the filter's key is deleted if it holds fingerprints; a SET beside it stays."""
     client.sadd(key, "a" * 40, "b" * 40)
     client.sadd(f"{key}:importing", "a" * 40)
     code, told = clear("--yes")
@@ -121,7 +121,7 @@ STRANGERS: dict[str, Callable[[redis.Redis, str], object]] = {
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_hash_that_may_not_be_ours_stays(client: redis.Redis, key: str, clear: Clear, stranger: str) -> None:
-    """A name of ours alone does not make it ours."""
+    """A key whose name looks like ours stays unless its contents are ours, too."""
     STRANGERS[stranger](client, key)
     before = client.dump(key)
     assert clear("--yes")[0] == 2
@@ -129,7 +129,7 @@ def test_a_hash_that_may_not_be_ours_stays(client: redis.Redis, key: str, clear:
 
 
 def test_a_bitmap_stays(client: redis.Redis, key: str, clear: Clear) -> None:
-    """Zeros at the place of a shard are not taken for one."""
+    """Zeros where a shard would be are not taken for a shard."""
     client.setbit(f"{key}:0:0", 100_000, 1)
     assert clear("--yes")[0] == 0
     assert client.exists(f"{key}:0:0")
@@ -146,7 +146,7 @@ FOREIGN: dict[str, Callable[[redis.Redis, str], object]] = {
 @pytest.mark.parametrize("suffix", ["", ":importing"])
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_what_is_not_ours_stays(client: redis.Redis, key: str, clear: Clear, kind: str, suffix: str) -> None:
-    """It is refused by its type, and so is all that would go beside it."""
+    """A key of a foreign type is refused, and so are all other keys of the same run."""
     BloomFilter(client, key, **SMALL).add("a")
     if not suffix:
         client.delete(key)
@@ -160,7 +160,7 @@ def test_what_is_not_ours_stays(client: redis.Redis, key: str, clear: Clear, kin
 
 
 def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, clear: Clear) -> None:
-    """With what its workers have leased and its dead letters; how many requests these are is shown before."""
+    """`--with-queue` deletes leases and dead letters, too; the dry run counts them."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add("a")
     queue = fill_queue(client, f"{key}:queue")
@@ -178,7 +178,7 @@ def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, cl
 
 
 def test_other_queues(client: redis.Redis, key: str, clear: Clear) -> None:
-    """A list, as scrapy-redis's other queues are, is counted; what is no queue is refused; and one must be named."""
+    """A list of scrapy-redis's other queues is counted; other types, and a missing name, are refused."""
     client.rpush(f"{key}:queue", "a", "b")
     code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
     assert (code, told["queues"][0]["waiting"]) == (0, 2)
@@ -200,7 +200,7 @@ def begin_anew(client: redis.Redis, key: str) -> None:
 
 Change = Callable[[redis.Redis, str], object]
 
-# What is shown, and what has taken its place when it is deleted.
+# The key's contents at the listing, and their replacement before the deletion.
 REPLACED: dict[str, tuple[Change, Change]] = {
     "another filter": (begin_anew, begin_anew),
     "a string": (begin_anew, lambda client, key: client.set(key, "a")),
@@ -221,7 +221,7 @@ REPLACED: dict[str, tuple[Change, Change]] = {
 
 @pytest.mark.parametrize("case", REPLACED)
 def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> None:
-    """It is told of by its key, and the queue stays with it, which is that of another crawl by then."""
+    """A key replaced since the listing stays and is named, and so does its queue, by then another crawl's."""
     shown, change = REPLACED[case]
     shown(client, key)
     client.zadd(f"{key}:queue", {"request": 0})
@@ -234,7 +234,7 @@ def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> N
 
 
 def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
-    """A filter goes with what it has grown by, and what no hash tells of; what is gone already is no trouble."""
+    """Shards added since the listing and shards without a hash are deleted; keys already gone are no error."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
     BloomFilter(client, f"{key}:lost", **SMALL).add("a")
@@ -252,7 +252,7 @@ def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
 
 
 def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None:
-    """So does anything that has taken its place."""
+    """A key with other contents than were listed stays."""
     client.zadd(key, {"request": 0})
     store = RedisStore(client)
     doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
@@ -263,7 +263,7 @@ def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None
 
 
 def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, key: str) -> None:
-    """A crawl that has begun since it was shown has other workers."""
+    """A queue with workers that the listing did not have stays: a new crawl has begun."""
     queue = RequestQueue(client, key)
     queue.execute(Join("shown", "30", 0, is_new=True))
     client.zadd(key, {"request": 0})
@@ -280,7 +280,7 @@ def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, ke
 def test_exit_code_of_what_was_not_shown(
     client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else is said to be deleted, and the last line says why it was not."""
+    """No kept key is listed as deleted, and the last line gives the reason."""
     look = key_contents.plan_deletion
 
     def look_and_begin_anew(*arguments: Any) -> DeletionPlan:
@@ -299,7 +299,7 @@ def test_exit_code_of_what_was_not_shown(
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The text names server, database, key and all that would go, and warns of workers."""
+    """The text names server, database, key and all keys to delete, and warns of workers."""
     cwd = command.make_project(
         tmp_path / "project",
         REDIS_URL=f"{valkey.url}/3",

@@ -1,4 +1,4 @@
-"""Moving and deleting filters over a cluster, whose client decodes replies; and what its nodes say."""
+"""Moving, deleting and examining filters in a cluster, with a client that decodes replies."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every check is made over a cluster; a filter whose slot is not that of its queue is told."""
+    """Every check runs on a cluster; a filter in another slot than its queue is reported."""
     node = cluster.get_primaries()[0]
     settings = {
         **OURS,
@@ -68,7 +68,7 @@ def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_node_is_asked(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy is told of whichever node has it; and a filter has room in all of them together."""
+    """The memory policy of every node is checked, and their free memory is added up."""
     for evicting in cluster.get_primaries():
         for node in cluster.get_primaries():
             policy, save = ("allkeys-lru", "3600 1") if node == evicting else ("noeviction", "")

@@ -1,4 +1,4 @@
-"""The command as a whole: its help, its exit codes, and what it costs those who do not use it."""
+"""The command as a whole: its help, its exit codes, and no cost to other Scrapy commands."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from devtools.servers import free_port
 from scrapy_bloom.cli.bloom import ACTIONS
 from tests.support import command
 
-# What takes time to import, and Scrapy itself does without.
+# Slow imports that Scrapy itself does without.
 HEAVY = {"redis", "mmh3", "hiredis", "scrapy_redis", "tqdm", "prometheus_client", "scrapy_bloom.dupefilter"}
 LIST = f"""
 import sys
@@ -25,7 +25,7 @@ finally:
 
 
 def test_help(tmp_path: Path) -> None:
-    """The help tells every action, the exit codes and some examples; that of an action, its own options."""
+    """The main help lists actions, exit codes and examples; an action's help lists its options."""
     said = command.run("--help", cwd=tmp_path)
     assert said.returncode == 0
     for action in ACTIONS:
@@ -35,7 +35,7 @@ def test_help(tmp_path: Path) -> None:
 
 
 def test_costs_nothing(tmp_path: Path) -> None:
-    """A project's `scrapy list` loads the command, and nothing that takes time."""
+    """A project's `scrapy list` loads the command but none of the slow modules."""
     project = command.make_project(tmp_path)
     said = subprocess.run([sys.executable, "-c", LIST], cwd=project, capture_output=True, text=True, check=False)
     assert said.stdout.splitlines() == ["news", "shop", "[] True"], said.stderr
@@ -54,7 +54,7 @@ def test_costs_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options(arguments: list[str], text: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Anything that is no action and no option is refused by name, before anything is done."""
+    """An unknown action or option is refused by name before any work is done."""
     with pytest.raises((UsageError, SystemExit)) as refused:
         command.call(*arguments)
     if text is not None:
@@ -65,7 +65,7 @@ def test_wrong_options(arguments: list[str], text: str | None, capsys: pytest.Ca
 
 
 def test_settings_stand_before_and_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    """A setting counts on either side of the action; the one behind goes before."""
+    """A setting counts before or after the action; the later one wins."""
     assert command.call("-s", "BLOOMFILTER_CAPACITY=5000", "plan") == 0
     assert "5,000 requests" in capsys.readouterr().out
     assert command.call("-s", "BLOOMFILTER_CAPACITY=5000", "plan", "-s", "BLOOMFILTER_CAPACITY=7000") == 0
@@ -74,7 +74,7 @@ def test_settings_stand_before_and_behind(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("action", ["info", "doctor", "check", "clear"])
 def test_redis_is_away(action: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that is away is another exit code, with its address and without its password."""
+    """An unreachable server has its own exit code; the error has its address without the password."""
     url = f"redis://:secret@127.0.0.1:{free_port()}"
     further = ["http://example.com/"] if action == "check" else []
     assert command.call(action, *further, "--key", "shop:dupefilter", "--redis-url", url) == 3
@@ -84,7 +84,7 @@ def test_redis_is_away(action: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a spider and a key nothing is guessed; in a project of two spiders they are named."""
+    """Without a spider and a key the command fails; a project of two spiders has both listed."""
     for action in ("info", "doctor"):
         assert command.call(action, REDIS_URL=f"redis://127.0.0.1:{free_port()}") == 2
         assert "give the name of a spider of the project, or --key KEY" in capsys.readouterr().err
@@ -97,13 +97,13 @@ def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """A setting that is not allowed is refused on one line, by its name."""
+    """An invalid setting is refused on one line, by its name."""
     assert command.call("plan", BLOOMFILTER_CAPACITY=0) == 2
     assert capsys.readouterr().err.startswith("scrapy bloom: BLOOMFILTER_CAPACITY = 0: must be a whole number")
 
 
 def test_reader_that_ends(tmp_path: Path) -> None:
-    """Whoever reads only the first line, as `head` does, is no error."""
+    """A reader that closes the pipe after the first line, as `head` does, causes no error."""
     with command.start("plan", "--compare", cwd=tmp_path) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -113,7 +113,7 @@ def test_reader_that_ends(tmp_path: Path) -> None:
 
 
 def test_with_the_addon(tmp_path: Path) -> None:
-    """The settings are those that the add-on makes; a refusal of its own is said once."""
+    """The add-on's settings apply, and its own refusal is printed once."""
     project = command.make_project(tmp_path, ADDONS={"scrapy_bloom.Addon": 500}, BLOOMFILTER_CAPACITY=0)
     said = command.run("info", "shop", cwd=project)
     assert said.returncode == 2
@@ -122,7 +122,7 @@ def test_with_the_addon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_help_of_each_action(action: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every action has a help with examples, and says what is missing where nothing is given."""
+    """Every action has a help with examples, and names its missing arguments."""
     with pytest.raises(SystemExit) as ended:
         command.call(action, "--help")
     assert ended.value.code == 0
@@ -132,7 +132,7 @@ def test_help_of_each_action(action: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("action", ["check", "push", "export", "restore"])
 def test_missing_arguments(action: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An argument that is missing is named, and that is no answer."""
+    """A missing argument is named and is an error, not the answer "no"."""
     with pytest.raises(SystemExit) as ended:
         command.call(action)
     assert ended.value.code == 2
@@ -140,7 +140,7 @@ def test_missing_arguments(action: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_spider_in_the_place_of_a_file(tmp_path: Path) -> None:
-    """Nobody gets a file of the name of a spider by forgetting the file."""
+    """A forgotten FILE argument is noticed: no file gets the name of a spider."""
     project = command.make_project(tmp_path)
     said = command.run("export", "shop", cwd=project)
     assert said.returncode == 2
@@ -148,7 +148,7 @@ def test_a_spider_in_the_place_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_project_that_cannot_be_read(tmp_path: Path) -> None:
-    """An error that nobody foresaw is one line and no answer; a password in a wrong place is not repeated."""
+    """An unexpected error is one line and exit code 2; a misplaced password is not repeated."""
     project = command.make_project(tmp_path, ADDONS={"project.spiders.Nothing": 1})
     said = command.run("info", "shop", cwd=project)
     assert (said.returncode, len(said.stderr.splitlines())) == (2, 1)

@@ -1,4 +1,4 @@
-"""`scrapy bloom doctor`: each fault that it names is made on a real server, and told with what to do."""
+"""`scrapy bloom doctor`: each fault is made on a real server, and reported with its remedy."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ KEY, QUEUE = "shop:dupefilter", "shop:requests"
 
 @pytest.fixture(params=KINDS)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of the test's own that a crawl can trust."""
+    """A well-configured server of this test's own."""
     with running(request.param, "--appendonly", "yes") as server:
         yield server
 
@@ -36,7 +36,7 @@ def mine(own: Server) -> Iterator[Any]:
 def examine(
     server: Server, capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object
 ) -> tuple[int, dict[str, tuple[str, str, str]]]:
-    """The exit code, and the worst finding of each check."""
+    """Return the exit code and the worst finding of each check."""
     place = ("--key", KEY, "--queue", QUEUE, "--redis-url", server.url, *arguments)
     code = command.call("doctor", *place, "--json", **settings)
     found = json.loads(capsys.readouterr().out)["findings"]
@@ -46,7 +46,7 @@ def examine(
 
 
 def test_nothing_wrong(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that a crawl can trust gets a clean bill, and nothing is written there."""
+    """A well-configured server has no findings, and the command writes nothing."""
     code, found = examine(own, capsys)
     assert code == 0
     assert {level for level, _, _ in found.values()} == {"ok"}
@@ -56,7 +56,7 @@ def test_nothing_wrong(own: Server, mine: Any, capsys: pytest.CaptureFixture[str
 
 
 def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eviction, memory and persistence are told where they lose something."""
+    """Memory limits, eviction and persistence are reported where they lose data."""
     mine.config_set("maxmemory", "4mb")
     mine.config_set("maxmemory-policy", "allkeys-lru")
     mine.config_set("appendonly", "no")
@@ -74,7 +74,7 @@ def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[s
 
 
 def test_appendfsync(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """An AOF that is written when the system likes is told; where CONFIG is denied, nobody knows."""
+    """`appendfsync no` is reported; where CONFIG is denied, the check is unknown."""
     for policy, level in (("no", "advice"), ("everysec", "ok"), ("always", "ok")):
         mine.config_set("appendfsync", policy)
         code, found = examine(own, capsys)
@@ -84,7 +84,7 @@ def test_appendfsync(own: Server, mine: Any, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_without_info(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that does not know INFO cannot be looked at; all else is."""
+    """Without INFO the server's checks are unknown, and the others run."""
     with running(kind, "--appendonly", "yes", "--rename-command", "INFO", "") as server:
         code, found = examine(server, capsys)
     assert (code, found["server"][0]) == (0, "advice")
@@ -93,7 +93,7 @@ def test_a_server_without_info(kind: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_replicas(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A replica is told of as one, and as how far behind it is."""
+    """A replica is reported, with its lag."""
     mine.config_set("repl-diskless-sync-delay", 0)
     with running("valkey", "--replicaof", f"127.0.0.1 {own.port}") as replica:
         waiting.until(lambda: mine.info().get("slave0", {}).get("state") == "online")
@@ -105,7 +105,7 @@ def test_replicas(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("missing", ["bitfield", "hsetnx", "zpopmin", "time", "zadd", "hincrby", "hset"])
 def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rule that is named is exactly what was missing; with it nothing is."""
+    """The suggested ACL rule is exactly the missing one; with it, permissions are complete."""
     allowed = {command.lower() for command in (*FILTER_COMMANDS, *QUEUE_COMMANDS)} - {missing}
     looking = ["+info", "+config|get", "+scan", "+object", "+memory"]
     keys = [f"~{KEY}", f"~{KEY}:*", f"~{QUEUE}", f"~{{{QUEUE}}}:*"]
@@ -114,7 +114,7 @@ def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.Captur
     )
     url = own.url.replace("//", "//worker:secret@")
     place = ["--key", KEY, "--queue", QUEUE, "--redis-url", url]
-    if missing != "time":  # without it nobody can look at a filter at all
+    if missing != "time":  # without TIME no filter can be examined at all
         assert command.call("doctor", *place) == 1
         said = capsys.readouterr()
         assert f"ACL SETUSER worker +{missing}\n" in said.out
@@ -125,7 +125,7 @@ def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.Captur
 
 
 def test_keys_without_permission(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Keys that a user may not touch are named by their patterns."""
+    """Denied keys are named by their patterns."""
     mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", f"~{KEY}", f"~{KEY}:*", "~*none*", "+@all")
     url = own.url.replace("//", "//worker:secret@")
     assert command.call("doctor", "--key", KEY, "--redis-url", url) == 0
@@ -137,7 +137,7 @@ def test_keys_without_permission(own: Server, mine: Any, capsys: pytest.CaptureF
 
 
 def test_filter(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A SET in its place, one that is too full, and one that is not complete are told."""
+    """A SET at the filter's key, an overfull filter and an incomplete one are reported."""
     mine.sadd(KEY, "a")
     code, found = examine(own, capsys)
     assert (code, found["filter"][0]) == (1, "loss")
@@ -157,7 +157,7 @@ def test_filter(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_barely_too_full(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter is too full as soon as its error rate is above the one that is allowed, and not before."""
+    """A filter is too full exactly when its error rate exceeds the allowed one."""
     bloom = BloomFilter(mine, KEY, capacity=100, error_rate=0.01, expansion=0)
     bloom.add_many([f"{number}" for number in range(100)])
     assert bloom.info().estimated_error_rate <= 0.01
@@ -172,7 +172,7 @@ def test_barely_too_full(own: Server, mine: Any, capsys: pytest.CaptureFixture[s
 
 
 def test_queue(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Dead letters, silent workers, and leases that nobody has."""
+    """Dead letters, silent workers and orphaned leases are reported."""
     keys = QueueKeys(QUEUE)
     mine.hset(keys.workers, "worker-1", "60 7 1700000000000")
     mine.hset(keys.workers, "worker-2", f"60 7 {time.time() * 1000:.0f}")
@@ -189,7 +189,7 @@ def test_queue(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_serializers(own: Server, tmp_path: Path) -> None:
-    """A serialiser that is not there is told, and one that cannot read what waits."""
+    """A serializer that is missing, or cannot read the waiting requests, is reported."""
     project = command.make_project(tmp_path, REDIS_URL=own.url)
     with own.client() as client:
         client.zadd(QUEUE, {pickle.dumps({"url": "https://example.com/"}): 0})
@@ -200,7 +200,7 @@ def test_serializers(own: Server, tmp_path: Path) -> None:
 
 
 def test_keys_that_may_not_be_looked_at(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rule is named also where even a look is denied."""
+    """The ACL rule is suggested even where reading is denied."""
     mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~other", "+@all")
     url = own.url.replace("//", "//worker:secret@")
     assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", url) == 1
@@ -210,7 +210,7 @@ def test_keys_that_may_not_be_looked_at(own: Server, mine: Any, capsys: pytest.C
 def test_undelivered(
     own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file with requests that a worker left is found where it would be taken up."""
+    """A dead worker's file of undelivered requests is found where the next worker looks for it."""
     (tmp_path / "undelivered-shop_requests-1.jsonl").write_text("")
     monkeypatch.chdir(tmp_path)
     assert examine(own, capsys)[1]["undelivered requests"][0] == "advice"
@@ -218,7 +218,7 @@ def test_undelivered(
 
 @pytest.mark.crawl
 def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The keys of a crawl that was killed under Scrapy's own scheduler are found, and the command that removes them."""
+    """The keys of a crawl killed under Scrapy's own scheduler are found, with the command to delete them."""
     with serving(MadeUpLinks(pages=5000, links=5)) as site:
         settings = {"SCHEDULER": crawling.OWN_SCHEDULER, "REDIS_URL": own.url}
         with crawling.crawling("killed", site.url + "/", tmp_path, **settings):
@@ -233,7 +233,7 @@ def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_filter_that_is_used_is_not_left_over(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter counts as used when one of its keys is, however long ago its other layers were sealed."""
+    """A filter is in use if one of its keys is, even if its sealed layers have been idle for long."""
     name = "dupefilter:1700000000-0123abcd"
     bloom = BloomFilter(mine, name, capacity=100)
     bloom.add_many([f"{number}" for number in range(200)])
@@ -242,7 +242,7 @@ def test_a_filter_that_is_used_is_not_left_over(own: Server, mine: Any, capsys: 
     with own.client() as client:
         stored = {key: client.dump(key) for key in keys}
         for idle, expected in ((7200, "advice"), (60, "ok"), (5000, "advice")):
-            # The one that was used last says how long ago the filter was.
+            # The most recently used key gives the idle time of the filter.
             for key, dump in stored.items():
                 client.restore(key, 0, dump, replace=True, idletime=idle if key == keys[1] else 9000)
             code, found = examine(own, capsys)
@@ -254,7 +254,7 @@ def test_a_filter_that_is_used_is_not_left_over(own: Server, mine: Any, capsys: 
 
 
 def test_in_a_project(own: Server, tmp_path: Path) -> None:
-    """In a project the classes count: with scrapy-redis's own a crawl would lose something."""
+    """Scrapy-redis's own classes are reported: with them a crawl would lose requests."""
     project = command.make_project(tmp_path / "ours", REDIS_URL=own.url)
     said = command.run("doctor", "shop", cwd=project)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -269,7 +269,7 @@ def test_in_a_project(own: Server, tmp_path: Path) -> None:
 
 
 def test_other_parameters(own: Server, mine: Any, tmp_path: Path) -> None:
-    """A stored filter of other parameters than the settings' is told: no worker would start."""
+    """A stored filter whose parameters differ from the settings is reported: no worker would start."""
     BloomFilter(mine, KEY, capacity=5000, fingerprint="scrapy-redis")
     project = command.make_project(tmp_path, REDIS_URL=own.url)
     said = command.run("doctor", "shop", cwd=project)
@@ -291,7 +291,7 @@ class Keyed(scrapy.Spider):
 
 
 def test_a_queue_of_several_spiders(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Spiders whose queue has the same key are named, and no others."""
+    """Spiders that share a queue key are named, and no others."""
     modules = ["project.spiders", "project.others"]
     project = command.make_project(
         tmp_path, REDIS_URL=valkey.url, SCHEDULER_QUEUE_KEY=f"{key}:all", SPIDER_MODULES=modules

@@ -1,4 +1,4 @@
-"""`scrapy bloom doctor` on what is stored: what a worker could not use, and what nobody will take up again."""
+"""`scrapy bloom doctor` on stored data: keys that no worker can use, and leases that no worker will reclaim."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ from tests.support.servers import KINDS, Server, running
 
 @pytest.fixture(scope="module", params=KINDS)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server that a crawl can trust."""
+    """A well-configured server."""
     with running(request.param, "--appendonly", "yes") as server:
         yield server
 
@@ -35,7 +35,7 @@ def mine(own: Server) -> Iterator[Any]:
 
 
 def place(key: str) -> tuple[str, ...]:
-    """The options that name the filter and the queue of a test."""
+    """The options for a test's filter and queue."""
     return ("--key", f"{key}:dupefilter", "--queue", f"{key}:requests")
 
 
@@ -43,7 +43,7 @@ def place(key: str) -> tuple[str, ...]:
 def test_a_queue_of_another_kind(
     kind: str, own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A queue that is no sorted set is told, as what it is: no worker would start."""
+    """A queue that is not a sorted set is reported by its type: no worker would start."""
     name = f"{key}:requests"
     made = {"list": lambda: mine.lpush(name, "x"), "string": lambda: mine.set(name, "x")}
     made.get(kind, lambda: mine.hset(name, "x", "y"))()
@@ -53,7 +53,7 @@ def test_a_queue_of_another_kind(
 
 
 def test_a_list_for_scrapy_redis(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list is right for scrapy-redis's scheduler with such a queue, and wrong for its sorted set."""
+    """A list suits scrapy-redis's scheduler with its list queues, but not its sorted set."""
     mine.lpush(f"{key}:requests", "x")
     theirs = {
         **OURS,
@@ -70,7 +70,7 @@ def test_a_list_for_scrapy_redis(own: Server, mine: Any, key: str, capsys: pytes
 def test_a_stranger_where_the_bits_go(
     is_open: bool, own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A string of somebody else is told, which a worker would meet at its start or at its first request."""
+    """A foreign string at a shard's key is reported before a worker fails on it."""
     if is_open:
         BloomFilter(mine, f"{key}:dupefilter")
     mine.set(f"{key}:dupefilter:0:0", "a string of somebody else's")
@@ -80,7 +80,7 @@ def test_a_stranger_where_the_bits_go(
 
 
 def test_a_shard_that_is_gone(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`doctor`, `info` and the Python API tell of strings that are gone, and of another one's in their place."""
+    """`doctor`, `info` and the Python API report lost shards, and foreign strings in their place."""
     name = f"{key}:dupefilter"
     bloom = BloomFilter(mine, name, capacity=100_000)
     bloom.add_many([f"{number}" for number in range(5000)])
@@ -100,7 +100,7 @@ def test_a_shard_that_is_gone(own: Server, mine: Any, key: str, capsys: pytest.C
 
 
 def test_a_layer_that_is_being_made(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Strings that a worker has not made yet are not gone: a layer has its counter when it has all of them."""
+    """Shards that a worker has yet to create are not lost: a complete layer has a counter."""
     name = f"{key}:dupefilter"
     bloom = BloomFilter(mine, name, capacity=1000)
     bloom.add("a")
@@ -112,7 +112,7 @@ def test_a_layer_that_is_being_made(own: Server, mine: Any, key: str, capsys: py
 
 
 def test_bits_without_their_hash(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter whose hash is gone is told, and how many strings of it are left; after `clear` there is none."""
+    """A filter whose hash is lost is reported with the number of its remaining shards; `clear` deletes them."""
     name = f"{key}:dupefilter"
     bloom = BloomFilter(mine, name, capacity=100)
     bloom.add_many([f"{number}" for number in range(150)])
@@ -128,7 +128,7 @@ def test_bits_without_their_hash(own: Server, mine: Any, key: str, capsys: pytes
 
 
 def test_start_urls(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Dead start URLs are told with their key, and those that nobody holds any more; not those of a worker at work."""
+    """Dead start URLs and orphaned leases are reported, but no leases of a live worker."""
     start, queue = StartKeys(f"{key}:fed"), f"{key}:requests"
     settings: dict[str, Any] = {
         **OURS,
@@ -154,7 +154,7 @@ def test_start_urls(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixt
 
 
 def test_a_worker_that_joins_meanwhile(own: Server, mine: Any, key: str) -> None:
-    """A lease of a worker that joins between two looks is not told to be nobody's."""
+    """The leases of a worker that joins between two reads are not reported as orphaned."""
     called, _ = command.parse("doctor", *place(key), "--redis-url", own.url)
     assert called.settings is not None
     case = Case(CrawlTarget.of(called._options, called.settings), 3600.0)
@@ -168,7 +168,7 @@ def test_a_worker_that_joins_meanwhile(own: Server, mine: Any, key: str) -> None
 
 
 def test_a_worker_that_leaves_meanwhile(mine: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases that a worker gives back between two looks are not told to be nobody's, those of start URLs included."""
+    """Leases returned between two reads are not reported as orphaned, start URLs included."""
     keys, start = QueueKeys(f"{key}:requests"), StartKeys(f"{key}:start_urls")
     mine.zadd(keys.leases("leaving"), {"a": 1})
 
@@ -190,7 +190,7 @@ def test_a_worker_that_leaves_meanwhile(mine: Any, key: str, monkeypatch: pytest
 
 
 def test_the_probe_leaves_keys_alone(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Permissions are tried on keys of which there are none: nothing that is there is changed."""
+    """Permissions are probed with keys that hold no data: existing keys stay as they are."""
     names = [f"{key}:dupefilter:doctor", QueueKeys(f"{key}:requests").leases("doctor")]
     mine.hset(names[0], "field", "value")
     mine.zadd(names[1], {"member": 1})
@@ -200,7 +200,7 @@ def test_the_probe_leaves_keys_alone(own: Server, mine: Any, key: str, capsys: p
 
 
 def test_a_queue_that_has_lost_requests(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`doctor` and `info` tell of requests that vanished with their queue, also where no worker has looked since."""
+    """`doctor` and `info` report requests lost with their queue, even before a worker notices."""
     requests = RequestQueue(mine, f"{key}:requests")
     requests.execute(Join("one", "1000", 0, is_new=True, spider="shop"))
     requests.execute(Sync("one", 1, 0, pushes=tuple(QueueEntry(0, b"%d" % number) for number in range(7))))
@@ -222,7 +222,7 @@ def test_workers_of_two_spiders(own: Server, mine: Any, key: str, capsys: pytest
     requests.execute(Join("one", "1000", 0, is_new=True, spider="shop"))
     requests.execute(Join("pushing", "1000", 0, is_new=True))
     assert wrong(examine(own.url, capsys, *place(key))[1]) == {}
-    # As a worker of an earlier checkout was registered, which compared no names.
+    # A registration of an earlier checkout, which compared no spider names.
     mine.hset(QueueKeys(f"{key}:requests").workers, "two", f"1000 0 {mine.time()[0]}000 @news")
     code, found = examine(own.url, capsys, *place(key))
     assert (code, wrong(found)) == (1, {"queue": "loss"})

@@ -1,4 +1,4 @@
-"""`scrapy bloom doctor` on crawls that lose nothing: no alarm, whatever their server and their data are."""
+"""`scrapy bloom doctor` on healthy crawls: no finding, for all kinds of servers and data."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ SCHEME = "scrapy-redis"
 
 
 class Setup(NamedTuple):
-    """A crawl: what is done to its server first, its settings, its spider, and the checks that cannot look."""
+    """A crawl: the preparation of its server, its settings, its spider, and the checks that are denied."""
 
     prepare: Callable[[Any], object]
     settings: dict[str, Any] | None = None
@@ -36,7 +36,7 @@ def nothing(client: Any) -> None:
 
 
 def fill(count: int, **parameters: Any) -> Callable[[Any], None]:
-    """Return what makes the filter of the crawl, with so many requests."""
+    """Return a function that creates the crawl's filter with `count` requests."""
 
     def prepare(client: Any) -> None:
         bloom = BloomFilter(client, KEY, fingerprint=SCHEME, **parameters)
@@ -47,7 +47,7 @@ def fill(count: int, **parameters: Any) -> Callable[[Any], None]:
 
 
 def at_work(client: Any) -> None:
-    """Make a filter, a queue with requests of JSON, and a worker that was heard of just now."""
+    """Create a filter, a queue of JSON requests, and a live worker."""
     fill(500)(client)
     client.zadd(QUEUE, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
     seconds, _ = client.time()
@@ -56,7 +56,7 @@ def at_work(client: Any) -> None:
 
 
 def feed(client: Any) -> None:
-    """Make start URLs, of which a worker at work has leased one."""
+    """Create start URLs, one of which a live worker has leased."""
     queue, start = "fed:requests", StartKeys("fed:start_urls")
     seconds, _ = client.time()
     client.hset(QueueKeys(queue).workers, "worker-1", f"3600 7 {1000 * seconds}")
@@ -65,7 +65,7 @@ def feed(client: Any) -> None:
 
 
 def configure(**options: object) -> Callable[[Any], None]:
-    """Return what sets options of the server."""
+    """Return a function that sets options of the server."""
 
     def prepare(client: Any) -> None:
         for name, value in options.items():
@@ -75,7 +75,7 @@ def configure(**options: object) -> Callable[[Any], None]:
 
 
 def allow(*commands: str) -> Callable[[Any], None]:
-    """Return what makes a user of the documented rights, and of these besides."""
+    """Return a function that creates a user with the documented permissions and these in addition."""
 
     def prepare(client: Any) -> None:
         fill(10)(client)
@@ -113,19 +113,19 @@ HEALTHY = {
 
 @pytest.fixture(params=KINDS)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of the test's own that a crawl can trust."""
+    """A well-configured server of this test's own."""
     with running(request.param, "--appendonly", "yes") as server:
         yield server
 
 
 def stored(client: Any) -> dict[str, Any]:
-    """All that a server holds."""
+    """Return all data of a server."""
     return {key: client.dump(key) for key in client.scan_iter()}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_alarm(name: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A crawl that loses nothing has no finding, but for what its user may not look at."""
+    """A healthy crawl has no finding but the checks that its user is denied."""
     setup = HEALTHY[name]
     with own.client(decode_responses=True) as client:
         setup.prepare(client)
@@ -140,7 +140,7 @@ def test_no_alarm(name: str, own: Server, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.crawl
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)
 def test_no_alarm_in_a_crawl(own: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whenever one looks at a crawl whose workers join, grow the filter and leave, nothing is wrong."""
+    """A crawl whose workers join, grow the filter and leave has no finding at any moment."""
     settings = {**OURS, "BLOOMFILTER_CAPACITY": 60, "REDIS_URL": own.url, "TELNETCONSOLE_ENABLED": False}
     at_work = 0
     with serving(MadeUpLinks(pages=200, links=5)) as site, ExitStack() as stack:
@@ -149,7 +149,7 @@ def test_no_alarm_in_a_crawl(own: Server, tmp_path: Path, capsys: pytest.Capture
         ]
         while any(worker.process.poll() is None for worker in workers):
             code, found = examine(own.url, capsys, "links", SPIDER_MODULES=["devtools.spiders"], **settings)
-            # More may wait than the filter was sized for, and that is told.
+            # The queue may exceed the capacity of the filter, which is reported.
             assert (code, wrong(found).keys() - {"capacity"}) == (0, set())
             at_work = max(at_work, int(found["queue"][1].partition("wait, ")[2].split()[0]))
         assert {url for worker in workers for url in worker.wait().fetched}
@@ -157,7 +157,7 @@ def test_no_alarm_in_a_crawl(own: Server, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_no_alarm_with_a_replica(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A replica that has all of it is no reason for a word."""
+    """A replica that is in step is no finding."""
     with own.client(decode_responses=True) as client:
         client.config_set("repl-diskless-sync-delay", 0)
         fill(100)(client)

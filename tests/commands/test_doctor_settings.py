@@ -1,4 +1,4 @@
-"""`scrapy bloom doctor` on the settings of a crawl: each mistake is a finding, and the other checks go on."""
+"""`scrapy bloom doctor` on settings: each mistake is a finding, and the other checks run."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ Mistake = tuple[str, dict[str, Any], str, str, str]
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Server]:
-    """A server that a crawl can trust."""
+    """A well-configured server."""
     with running("valkey", "--appendonly", "yes") as server:
         yield server
 
@@ -111,7 +111,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "RedisSpider of scrapy-redis": ("popping", OURS, "spider", "loss", "pops its start URLs"),
     "flush": ("shop", {**OURS, "SCHEDULER_FLUSH_ON_START": True}, "flush", "loss", "each worker that starts deletes"),
-    "flush what is kept": (
+    "flush of a kept crawl": (
         "shop",
         {**OURS, "SCHEDULER_FLUSH_ON_START": True, "SCHEDULER_PERSIST": True},
         "flush",
@@ -182,19 +182,19 @@ MISTAKES: dict[str, Mistake] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(mistake: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistake is named at its level, and the server, the permissions and the files are looked at all the same."""
+    """A mistake is named at its level; server, permissions and files are examined all the same."""
     spider, settings, check, level, text = MISTAKES[mistake]
     code, found = examine(own.url, capsys, spider, **settings)
     assert found[check][0] == level, found
     assert text in found[check][1]
     assert code == ("loss" in wrong(found).values())
     if level == "advice":
-        # No further finding is made of it.
+        # It causes no further finding.
         assert wrong(found).keys() - {check} <= {"scheduler"}
     assert {"versions", "eviction", "persistence", "filter", "permissions", "undelivered requests"} <= found.keys()
 
 
-# Just what is not said of: the limits themselves.
+# Values exactly at a limit, which are no mistakes.
 HARMLESS: dict[str, dict[str, Any]] = {
     "lease": {"BLOOMFILTER_LEASE": 10},
     "long lease": {"BLOOMFILTER_LEASE": 3600},
@@ -215,7 +215,7 @@ def test_harmless_settings(case: str, own: Server, capsys: pytest.CaptureFixture
 
 
 def test_an_address_that_cannot_be_used(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A URL that cannot be read, a database and a password that the server refuses are findings of the server."""
+    """An invalid URL, and a database or password that the server refuses, are findings about the server."""
     cases = {
         "redis://:secret@[": "REDIS_URL cannot be read",
         f"{own.url}/99": "out of range",
@@ -242,7 +242,7 @@ def test_for_people(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_exit_code(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """Losses alone count, unless advice is asked to."""
+    """Only losses change the exit code, unless advice is to count."""
     cases: list[tuple[dict[str, Any], int, int]] = [(OURS, 0, 0), ({**OURS, "BLOOMFILTER_LEASE": 5}, 0, 1), ({}, 1, 1)]
     for settings, by_default, by_advice in cases:
         assert examine(own.url, capsys, "shop", **settings)[0] == by_default
@@ -251,7 +251,7 @@ def test_exit_code(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_ttl_and_a_capacity_below_what_waits(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The pace is told that a worker needs, and both only where they are too small."""
+    """A TTL or capacity too small for the queue is reported with the pace that a worker needs."""
     key = "waiting:requests"
     mine.zadd(key, {f"{number}": 0 for number in range(MANY)})
     settings: dict[str, object] = {**OURS, "SCHEDULER_QUEUE_KEY": key, "BLOOMFILTER_TTL": 500}
@@ -268,7 +268,7 @@ def test_a_ttl_and_a_capacity_below_what_waits(own: Server, mine: Any, capsys: p
 
 
 def test_a_stored_filter_of_the_default_capacity(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error rate that counts is that of the stored filter, where there is one."""
+    """The error rate of the stored filter counts, if there is one."""
     bloom = BloomFilter(mine, "stored:dupefilter", error_rate=1e-3)
     bloom.add("a")
     place = ("--key", "stored:dupefilter")

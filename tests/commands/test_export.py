@@ -1,4 +1,4 @@
-"""`scrapy bloom export` and `restore`: nothing is lost on the way, and nothing damaged is let in."""
+"""`scrapy bloom export` and `restore`: no data is lost, and no damaged file is accepted."""
 
 import hashlib
 import json
@@ -31,14 +31,14 @@ from tests.support import command
 from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
 from tests.support.servers import Server, expires_at, running
 
-# They fill three layers.
+# Items for three layers.
 ITEMS = items(600)
 STRANGERS = items(500, "stranger")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of a file that is not there yet."""
+    """A path without a file."""
     return tmp_path / "filter.bloom"
 
 
@@ -56,7 +56,7 @@ def grown(client: redis.Redis, key: str) -> BloomFilter:
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
 def test_a_restored_filter_is_the_same(server: Server, key: str, path: Path, options: dict[str, Any]) -> None:
-    """It knows what was in, and nothing else; it has the same shape, and goes on where the other was."""
+    """A restored filter has the same items and the same shape, and continues where the original was."""
     with server.client(**options) as client, server.client(db=3, **options) as elsewhere:
         bloom = BloomFilter(client, key, **SMALL)
         bloom.add_reference("somebody")
@@ -88,7 +88,7 @@ def _text(value: object) -> str:
 
 @of_three_layers
 def test_the_bytes_are_the_same_and_take_no_more_memory(client: redis.Redis, key: str, path: Path) -> None:
-    """Behind the headers of its shards; and a shard takes its size class."""
+    """All bytes but the shards' headers are equal, and a shard takes its size class of memory."""
     export(client, key, path)
     restore_file(client, f"{key}:copy", path)
     for layer in range(3):
@@ -100,7 +100,7 @@ def test_the_bytes_are_the_same_and_take_no_more_memory(client: redis.Redis, key
 
 
 def test_room_for_what_came_meanwhile(client: redis.Redis, key: str, path: Path) -> None:
-    """The counter in the file covers the bits that came before they were read: it is read after them."""
+    """The exported counter covers concurrent additions: it is read after the bits."""
     bloom = BloomFilter(client, key, **{**SMALL, "capacity": 2000})
     bloom.add_many(ITEMS)
     done = export(client, key, path, advance=lambda _: bloom.add_many(STRANGERS))
@@ -108,7 +108,7 @@ def test_room_for_what_came_meanwhile(client: redis.Redis, key: str, path: Path)
 
 
 def test_the_file_is_private_and_not_overwritten(client: redis.Redis, key: str, path: Path, grown: BloomFilter) -> None:
-    """It holds the secret key; one that is there stays as it is unless that is asked for."""
+    """The file holds the secret hash key: it is private, and overwritten only on request."""
     export(client, key, path)
     assert path.stat().st_mode & 0o777 == 0o600
     before = path.read_bytes()
@@ -123,7 +123,7 @@ def test_the_file_is_private_and_not_overwritten(client: redis.Redis, key: str, 
 
 @of_three_layers
 def test_two_exports_to_one_file(client: redis.Redis, key: str, path: Path) -> None:
-    """The second one is refused while the first one writes, and the first one's file is whole."""
+    """A second export to the same file is refused while the first one writes; its file is whole."""
     refusals = []
 
     def second(_: int) -> None:
@@ -137,7 +137,7 @@ def test_two_exports_to_one_file(client: redis.Redis, key: str, path: Path) -> N
 
 
 def test_damaged_files_are_refused(valkey: Server, key: str, path: Path) -> None:
-    """Each byte that is another one, each place where a file may be cut off, and each byte too many is noticed."""
+    """Every changed byte, truncation and surplus byte is detected."""
     with valkey.client() as client:
         BloomFilter(client, key, **SMALL).add("a")
         export(client, key, path)
@@ -156,7 +156,7 @@ def test_damaged_files_are_refused(valkey: Server, key: str, path: Path) -> None
 
 
 def _rewrite(whole: bytes, change: Callable[[bytes, bytes], bytes | None]) -> bytes:
-    """The file with other records, and the checksum of those."""
+    """Return the file with other records and a matching checksum."""
     end = whole.index(b"\n") + 1
     result, records = whole[:end], whole[end:-32]
     while records:
@@ -190,7 +190,7 @@ FORGED = {
 def test_impossible_files_are_refused(
     valkey: Server, key: str, path: Path, change: Callable[[bytes, bytes], bytes | None]
 ) -> None:
-    """A file that can be no filter is noticed before anything is written, also with the right checksum."""
+    """Impossible contents are detected before the first write, even with a valid checksum."""
     with valkey.client() as client:
         BloomFilter(client, key, **SMALL).add("a")
         export(client, key, path)
@@ -203,7 +203,7 @@ def test_impossible_files_are_refused(
 
 
 def test_what_was_in_before_is_in_the_file(valkey: Server, tmp_path: Path, key: str) -> None:
-    """Processes add to a filter, which grows, while it is exported and restored."""
+    """Concurrent additions and growth during the export lose no earlier item."""
 
     def act(*arguments: str) -> None:
         assert command.call(*arguments) == 0
@@ -217,7 +217,7 @@ def test_what_was_in_before_is_in_the_file(valkey: Server, tmp_path: Path, key: 
 def test_a_filter_that_is_replaced_is_not_exported(
     client: redis.Redis, key: str, path: Path, grown: BloomFilter
 ) -> None:
-    """Cleared, or made anew while it is read: it is refused, and no file is left."""
+    """A filter that is cleared or replaced during its export is refused, and no file is left."""
 
     def replace(_: int) -> None:
         grown.clear()
@@ -233,7 +233,7 @@ def test_a_filter_that_is_replaced_is_not_exported(
 @of_three_layers
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_filter_that_lost_a_shard_is_not_exported(client: redis.Redis, key: str, path: Path, lost: int) -> None:
-    """Nobody takes zeros for what it knew; a late write that stands there is no shard either."""
+    """A lost shard is not exported as zeros, not even after a late write has recreated its key."""
     last = 8 * client.strlen(f"{key}:{lost}:0") - 1
     client.delete(f"{key}:{lost}:0")
     with pytest.raises(MismatchError, match="has lost its shard"):
@@ -245,7 +245,7 @@ def test_a_filter_that_lost_a_shard_is_not_exported(client: redis.Redis, key: st
 
 
 def test_a_filter_without_layers(client: redis.Redis, key: str, path: Path) -> None:
-    """One that nothing was added to keeps its parameters and its hash key; a layer that is being made is left out."""
+    """An empty filter keeps its parameters and hash key; an unfinished layer is left out."""
     BloomFilter(client, key, **SMALL)
     export(client, key, path)
     restore_file(client, f"{key}:copy", path)
@@ -266,7 +266,7 @@ class Clock:
 
 
 def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
-    """The second goes before it is read, when its time is over; the first one's is over when it is restored."""
+    """Expired layers are left out: the second expires before it is read, the first before it is restored."""
     clock = Clock()
     store = MemoryStore(clock)
     bloom = BaseBloomFilter(store, "filter", FilterParameters(100, 1e-3, ttl=100.0), cache_size=0, monotonic=clock)
@@ -278,7 +278,7 @@ def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
 
     def end(_: int) -> None:
         clock.time = 1150.0
-        bloom.contains_many(["a"])  # deletes what is over
+        bloom.contains_many(["a"])  # deletes expired layers
 
     assert exporting.export(store, found, path, advance=end).layers == 4
     with path.open("rb") as file:
@@ -295,7 +295,7 @@ def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
 
 @of_three_layers
 def test_an_unfinished_filter_is_not_exported(client: redis.Redis, key: str, path: Path) -> None:
-    """Nobody knows what is lacking in it."""
+    """An unfinished filter is refused: its contents are incomplete."""
     client.hset(key, "unfinished", "import")
     with pytest.raises(WrongTypeError, match="`scrapy bloom import` is filling it"):
         export(client, key, path)
@@ -303,7 +303,7 @@ def test_an_unfinished_filter_is_not_exported(client: redis.Redis, key: str, pat
 
 @of_three_layers
 def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str, path: Path) -> None:
-    """One that was held up lets nobody use what another has made of its filter meanwhile, and has not finished."""
+    """A delayed restore does not finish, and so release, a filter that another restore has since begun."""
     export(client, key, path)
     store = RedisStore(client)
     with path.open("rb") as file:
@@ -321,7 +321,7 @@ def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str
 
 
 def test_a_restored_filter_with_a_ttl_expires(client: redis.Redis, key: str, path: Path) -> None:
-    """Its keys expire when those of the filter do that was exported."""
+    """The keys of a restored filter expire at the same time as the original's."""
     BloomFilter(client, key, **SMALL, ttl=1000).add_many(items(30))
     export(client, key, path)
     restore_file(client, f"{key}:copy", path)
@@ -330,13 +330,13 @@ def test_a_restored_filter_with_a_ttl_expires(client: redis.Redis, key: str, pat
 
 
 def _leave_second_shard(client: redis.Redis, key: str) -> None:
-    """Leave what a restore does of which another has deleted the hash and the first shards."""
+    """Leave a restore whose hash and first shards another process has deleted."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(ITEMS)
     client.delete(key, f"{key}:0:0")
 
 
-# What is there, the error and its text, and whether it may be overwritten.
+# The contents of the key, the error and its text, and whether they may be overwritten.
 OCCUPANTS: dict[str, tuple[Callable[[redis.Redis, str], object], type[BloomError], str, bool]] = {
     "a filter": (
         lambda client, key: BloomFilter(client, key, capacity=7).add("old"),
@@ -388,7 +388,7 @@ def test_nothing_is_overwritten_unless_that_is_asked_for(
     path: Path,
     occupant: str,
 ) -> None:
-    """A filter gives way where that is asked for, and what is somebody else's never does."""
+    """A filter is overwritten only on request, and foreign data never."""
     occupy, error, text, gives_way = OCCUPANTS[occupant]
     export(client, key, path)
     place = f"{key}:copy"
@@ -408,13 +408,13 @@ def test_nothing_is_overwritten_unless_that_is_asked_for(
 
 @of_three_layers
 def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str, path: Path) -> None:
-    """A filter stays that was put there after the look."""
+    """A filter that appears after the inspection is not overwritten."""
     export(client, key, path)
     place = f"{key}:copy"
     BloomFilter(client, place, **SMALL)
 
     class Meddled(RedisStore):
-        """A store with somebody who makes another filter there when the strings are looked at."""
+        """A store where another filter appears during the inspection of the shards."""
 
         def execute(self, operations: Operations) -> Results:
             if len(operations) > 1:
@@ -430,12 +430,12 @@ def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str
 @of_three_layers
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, overwrite: bool) -> None:
-    """A filter that the first one has finished when the second one deletes what it saw stays: workers use it."""
+    """A filter that one restore has finished is not deleted by a second one: workers use it."""
     export(client, key, path)
     place = f"{key}:copy"
 
     class Finished(RedisStore):
-        """The store of the second, for which the first ends when the strings are looked at."""
+        """A store whose first restore ends during the second one's inspection."""
 
         is_finished = False
 
@@ -456,7 +456,7 @@ def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, ove
 
 @of_three_layers
 def test_no_room(client: redis.Redis, key: str, path: Path) -> None:
-    """A server without room is asked before, and nothing is deleted for what does not fit."""
+    """A server without room is refused first, and nothing is deleted."""
     export(client, key, path)
     client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 100)
     try:
@@ -468,7 +468,7 @@ def test_no_room(client: redis.Redis, key: str, path: Path) -> None:
 
 
 def test_room_of_what_is_overwritten(key: str, path: Path) -> None:
-    """A filter fits where the one that it overwrites has its room, though nowhere else on that server."""
+    """The memory of the overwritten filter counts as free."""
     with running("valkey") as own, own.client() as client:
         BloomFilter(client, key, capacity=1_000_000).add_many(ITEMS)
         export(client, key, path)
@@ -482,7 +482,7 @@ def test_room_of_what_is_overwritten(key: str, path: Path) -> None:
 
 
 def test_a_restore_that_is_killed(server: Server, key: str, path: Path) -> None:
-    """Workers refuse what it leaves, wherever it was, and the next run completes it; only of the same filter."""
+    """A killed restore leaves a filter that workers refuse; a second run with the same file completes it."""
     with server.client() as client:
         BloomFilter(client, key, **SMALL).add_many(ITEMS)
         export(client, key, path)
@@ -501,7 +501,7 @@ def test_a_restore_that_is_killed(server: Server, key: str, path: Path) -> None:
 
 
 def test_an_export_that_is_killed(server: Server, key: str, path: Path) -> None:
-    """It leaves a part at most, which is private, and which the next one takes over."""
+    """A killed export leaves at most a private partial file, which the next export takes over."""
     with server.client() as client:
         BloomFilter(client, key, **SMALL).add_many(ITEMS)
         killed_at(2, lambda advance: export(server.client(), key, path, advance=advance))
@@ -515,7 +515,7 @@ def test_an_export_that_is_killed(server: Server, key: str, path: Path) -> None:
 
 @of_three_layers
 def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: Path) -> None:
-    """A bit too many is noticed, and so is a filter that was cleared or that somebody made: it stays unfinished."""
+    """Foreign bits, a cleared filter and a replaced filter are detected; the restored one stays unfinished."""
     export(client, key, path)
     place = f"{key}:copy"
     flip = iter([lambda: client.setbit(f"{place}:2:0", 100, 1 - client.getbit(f"{place}:2:0", 100))])
@@ -542,7 +542,7 @@ def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: P
 def test_requests_that_stay_behind(
     what: str, valkey: Server, key: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An export tells how many requests of the queue the filter knows that are not fetched yet, of whatever kind."""
+    """An export counts the filter's requests that are in the queue and not fetched yet, of every kind."""
     keys = QueueKeys(f"{key}:requests")
     places = {"waiting": keys.queue, "leased": keys.leases("worker-1"), "dead letters": keys.dead_letters}
     arguments = ("export", str(path), "--key", key, "--redis-url", valkey.url, "--overwrite")
@@ -557,7 +557,7 @@ def test_requests_that_stay_behind(
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A spider's filter goes from one key to another; settings that workers would be refused for are told."""
+    """A spider's filter moves from one key to another; settings that workers would refuse are reported."""
     cwd = command.make_project(
         tmp_path / "project",
         REDIS_URL=valkey.url,
@@ -581,7 +581,7 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_outside_a_project(valkey: Server, key: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The key and the URL say where; refusals are one line, with the exit code 2."""
+    """Outside a project the key and the URL are given; refusals are one line, with exit code 2."""
     with valkey.client() as client:
         BloomFilter(client, key, **SMALL).add_many(ITEMS)
     where = ["--redis-url", valkey.url]
@@ -600,7 +600,7 @@ def test_outside_a_project(valkey: Server, key: str, path: Path, capsys: pytest.
 
 
 def test_a_server_goes_away_meanwhile(durable: Server, key: str, path: Path) -> None:
-    """It is waited for, as in a crawl, and the file is whole."""
+    """An export waits for an unreachable server, as a crawl does, and its file is whole."""
     with durable.client() as client:
         BloomFilter(client, key, **SMALL).add_many(ITEMS)
     parts = iter([1])

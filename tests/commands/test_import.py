@@ -1,4 +1,4 @@
-"""`scrapy bloom import`: a SET, or a file, into a filter, while crawlers run."""
+"""`scrapy bloom import`: import a SET or a file into a filter while crawlers run."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ PAGES = 80
 
 
 class Gate:
-    """Lets pages be answered up to a number of them, which may be raised."""
+    """Serves pages up to a number that can be raised."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -50,28 +50,28 @@ class Gate:
             self._raised.wait_for(lambda: number <= self.most)
 
     def raise_to(self, most: int) -> None:
-        """Answer so many in all."""
+        """Raise the number of pages served to `most` in all."""
         with self._raised:
             self.most = most
             self._raised.notify_all()
 
 
 class ClusterLike(redis.Redis):
-    """A client that says of each key in which slot a cluster has it, as a cluster's does."""
+    """A client that computes the cluster slot of a key, as a cluster's client does."""
 
     def keyslot(self, key: str) -> int:
         return int(key_slot(key.encode()))
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object) -> tuple[int, str, str]:
-    """The exit code of the command in this process, and what it printed."""
+    """Run the command in this process; return its exit code and output."""
     code = command.call("import", *arguments, **settings)
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
 
 def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All members are in a filter of the given parameters, and the report says so; again it is done, and deletes."""
+    """All members are in a filter of the given parameters; a second run deletes the SET."""
     at = ("--key", key, "--redis-url", server.url, "--capacity", "5000", "--error-rate", "1e-4", "--wait", "0")
     with server.client() as client:
         members = fill(client, key, 3000)
@@ -111,7 +111,7 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
 
 
 def test_a_set_whose_members_are_not_all_known_is_kept(valkey: Server, key: str) -> None:
-    """Before the SET of a finished import is deleted each member is looked for once more."""
+    """Before the SET of a finished import is deleted, every member is looked up once more."""
     with valkey.client() as client:
         fill(client, key, 20)
         set_import(client, key).run()
@@ -124,7 +124,7 @@ def test_a_set_whose_members_are_not_all_known_is_kept(valkey: Server, key: str)
 def test_another_filter_is_there_since(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A SET that is not in the filter is not said to be in it."""
+    """A SET is not reported as imported if another filter has replaced the imported one."""
     (tmp_path / "urls").write_text("https://example.com/\n")
     place = ["--key", key, "--redis-url", valkey.url]
     with valkey.client() as client:
@@ -140,7 +140,7 @@ def test_another_filter_is_there_since(
 
 
 def test_a_pipe_is_refused(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file is read twice, which a pipe cannot be."""
+    """A pipe is refused: the import reads its file twice."""
     os.mkfifo(tmp_path / "pipe")
     assert command.call("import", "--key", key, "--redis-url", valkey.url, "--from-file", str(tmp_path / "pipe")) == 2
     assert "must be a file" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_a_pipe_is_refused(valkey: Server, key: str, tmp_path: Path, capsys: pyt
 def test_a_url_of_which_no_request_can_be_made(
     url: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused with its number before anything is added."""
+    """An invalid URL is refused with its line number before the first addition."""
     (tmp_path / "urls").write_text("https://example.com/\n" * 1500 + url + "\n")
     assert command.call("import", "--key", key, "--redis-url", valkey.url, "--from-file", str(tmp_path / "urls")) == 2
     assert "line 1501 is" in capsys.readouterr().err
@@ -162,7 +162,7 @@ def test_a_url_of_which_no_request_can_be_made(
     "options", [{"decode_responses": True}, {"protocol": 3}, {"protocol": 3, "decode_responses": True}]
 )
 def test_any_client(valkey: Server, key: str, options: dict[str, Any]) -> None:
-    """Whatever the protocol and the kind of replies: the bytes of the members are those that are stored."""
+    """Members are imported as their stored bytes, with every protocol and reply type."""
     with valkey.client() as client, valkey.client(**options) as other:
         members = fill(client, key, 20)
         set_import(other, key).run()
@@ -170,7 +170,7 @@ def test_any_client(valkey: Server, key: str, options: dict[str, Any]) -> None:
 
 
 def test_more_members_than_the_capacity(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The filter grows, and what that takes is said with the capacity to set."""
+    """The filter grows, and the log gives its memory and the capacity to set."""
     with valkey.client() as client:
         members = fill(client, key, 2500)
         report = set_import(client, key, batch=500).run()
@@ -187,7 +187,7 @@ def test_more_members_than_the_capacity(valkey: Server, key: str, caplog: pytest
 def test_capacity_that_is_exceeded_by_one(
     members: int, warns: bool, valkey: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One member above the capacity has the filter grow, and as many members as that do not."""
+    """A SET of exactly the capacity does not grow the filter; one more member does."""
     with valkey.client() as client:
         fill(client, key, members)
         set_import(client, key, batch=500).run(copy_only=True)
@@ -195,7 +195,7 @@ def test_capacity_that_is_exceeded_by_one(
 
 
 class Hiding(redis.Redis):
-    """A client of a server that never shows one of a SET's members."""
+    """A client of a server that never returns one of the SET's members."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
@@ -205,7 +205,7 @@ class Hiding(redis.Redis):
 
 
 def test_a_server_that_does_not_show_all(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Members are counted: none that nobody has seen is said to be in the filter, and the SET stays."""
+    """Members are counted: if a scan misses one, the import fails and the SET stays."""
     at = ("--key", key, "--redis-url", valkey.url, "--capacity", "1000", "--wait", "0", "--delete-source")
     hiding = {"REDIS_PARAMS": {"redis_cls": Hiding}}
     with valkey.client() as client:
@@ -221,7 +221,7 @@ def test_a_server_that_does_not_show_all(valkey: Server, key: str, capsys: pytes
 
 
 def test_numbers_of_a_report(valkey: Server, key: str) -> None:
-    """Members that a killed run had added and not noted are known; those that came after the copying are caught up."""
+    """The report tells members known from a killed run from members added after the copy."""
     with valkey.client() as client:
         fill(client, key, 4)
         set_import(client, key).run(copy_only=True)
@@ -234,7 +234,7 @@ def test_numbers_of_a_report(valkey: Server, key: str) -> None:
 
 
 def test_a_restarted_server_begins_the_scan_again(durable: Server, key: str) -> None:
-    """A cursor means nothing to a server that was started anew: no member is left out."""
+    """After a server restart, which invalidates the cursor, no member is left out."""
     with FaultyClient(port=durable.port) as faulty, durable.client() as client:
         members = fill(client, key, 200)
         set_import(client, key).run(copy_only=True)
@@ -251,7 +251,7 @@ def test_a_restarted_server_begins_the_scan_again(durable: Server, key: str) -> 
 
 
 def test_numbers_after_a_restarted_server(durable: Server, key: str) -> None:
-    """Members that were read before the restart are not counted twice."""
+    """Members read before the restart are not counted twice."""
     with FaultyClient(port=durable.port) as faulty, durable.client() as client:
         fill(client, key, 200)
         faulty.arm(lambda: None, 60)
@@ -266,10 +266,10 @@ def test_numbers_after_a_restarted_server(durable: Server, key: str) -> None:
 
 
 def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An import that is interrupted says in one line that it goes on when it is run again."""
+    """An interrupted import prints one line: run it again to continue."""
     with valkey.client() as client, forwarding(valkey.port) as link:
         fill(client, key, 20_000)
-        # So slow that it is not done before.
+        # Slow enough to be interrupted.
         link.link = Link(rate=200_000)
         process = command.start("import", "--key", key, "--redis-url", link.url, cwd=tmp_path)
         until(lambda: client.exists(f"{key}:importing"))
@@ -280,7 +280,7 @@ def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_old_workers_that_add(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """While they add the SET stays in its place, which the exit code and a sentence say; another option moves it."""
+    """While old workers add, the SET stays, with a message and an exit code; an option moves it anyway."""
     added = count(1000)
 
     class Adding(redis.Redis):
@@ -313,7 +313,7 @@ def test_old_workers_that_add(valkey: Server, key: str, capsys: pytest.CaptureFi
 
 
 def test_wait(valkey: Server, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that adds only when all is copied is noticed, if the import waits for it."""
+    """A worker that adds only after the copy is noticed if the import waits for it."""
     with valkey.client() as client:
         fill(client, key, 20)
         waits = []
@@ -330,7 +330,7 @@ def test_wait(valkey: Server, key: str, capsys: pytest.CaptureFixture[str], monk
 
 
 def test_a_set_that_was_begun_anew(valkey: Server, key: str) -> None:
-    """The members of a SET that is gone are none of the one that took its place."""
+    """Members copied from a deleted SET do not count as members of its successor."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         old = fill(client, key, 100)
         faulty.arm(lambda: None, 40)
@@ -345,7 +345,7 @@ def test_a_set_that_was_begun_anew(valkey: Server, key: str) -> None:
 
 
 def test_a_set_that_is_deleted_meanwhile(valkey: Server, key: str) -> None:
-    """A crawl that ends deletes its SET: no filter is left that would call its pages seen."""
+    """A crawl that ends deletes its SET; no filter is left that would call its pages seen."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         fill(client, key, 100)
         faulty.arm(lambda: faulty.steps == 40 and client.delete(key))
@@ -355,7 +355,7 @@ def test_a_set_that_is_deleted_meanwhile(valkey: Server, key: str) -> None:
 
 
 def test_refusals(valkey: Server, key: str) -> None:
-    """Anything that is no SET to import is refused with what to do; nothing is changed."""
+    """An unsuitable key is refused with advice, and no key is changed."""
     with valkey.client() as client:
 
         def refused(match: str, kind: type[Exception] = WrongTypeError, **options: Any) -> None:
@@ -385,7 +385,7 @@ def test_refusals(valkey: Server, key: str) -> None:
 
 
 def test_an_import_goes_on_with_its_own_parameters(valkey: Server, key: str) -> None:
-    """Other settings than those it was begun with are refused; a filter that is not complete is, by workers."""
+    """An import continues only with its own parameters; workers refuse its incomplete filter."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         fill(client, key, 20)
         set_import(client, key).run(copy_only=True)
@@ -402,7 +402,7 @@ def test_an_import_goes_on_with_its_own_parameters(valkey: Server, key: str) -> 
 
 
 def test_what_stands_where_the_shards_go(valkey: Server, key: str) -> None:
-    """A stranger's string stops the change of places; what an earlier filter left there gives way."""
+    """A foreign string at a shard's key stops the swap; a leftover of an earlier filter is replaced."""
     with valkey.client() as client:
         members = fill(client, key, 20)
         client.set(f"{key}:0:0", "a stranger's")
@@ -416,7 +416,7 @@ def test_what_stands_where_the_shards_go(valkey: Server, key: str) -> None:
 
 
 def test_a_cluster_needs_one_slot(valkey: Server, key: str) -> None:
-    """A key that is on another node than what is beside it cannot change places: the reason is told."""
+    """In a cluster, keys of several slots cannot be swapped: the error gives the reason."""
     with ClusterLike(port=valkey.port) as client, valkey.client() as plain:
         with pytest.raises(ConfigError, match="cannot change places in one step"):
             set_import(client, key)
@@ -426,7 +426,7 @@ def test_a_cluster_needs_one_slot(valkey: Server, key: str) -> None:
 
 
 def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fingerprints as they are, URLs by the project's fingerprinter; a line of another kind is refused before all."""
+    """Fingerprints are added as they are, URLs by the project's fingerprinter; a mixed file is refused first."""
     at = ("--key", key, "--redis-url", valkey.url)
     chosen = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
     seen, urls, wrong = tmp_path / "requests.seen", tmp_path / "urls", tmp_path / "wrong"
@@ -455,7 +455,7 @@ def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_fingerprints_in_capitals(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A file of another program may have them: the requests are found all the same."""
+    """Fingerprints in capitals, as other programs write them, find their requests."""
     file = tmp_path / "fingerprints"
     with valkey.client() as client:
         dupefilter = BloomRFPDupeFilter(client, key)
@@ -480,7 +480,7 @@ def test_fingerprints_in_capitals(valkey: Server, key: str, tmp_path: Path) -> N
     ids=["empty", "other", "mixed", "broken", "no text", "endless"],
 )
 def test_lines_that_are_refused(tmp_path: Path, text: bytes, match: str) -> None:
-    """A file that is neither fingerprints nor URLs is refused with the number of its first wrong line."""
+    """A file of neither fingerprints nor URLs is refused with the number of its first wrong line."""
     path = tmp_path / "lines"
     path.write_bytes(text)
     with pytest.raises(ConfigError, match=match):
@@ -488,7 +488,7 @@ def test_lines_that_are_refused(tmp_path: Path, text: bytes, match: str) -> None
 
 
 def test_options_that_are_refused(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option that means nothing here, and fingerprints that no SET has, are refused."""
+    """Options that do not apply, and fingerprints that no SET has, are refused."""
     at = ("--key", key, "--redis-url", valkey.url)
     assert "--capacity = 'many': must" in call(capsys, *at, "--capacity", "many")[2]
     assert "are for a SET" in call(capsys, *at, "--from-file", "x", "--delete-source")[2]
@@ -506,7 +506,7 @@ def test_options_that_are_refused(valkey: Server, key: str, capsys: pytest.Captu
 
 @pytest.mark.crawl
 def test_crawlers_run_meanwhile(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two crawls add to the SET, the import is killed and run again: afterwards nothing is fetched a second time."""
+    """Two crawls add to the SET while the import is killed and rerun; no page is fetched twice."""
     spider = f"{key}:links"
     stock = {
         "SCHEDULER": crawling.REDIS_SCHEDULER,

@@ -1,4 +1,4 @@
-"""An import that is killed, or whose reply is lost, at any moment: run again, it loses nothing that a SET ever took."""
+"""An import killed, or without a reply, at any step: a second run loses no member."""
 
 from functools import partial
 from itertools import count
@@ -26,7 +26,7 @@ from tests.support.servers import Server
 
 
 def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
-    """Every member is in a filter that a worker opens, the SET is beside it as it was, and nothing else is left."""
+    """Assert that a worker opens a filter with every member, beside the unchanged SET and no other key."""
     assert all(BloomFilter(client, key, **OPTIONS).contains_many(accepted))
     assert client.smembers(f"{key}:set") == {member.encode() for member in accepted}
     assert client.hkeys(key)[:1] == [b"filter"]
@@ -38,7 +38,7 @@ def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
 
 @pytest.mark.parametrize("how", [BEFORE, AFTER, pytest.param(LOST, marks=pytest.mark.long)])
 def test_every_moment(valkey: Server, key: str, how: str) -> None:
-    """Between any two steps a worker adds, in the end in vain; at each step the import ends, and is run again."""
+    """A worker adds between any two steps; at each step the import is killed and run again."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         for at in count(1):
             name = f"{key}:{at}"
@@ -50,12 +50,12 @@ def test_every_moment(valkey: Server, key: str, how: str) -> None:
             client.unlink(*client.scan_iter(f"{name}*", count=100_000))
             if at > steps:
                 break
-        # All of them were met: copying, changing places and checking take more than this.
+        # Every step was met: copying, swapping and checking take more than these.
         assert at > 30
 
 
 def test_workers_that_add_lose_nothing(valkey: Server, key: str) -> None:
-    """One adds between any two steps: the SET stays in its place, however often the import is run, until it stops."""
+    """While a worker adds between any two steps, every run leaves the SET in its place."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         worker = OldWorker(client, key, fill(client, key, 20))
         for _ in range(3):
@@ -70,7 +70,7 @@ def test_workers_that_add_lose_nothing(valkey: Server, key: str) -> None:
 
 
 def test_an_addition_at_any_moment(valkey: Server, key: str) -> None:
-    """A worker adds once, at each step in turn: it is refused only after the change of places."""
+    """A worker adds once, at each step in turn: it is refused only after the swap."""
     kept = 0
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         for at in count(1):
@@ -87,12 +87,12 @@ def test_an_addition_at_any_moment(valkey: Server, key: str) -> None:
                 faulty.arm(lambda: None)
                 assert set_import(faulty, name).run().is_finished
             assert_imported(client, name, worker.accepted)
-    # From the first member that is copied to the change of places.
+    # From the first copied member to the swap.
     assert kept > 5
 
 
 def import_to_the_end(faulty: FaultyClient, key: str, worker: OldWorker) -> int:
-    """Import, again if it is killed; returns the number of steps of the first run."""
+    """Import, again after each kill; return the number of steps of the first run."""
     try:
         set_import(faulty, key).run(wait=None)
     except KilledError:
@@ -105,7 +105,7 @@ def import_to_the_end(faulty: FaultyClient, key: str, worker: OldWorker) -> int:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_two_at_once(valkey: Server, key: str, first: bool) -> None:
-    """One import begins when another has come so far, for every such step: one of both ends it, the other is told."""
+    """A second import begins at every step of the first: one of them finishes, the other is refused."""
     told = 0
     with valkey.client() as client, valkey.client() as second, FaultyClient(port=valkey.port) as faulty:
         for at in count(1):
@@ -125,7 +125,7 @@ def test_two_at_once(valkey: Server, key: str, first: bool) -> None:
 
 
 def test_growth_at_any_moment(valkey: Server, key: str) -> None:
-    """An import that was taken over may still add: a layer that it has the filter grow by changes places too."""
+    """An import that was taken over may still add: a layer created by its additions is swapped, too."""
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         for at in count(1):
             name = f"{key}:{at}"
@@ -139,13 +139,13 @@ def test_growth_at_any_moment(valkey: Server, key: str) -> None:
 
 
 def grow_at(at: int, faulty: FaultyClient, client: redis.Redis, key: str) -> None:
-    """Add at this step more than the first layer holds, where the filter still is at the key at which it is made."""
+    """At this step add more items than the first layer holds, if the filter is still in staging."""
     if faulty.steps == at and client.exists(f"{key}:importing"):
         UnfinishedFilter(client, f"{key}:importing", **OPTIONS).add_many([f"{number}" for number in range(1100)])
 
 
 def test_a_stranger_at_any_moment(valkey: Server, key: str) -> None:
-    """Something that comes to be where the SET would go stays, whenever that is, and so does the SET."""
+    """A foreign key that appears where the SET would go stays, and so does the SET."""
     refused = 0
     with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
         for at in count(1):

@@ -1,4 +1,4 @@
-"""`scrapy bloom info`: what is stored, told to people, to programs and to Prometheus, and never changed."""
+"""`scrapy bloom info`: stored filters and queues, for people, programs and Prometheus, read only."""
 
 import json
 import re
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def fill(client: redis.Redis, key: str) -> BloomFilter:
-    """A filter of two layers, with a queue and a worker that was last heard of long ago."""
+    """Create a filter of two layers, a queue, and a worker with an old heartbeat."""
     bloom = BloomFilter(client, f"{key}:dupefilter", capacity=1000)
     bloom.add_many([f"{number}" for number in range(1500)])
     bloom.add_reference(f"{key}:requests")
@@ -40,7 +40,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 
 
 def test_as_an_object(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The names are those of `FilterInfo`; the queue is found by the filter that it uses."""
+    """The names are those of `FilterInfo`; the queue is found by its reference to the filter."""
     bloom = fill(client, key)
     place = ["--key", f"{key}:dupefilter", "--redis-url", server.url]
     before = client.hgetall(f"{key}:dupefilter")
@@ -59,7 +59,7 @@ def test_as_an_object(server: Server, client: redis.Redis, key: str, capsys: pyt
 
 
 def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each layer has a bar, each worker its silence."""
+    """Each layer has a bar, and each worker the time since its heartbeat."""
     fill(client, key)
     assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url) == 0
     said = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytes
 
 
 def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The metrics are those that are documented and that the dashboard shows, each with the filter's key."""
+    """The metrics are those of the documentation and the dashboard, labelled with the filter's key."""
     fill(client, key)
     assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url, "--prometheus") == 0
     families = list(text_string_to_metric_families(capsys.readouterr().out))
@@ -84,7 +84,7 @@ def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytes
 def test_prometheus_client_is_optional(
     server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the library `info` works, and --prometheus is refused with the command that installs it."""
+    """Without the library `info` works, and `--prometheus` is refused with the command to install it."""
     fill(client, key)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     for module in ("scrapy_bloom.cli.info", "scrapy_bloom.cli.report"):
@@ -98,7 +98,7 @@ def test_prometheus_client_is_optional(
 def test_value_of_each_metric(
     server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of the metrics has a value of its own here, so that none can stand for another."""
+    """Each metric has a distinct value here, so that none can stand for another."""
     info, keys = fill(client, key).info(), QueueKeys(f"{key}:requests")
     client.zadd(keys.queue, {f"{number}": 0 for number in range(3)})
     client.zadd(keys.dead_letters, {f"{number}": 0 for number in range(8)})
@@ -126,7 +126,7 @@ def test_value_of_each_metric(
 
 
 def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No filter is an answer: no."""
+    """A missing filter is the answer "no"."""
     place = ["--key", key, "--redis-url", valkey.url]
     assert command.call("info", *place, "--json") == 1
     assert json.loads(capsys.readouterr().out)["exists"] is False
@@ -139,7 +139,7 @@ def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[s
 
 
 def test_of_an_older_format(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter of a format to come, a SET and a stranger's hash are told as what they are."""
+    """A filter of a newer format, a SET and a foreign hash are each reported by type."""
     with valkey.client() as client:
         client.hset(f"{key}:newer", "filter", json.dumps({"format": 99, "epoch": 1}))
         client.sadd(f"{key}:set", "a")
@@ -150,7 +150,7 @@ def test_of_an_older_format(valkey: Server, key: str, capsys: pytest.CaptureFixt
 
 
 def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
-    """It is shown anew until somebody stops it, with the pace at which the filter is filled."""
+    """The output is repeated, with the pace of additions, until Ctrl-C."""
     place = ["--key", key, "--redis-url", valkey.url]
     with valkey.client() as client, command.start("info", *place, "--watch", "0.01", cwd=tmp_path) as process:
         output = process.stdout
@@ -172,7 +172,7 @@ def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_in_a_project(server: Server, client: redis.Redis, tmp_path: Path) -> None:
-    """In a project the spider's name says which filter and which queue."""
+    """In a project the spider's name selects the filter and the queue."""
     spider = f"info-{tmp_path.name}"
     project = command.make_project(tmp_path, REDIS_URL=server.url, SCHEDULER_DUPEFILTER_KEY=f"{spider}:%(spider)s")
     bloom = BloomFilter(client, f"{spider}:shop", capacity=5000)

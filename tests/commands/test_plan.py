@@ -1,4 +1,4 @@
-"""`scrapy bloom plan`: its figures are those of the filter that will be made."""
+"""`scrapy bloom plan`: its figures are those of the filter to be created."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str, **settings: obj
 
 @pytest.mark.parametrize("expansion", [0, 2])
 def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """The plan is what the filter takes."""
+    """The planned size is the real size."""
     plan = planned(capsys, "--capacity", "3e5", "--error-rate", "1e-4", "--expansion", str(expansion))
     info = MemoryBloomFilter(capacity=300_000, error_rate=1e-4, expansion=expansion).info()
     names = ("capacity", "error_rate", "memory_bytes", "bits", "hashes", "shards", "layers")
@@ -29,7 +29,7 @@ def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_growth() -> None:
-    """The growth that is told is that of a filter which meets so many."""
+    """The planned growth is that of a filter with as many items."""
     plan = make_plan(FilterParameters(500, 1e-3))
     bloom = MemoryBloomFilter(capacity=500, error_rate=1e-3)
     bloom.add_many([f"{number}" for number in range(5000)])
@@ -39,14 +39,14 @@ def test_growth() -> None:
 
 
 def test_generations() -> None:
-    """With a TTL the plan has all layers that live at once, as a filter has after some of them."""
+    """With a TTL the plan counts all layers that live at once."""
     plan = make_plan(FilterParameters(1000, 1e-3, ttl=1000))
     assert plan.layers == 7
     assert plan.memory_bytes > make_plan(FilterParameters(1000, 1e-3)).memory_bytes
 
 
 def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table compares error rates by the sizes that each has; a lower one takes more."""
+    """The table compares error rates by size; a lower rate takes more."""
     plans = planned(capsys, "--compare", BLOOMFILTER_CAPACITY=10_000)["plans"]
     assert [plan["error_rate"] for plan in plans] == list(COMPARED_ERROR_RATES)
     assert [plan["bits"] for plan in plans] == sorted(plan["bits"] for plan in plans)
@@ -55,7 +55,7 @@ def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter that may not grow is told to exceed its error rate beyond its capacity."""
+    """A filter without growth exceeds its error rate beyond its capacity, and the plan reports it."""
     growth = planned(capsys, "--capacity", "1000", "--expansion", "0")["growth"]
     assert [each["layers"] for each in growth] == [1, 1, 1]
     assert growth[-1]["error_rate"] > 0.5
@@ -63,14 +63,14 @@ def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("given", [["--capacity", "0"], ["--error-rate", "1"], ["--ttl", "-1"], ["--capacity", "many"]])
 def test_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A value that is not allowed is refused by the option's name."""
+    """An invalid value is refused by the option's name."""
     assert command.call("plan", *given) == 2
     assert f"scrapy bloom: {given[0]} = {given[1]!r}: must" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", [["plan"], ["import", "--key", "x"]])
 def test_refused_together(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Values that are not allowed together are named as they were given: an option here, a setting there."""
+    """Incompatible values are named as they were given: by option or by setting."""
     assert command.call(*action, "--capacity", "1e30", "-s", "BLOOMFILTER_ERROR_RATE=1e-3") == 2
     said = capsys.readouterr().err
     assert said.startswith(
@@ -79,7 +79,7 @@ def test_refused_together(action: list[str], capsys: pytest.CaptureFixture[str])
 
 
 def test_in_a_project(tmp_path: Path) -> None:
-    """In a project its settings count, and options go before them."""
+    """In a project its settings apply, and options override them."""
     project = command.make_project(tmp_path, BLOOMFILTER_CAPACITY=5000, BLOOMFILTER_ERROR_RATE=1e-4)
     assert command.report("plan", cwd=project)["capacity"] == 5000
     told = command.report("plan", "shop", "--error-rate", "1e-2", cwd=project)

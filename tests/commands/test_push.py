@@ -1,4 +1,4 @@
-"""`scrapy bloom push` and `requeue`: requests that were left behind come back into the queue, each once."""
+"""`scrapy bloom push` and `requeue`: undelivered requests and dead letters return to the queue once."""
 
 import signal
 from pathlib import Path
@@ -30,7 +30,7 @@ def place(server: Server | Forwarder, key: str) -> list[str]:
 
 
 def test_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
-    """Each request is queued once, and the file is gone."""
+    """Each request is queued once, and the file is deleted."""
     path = leave(tmp_path, queue, 1, 2, 3)
     found = command.report("push", *place(server, key), str(path), cwd=tmp_path)
     assert found["files"] == [{"file": str(path), "queue": queue, "queued": 3, "repeats": 0}]
@@ -44,7 +44,7 @@ def test_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_pat
 def test_push_of_what_the_filter_knows(
     is_unsure: bool, queued: int, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The filter may know it from the worker that left it: it is queued all the same. Else it is a repeat."""
+    """A request that the dead worker had added to the filter is queued all the same; others are repeats."""
     queue = f"{key}:requests"
     path = leave(tmp_path, queue, 1, are_unsure=is_unsure)
     with valkey.client() as client:
@@ -58,7 +58,7 @@ def test_push_of_what_the_filter_knows(
 
 
 def test_push_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """In a project the spider says which queue; a file of another one is refused."""
+    """In a project the spider selects the queue; a file of another queue is refused."""
     names = {"SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s", "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s:dupefilter"}
     project = command.make_project(tmp_path, REDIS_URL=server.url, **names)
     path = leave(tmp_path, f"{key}:shop", 1)
@@ -71,11 +71,11 @@ def test_push_in_a_project(server: Server, client: redis.Redis, key: str, tmp_pa
 
 @valkey_first
 def test_killed_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
-    """A push that is killed is run again: nothing is lost, and nothing is queued twice."""
+    """A killed push can be run again: no request is lost or queued twice."""
     numbers = range(3000)
     path = leave(tmp_path, queue, *numbers)
     with forwarding(server.port) as link, command.start("push", *place(link, key), str(path), cwd=tmp_path) as process:
-        # So slow that it is not done before.
+        # Slow enough to be killed.
         link.link = Link(rate=400_000)
         waiting.until(lambda: client.zcard(queue))
         process.send_signal(signal.SIGKILL)
@@ -94,7 +94,7 @@ def test_killed_push(server: Server, client: redis.Redis, key: str, queue: str, 
 def test_push_of_another_file(
     content: str | None, text: str, valkey: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that no worker has left is refused by its name."""
+    """A file that no worker has written is refused by its name."""
     path = tmp_path / "undelivered.jsonl"
     if content is not None:
         path.write_text(content)
@@ -107,7 +107,7 @@ def test_push_of_another_file(
 def test_push_of_an_untrusted_file(
     valkey: Server, key: str, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that others could have written to is left alone, and said so."""
+    """A file that other users could have written is refused and stays."""
     path = leave(tmp_path, queue, 1)
     path.chmod(0o666)
     assert command.call("push", *place(valkey, key), str(path)) == 2
@@ -117,7 +117,7 @@ def test_push_of_an_untrusted_file(
 
 
 def test_requeue(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
-    """Dead letters go back, all or those that match; a dry run counts them."""
+    """Dead letters, all or the matching ones, are requeued; a dry run counts them."""
     keys = QueueKeys(queue)
     client.zadd(keys.dead_letters, {entry(number).member: number for number in range(250)})
     options = ["--queue", queue, *place(server, key)]
@@ -134,11 +134,11 @@ def test_requeue(server: Server, client: redis.Redis, key: str, queue: str, tmp_
 def test_requeue_that_was_taken_for_dead(
     valkey: Server, key: str, queue: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that a worker has taken for dead meanwhile does not say that the requests are queued again."""
+    """A requeue that workers take for dead does not report its requests as queued."""
     script, keys = load_script("scrapy_bloom.queue", "redrive"), QueueKeys(queue)
 
     class Suspected(redis.Redis):
-        """A client whose worker is taken out before it moves anything."""
+        """A client whose worker is removed before it moves a request."""
 
         def execute_command(self, *args: Any, **options: Any) -> Any:
             if args[0] == "EVAL" and script in str(args[1]):
@@ -156,7 +156,7 @@ def test_requeue_that_was_taken_for_dead(
 
 
 def test_requeue_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """In a project the spider says which queue; without any, it is asked for."""
+    """In a project the spider selects the queue; outside, the queue is required."""
     project = command.make_project(tmp_path, REDIS_URL=server.url, SCHEDULER_QUEUE_KEY=f"{key}:%(spider)s")
     client.zadd(QueueKeys(f"{key}:shop").dead_letters, {"a": 1})
     assert command.report("requeue", "shop", cwd=project)["matching"] == 1
@@ -167,7 +167,7 @@ def test_requeue_in_a_project(server: Server, client: redis.Redis, key: str, tmp
 def test_queue_that_is_closed(
     valkey: Server, key: str, queue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the last worker of a crawl clears the queue nothing is put into it."""
+    """While the last worker of a crawl clears the queue, a push adds no request."""
     path = leave(tmp_path, queue, 1)
     with valkey.client() as client:
         client.hset(QueueKeys(queue).workers, "last", "60 7 3 closing")

@@ -1,4 +1,4 @@
-"""Looks at a filter on a server that takes no writes: a replica, and a server that is full."""
+"""Reading a filter on a server that takes no writes: a replica or a full server."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.servers import KINDS, Server, running
 
 KEY = "pages"
 KNOWN = [f"https://example.com/{number}" for number in range(3000)]
-# It has more than one layer.
+# More than one layer.
 OPTIONS: dict[str, Any] = {"capacity": 100, "error_rate": 1e-9, "retry_timeout": 0.0}
 
 
@@ -37,7 +37,7 @@ STATES = {"replica": replica_of, "full": filled}
 
 @pytest.fixture(scope="module", params=[(state, kind) for state in STATES for kind in KINDS], ids="-".join)
 def read_only(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server with a filter that takes no writes."""
+    """A server that holds a filter and takes no writes."""
     state, kind = request.param
     with running(kind, "--repl-diskless-sync-delay", "0") as server, server.client() as client:
         BloomFilter(client, KEY, **OPTIONS).add_many(KNOWN)
@@ -46,7 +46,7 @@ def read_only(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def test_contains(read_only: Server) -> None:
-    """An item of the filter is found, and nothing else; an addition is refused as before."""
+    """Known items are found and unknown ones are not; an addition is refused as before."""
     with read_only.client() as client:
         bloom = BloomFilter(client, KEY, cache_size=0, **OPTIONS)
         assert all(bloom.contains_many(KNOWN))
@@ -56,7 +56,7 @@ def test_contains(read_only: Server) -> None:
 
 
 def test_check(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """`scrapy bloom check` answers, though what has to be looked into is why nothing can be written."""
+    """`scrapy bloom check` answers on a server that refuses writes."""
     place = ("--key", KEY, "--redis-url", read_only.url)
     assert command.call("check", *place, KNOWN[0], KNOWN[-1]) == 0
     assert command.call("check", *place, "https://example.com/new") == 1
@@ -65,7 +65,7 @@ def test_check(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_is_not_away(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An action that has to write says of a replica that it is one, and not that the server is away."""
+    """A writing action reports a replica as such, not as unreachable."""
     with running(kind, "--repl-diskless-sync-delay", "0") as server, server.client() as client:
         BloomFilter(client, KEY, **OPTIONS).add_many(KNOWN)
         with replica_of(server, kind) as replica:
@@ -77,7 +77,7 @@ def test_a_replica_is_not_away(kind: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_reads_of_an_addition_stay_with_the_master(key: str, valkey: Server) -> None:
-    """A cluster's client that reads from replicas may not do so for an addition: a replica may be late."""
+    """Reads of an addition go to the master even in a client that reads from replicas, which may lag."""
     with valkey.client() as client:
         bloom = BloomFilter(client, key, **OPTIONS)
         bloom.add_many(KNOWN)

@@ -1,4 +1,4 @@
-"""Output that nobody can read: an action does its work all the same, and its exit code says no more than is so."""
+"""Unreadable output: an action completes its work, and its exit code claims no more than is true."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def _url(client: redis.Redis) -> str:
     return f"redis://{kwargs['host']}:{kwargs['port']}"
 
 
-# The actions that change something: what they are given, and what tells that they have done it.
+# The writing actions: their arguments, and a check of their work.
 WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] = {
     "clear": clear,
     "import": import_,
@@ -94,14 +94,14 @@ WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] 
 
 @pytest.fixture(autouse=True)
 def progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part of the work prints a line of progress."""
+    """Print a line of progress for each part of the work."""
     monkeypatch.setattr(_console, "_LINE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
 @pytest.mark.parametrize("action", WRITERS)
 def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each line of progress and of the report fails: all of the work is done, and 0 means that nothing failed."""
+    """Every line of progress and report fails to print; the work is completed, and 0 still means success."""
     with valkey.client() as client:
         arguments, is_done = WRITERS[action](client, key, tmp_path)
         with written_to(stdout=kind, stderr=kind):
@@ -112,7 +112,7 @@ def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_
 
 @pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
 def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stops no import and does not stand among its output."""
+    """Unread progress stops no import and does not mix with its output."""
     with valkey.client() as client:
         fill(client, key, 3000)
         with written_to(stderr=kind):
@@ -122,7 +122,7 @@ def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys:
 
 
 def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An import goes on, and shows no bar any more, when its terminal is closed in the middle."""
+    """An import whose terminal is closed goes on without its progress bar."""
     ours, theirs = os.openpty()
     termios.tcsetwinsize(ours, (24, 80))
     scans = count(1)
@@ -146,7 +146,7 @@ def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.Captur
 
 
 def ended(*arguments: str, cwd: Path, **streams: Any) -> int:
-    """The exit code of the command as a process of its own; Python's own last words would make it 120."""
+    """Run the command as a process and return its exit code; Python's failing flush would make it 120."""
     process = subprocess.run(
         [sys.executable, "-m", "scrapy", "bloom", *arguments], cwd=cwd, check=False, **{"stderr": -3, **streams}
     )
@@ -155,7 +155,7 @@ def ended(*arguments: str, cwd: Path, **streams: Any) -> int:
 
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.long)])
 def test_answers(unbuffered: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A look that says no says so where its reader has gone, or says that it could not speak; it never says yes."""
+    """With an unreadable output the answer "no", or an error, is returned, never "yes"."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     place = ["--key", key, "--redis-url", valkey.url]
     reader, writer = os.pipe()

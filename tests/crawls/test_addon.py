@@ -1,4 +1,4 @@
-"""Scrapy's commands in a project that has the add-on and nothing else of this package in its settings."""
+"""Scrapy's commands in a project with the add-on and no other setting of this package."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(command: str, tmp_path: Path) -> None:
-    """A command that is no crawl does what it does without this package, and asks no Redis."""
+    """Commands that do not crawl work as usual, and never connect to Redis."""
     options, part = COMMANDS[command]
     settings = {**ADDONS, "REDIS_URL": "redis://127.0.0.1:1", "SPIDER_MODULES": "spider"}
     (tmp_path / "project.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
@@ -41,7 +41,7 @@ REFUSALS: dict[str, tuple[refused.Settings, str]] = {
 
 @pytest.mark.parametrize("what", REFUSALS)
 def test_last_line(what: str, tmp_path: Path) -> None:
-    """The last line names what was refused, before there are any extensions or an engine."""
+    """The last line names the refused setting, before extensions or an engine exist."""
     settings, part = REFUSALS[what]
     settings = {**ADDONS, "REDIS_URL": "redis://127.0.0.1:1", "SPIDER_MODULES": "spider", **settings}
     ended = refused.in_a_project(tmp_path, settings)

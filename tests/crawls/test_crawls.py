@@ -1,4 +1,4 @@
-"""Real crawls of a real site in processes of their own: every page once, whatever happens on the way."""
+"""Real crawls of a real site by separate processes: every page is fetched once, despite faults."""
 
 import signal
 import threading
@@ -40,22 +40,22 @@ Run = Callable[..., Crawl]
 
 
 class Stored:
-    """The contents of a filter's key and of those below it."""
+    """A filter's keys and their contents."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self.client = client
         self.key = key
 
     def keys(self) -> list[bytes]:
-        """All of them, the queue's included."""
+        """All keys, the queue's included."""
         return sorted(self.client.scan_iter(match=f"{self.key}*", count=10_000))
 
     def lose(self) -> None:
-        """Do to the filter what FLUSHDB does to everything."""
+        """Delete the filter, but not the queue."""
         self.client.unlink(*[found for found in self.keys() if not found.endswith(b":queue")])
 
     def replace(self) -> BloomFilter:
-        """Put a filter of other parameters in the place of what is there."""
+        """Replace the filter by one of other parameters."""
         return BloomFilter(self.client, self.key, capacity=77, flush=True)
 
 
@@ -81,7 +81,7 @@ def common(valkey: Server, key: str) -> dict[str, Any]:
 
 @pytest.fixture
 def run(site: Site, common: dict[str, Any], tmp_path: Path) -> Run:
-    """Crawls the site to the end, with these settings besides the common ones; None takes one of those away."""
+    """Crawl the site to the end, with these settings added to the common ones; None removes a setting."""
 
     def to_the_end(name: str = "worker", path: str = "/", **settings: object) -> Crawl:
         wanted = {setting: value for setting, value in {**common, **settings}.items() if value is not None}
@@ -92,29 +92,29 @@ def run(site: Site, common: dict[str, Any], tmp_path: Path) -> Run:
 
 @pytest.fixture
 def stored(valkey: Server, key: str) -> Iterator[Stored]:
-    """Yield what the crawls store."""
+    """Yield the stored data of the crawls."""
     with valkey.client() as client:
         yield Stored(client, key)
 
 
 def ours(ended: Crawl, *levels: str) -> list[str]:
-    """The lines of this package in a log, of some levels."""
+    """This package's lines in a log, of some levels."""
     lines = [line for line in ended.log.splitlines() if "[scrapy_bloom." in line]
     return [line for line in lines if any(f" {level}: " in line for level in levels)]
 
 
 def told_of_the_filter(ended: Crawl) -> list[str]:
-    """The lines by which a crawl was told of its filter, without warnings."""
+    """The lines in which a crawl reports on its filter, without warnings."""
     return [line for line in ours(ended, "INFO") if "[scrapy_bloom.monitoring." in line]
 
 
 def assert_each_once(site: Site) -> None:
-    """Every page of the site was fetched, and none twice."""
+    """Assert that every page of the site was fetched exactly once."""
     assert Counter(site.paths) == dict.fromkeys(site.links, 1)
 
 
 def assert_went_well(ended: Crawl, *warned: str) -> None:
-    """The crawl ended by itself, nothing in its log is an error, and this package warned of no more than of this."""
+    """Assert that the crawl ended by itself, without errors and with no other warnings than this one."""
     assert ended.exit_code == 0
     assert ended.stats["finish_reason"] == "finished"
     assert "Traceback" not in ended.log
@@ -125,7 +125,7 @@ def assert_went_well(ended: Crawl, *warned: str) -> None:
 
 @every_scheduler
 def test_every_page_once(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """Each page is fetched once, each repeat counted, the filter announced and summed up, and nothing left behind."""
+    """Each page is fetched once, each repeat counted, the filter reported at start and end, and no key left."""
     ended = run(SCHEDULER=scheduler)
     assert_each_once(site)
     assert_went_well(ended)
@@ -145,7 +145,7 @@ def test_every_page_once(site: Site, run: Run, stored: Stored, scheduler: str) -
 
 @every_scheduler
 def test_without_settings(site: Site, run: Run, scheduler: str) -> None:
-    """Nothing but the server needs to be set, and each crawl begins anew then; one that shares nothing is told so."""
+    """Only the server has to be set: each crawl then starts afresh, and warns if it shares no filter."""
     warned = ["Nothing is shared"] if scheduler == crawling.OWN_SCHEDULER else []
     crawls = [run(SCHEDULER=scheduler, SCHEDULER_DUPEFILTER_KEY=None, BLOOMFILTER_CAPACITY=None) for _ in range(2)]
     for each in crawls:
@@ -155,8 +155,8 @@ def test_without_settings(site: Site, run: Run, scheduler: str) -> None:
 
 @every_scheduler
 def test_growing_filter(site: Site, run: Run, scheduler: str) -> None:
-    """A filter that was made far too small loses no page: it grows in the middle of the crawl."""
-    # At 1e-12 the least that a filter takes has room for all. Here 0.00002 pages are expected to be missed.
+    """A filter that is far too small grows in the middle of the crawl and loses no page."""
+    # At 1e-12 the smallest filter has room for all. Here 0.00002 pages are expected to be missed.
     ended = run(SCHEDULER=scheduler, BLOOMFILTER_CAPACITY=5, BLOOMFILTER_ERROR_RATE=1e-6)
     assert_each_once(site)
     assert_went_well(ended)
@@ -165,7 +165,7 @@ def test_growing_filter(site: Site, run: Run, scheduler: str) -> None:
 
 @every_scheduler
 def test_flush_on_start(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """With SCHEDULER_FLUSH_ON_START a crawl begins anew over a SET that scrapy-redis left, without a warning."""
+    """With SCHEDULER_FLUSH_ON_START a crawl starts afresh over scrapy-redis's SET, without a warning."""
     stored.client.sadd(stored.key, "a", "b")
     ended = run(SCHEDULER=scheduler, SCHEDULER_FLUSH_ON_START=True)
     assert_each_once(site)
@@ -173,7 +173,7 @@ def test_flush_on_start(site: Site, run: Run, stored: Stored, scheduler: str) ->
 
 
 def test_user_fingerprinter(site: Site, run: Run, tmp_path: Path) -> None:
-    """A REQUEST_FINGERPRINTER_CLASS decides what a repeat is."""
+    """REQUEST_FINGERPRINTER_CLASS defines repeats."""
     (tmp_path / "fingerprinters.py").write_text(
         "class Everything:\n    def fingerprint(self, request):\n        return b'one for all'\n"
     )
@@ -190,7 +190,7 @@ def test_user_fingerprinter(site: Site, run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_resumed_crawl(site: Site, run: Run, stored: Stored, settings: dict[str, str]) -> None:
-    """A crawl that was stopped goes on where it was: the rest is fetched, and nothing twice."""
+    """A stopped crawl resumes: the remaining pages are fetched, and none twice."""
     settings = {**settings, "SCHEDULER_PERSIST": "True", "CONCURRENT_REQUESTS": "1"}
     first = run(CLOSESPIDER_PAGECOUNT=10, **settings)
     assert first.stats["finish_reason"] == "closespider_pagecount"
@@ -204,7 +204,7 @@ def test_resumed_crawl(site: Site, run: Run, stored: Stored, settings: dict[str,
 
 
 def test_resumed_from_jobdir(site: Site, common: dict[str, Any], run: Run, stored: Stored, tmp_path: Path) -> None:
-    """A crawl of Scrapy's own Scheduler needs nothing but JOBDIR to go on after Ctrl-C: each page is fetched once."""
+    """Under Scrapy's own Scheduler JOBDIR suffices to resume after Ctrl-C: each page is fetched once."""
     settings: dict[str, Any] = {"SCHEDULER": crawling.OWN_SCHEDULER, "JOBDIR": "job"}
     unnamed = {name: value for name, value in common.items() if name != KEY}
     site.before = moments = Moments(0)
@@ -212,7 +212,7 @@ def test_resumed_from_jobdir(site: Site, common: dict[str, Any], run: Run, store
 
         def interrupt(_: str) -> None:
             worker.process.send_signal(signal.SIGINT)
-            # What is in progress is answered when it has heard.
+            # Pages in progress are answered after the crawl has received the signal.
             until(lambda: "Received SIGINT" in worker.log)
 
         moments.when(20, interrupt)
@@ -233,7 +233,7 @@ def test_resumed_from_jobdir(site: Site, common: dict[str, Any], run: Run, store
 def test_two_workers(site: Site, common: dict[str, Any], tmp_path: Path, run: Run) -> None:
     """Two processes share a queue and a filter: both take part, and each page is fetched by one of them."""
     common = {**common, "SCHEDULER": crawling.REDIS_SCHEDULER, "SCHEDULER_PERSIST": True, "CONCURRENT_REQUESTS": 2}
-    # A worker that finds the queue empty leaves, so that there must be something in it before both come.
+    # A worker that finds the queue empty leaves, so the queue must hold requests before both start.
     run("first", **common, CLOSESPIDER_PAGECOUNT=2)
     names = {"left", "right"}
     arrived: set[str] = set()
@@ -262,9 +262,9 @@ def test_two_workers(site: Site, common: dict[str, Any], tmp_path: Path, run: Ru
 
 
 def assert_refused(ended: Crawl, site: Site, *parts: str) -> None:
-    """The process failed and fetched nothing, and its log has each part, for the start and not for requests.
+    """Assert that the process failed at its start, fetched no page, and logged each part once.
 
-    How often Scrapy shows what kept it from starting depends on its version and on what it cannot close after that.
+    The number of tracebacks depends on Scrapy's version and on the parts that it then cannot close.
     """
     assert ended.exit_code == crawling.REFUSED_EXIT_CODE
     assert site.paths == []
@@ -277,7 +277,7 @@ def assert_refused(ended: Crawl, site: Site, *parts: str) -> None:
 
 @every_scheduler
 def test_set_is_refused(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """A SET that scrapy-redis left is refused at the start, with what to do, and is not deleted at the end."""
+    """A SET that scrapy-redis left is refused at the start with advice, and survives the end."""
     stored.client.sadd(stored.key, *range(1234))
     ended = run(SCHEDULER=scheduler)
     assert_refused(ended, site, repr(stored.key), "scrapy bloom import", "SCHEDULER_FLUSH_ON_START")
@@ -286,7 +286,7 @@ def test_set_is_refused(site: Site, run: Run, stored: Stored, scheduler: str) ->
 
 @every_scheduler
 def test_unknown_setting_is_refused(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """A misspelt setting is refused at the start, with the one that was meant, and nothing is stored."""
+    """A misspelt setting is refused at the start with the nearest name, and no key is written."""
     ended = run(SCHEDULER=scheduler, BLOOMFILTER_CAPACTY="1e8")
     assert_refused(ended, site, "BLOOMFILTER_CAPACTY = '1e8'", "BLOOMFILTER_CAPACITY")
     assert stored.keys() == []
@@ -294,7 +294,7 @@ def test_unknown_setting_is_refused(site: Site, run: Run, stored: Stored, schedu
 
 @every_scheduler
 def test_other_parameters_are_refused(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """A filter of other parameters is refused at the start with both values, and is not deleted at the end."""
+    """A filter of other parameters is refused at the start with both values, and survives the end."""
     stored.replace().add("known")
     ended = run(SCHEDULER=scheduler, BLOOMFILTER_CAPACITY=88)
     assert_refused(ended, site, repr(stored.key), "capacity", "77", "88")
@@ -307,14 +307,14 @@ def test_other_parameters_are_refused(site: Site, run: Run, stored: Stored, sche
 @every_scheduler
 @pytest.mark.parametrize("persist", [True, False])
 def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, scheduler: str, persist: bool) -> None:
-    """A filter that is replaced by one of other parameters ends the crawl: once, with its own reason, saying why once.
+    """A filter replaced by one of other parameters ends the crawl once, with its own reason, logged once.
 
-    It still sums up what it did, and leaves the other filter alone.
+    The crawl still logs its summary and leaves the other filter alone.
     """
     site.on["/page/3"] = lambda _: stored.replace().add("of the other")
     ended = run(SCHEDULER=scheduler, SCHEDULER_PERSIST=persist)
     assert ended.stats["finish_reason"] == "bloomfilter_error"
-    # Scrapy itself would say that all went well.
+    # Scrapy itself would report success.
     assert ended.exit_code == 1
     assert ended.log.splitlines()[-1].startswith("scrapy_bloom: ")
     assert len(site.paths) < PAGES
@@ -331,12 +331,12 @@ def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, sc
 
 @every_scheduler
 def test_memory_full_in_the_middle(site: Site, run: Run, scheduler: str) -> None:
-    """A server that takes no more ends the crawl, under every scheduler, with a reason of its own and advice."""
+    """A full server ends the crawl, under every scheduler, with a reason of its own and advice."""
     with running("valkey") as server, server.client() as client:
         site.on["/page/3"] = lambda _: client.config_set("maxmemory", 1)
         ended = run(REDIS_URL=server.url, SCHEDULER=scheduler)
     assert ended.stats["finish_reason"] == "bloomfilter_error"
-    # Scrapy itself would say that all went well.
+    # Scrapy itself would report success.
     assert ended.exit_code == 1
     assert ended.log.splitlines()[-1].startswith("scrapy_bloom: ")
     assert len(site.paths) < PAGES
@@ -344,8 +344,8 @@ def test_memory_full_in_the_middle(site: Site, run: Run, scheduler: str) -> None
 
 
 def test_request_is_not_dropped_with_its_filter(site: Site, run: Run, stored: Stored) -> None:
-    """A request that a crawl meets after its filter was replaced stays in the queue, for the crawl that goes on."""
-    # Each page is linked once, so that one that is dropped does not come again.
+    """A request met after the filter was replaced stays in the queue for the resumed crawl."""
+    # Each page is linked once, so that a dropped one does not come again.
     site.links = tree(PAGES)
     site.on["/"] = lambda _: stored.replace()
     settings = {"SCHEDULER": crawling.REDIS_SCHEDULER, "SCHEDULER_PERSIST": True}
@@ -353,7 +353,7 @@ def test_request_is_not_dropped_with_its_filter(site: Site, run: Run, stored: St
     assert first.stats["finish_reason"] == "bloomfilter_error"
     site.on.clear()
     stored.lose()
-    # It begins where no page leads on, so that it has the others from the queue.
+    # It begins at a leaf, so that its other requests come from the queue.
     second = run("second", "/nowhere", **settings)
     assert_went_well(second)
     assert set(site.paths) == {"/nowhere", *site.links}
@@ -361,7 +361,7 @@ def test_request_is_not_dropped_with_its_filter(site: Site, run: Run, stored: St
 
 @every_scheduler
 def test_lost_in_the_middle(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """A filter that is flushed away is warned about once, and no page is missed; some may be fetched again."""
+    """A flushed filter is logged once, and no page is missed; some may be fetched again."""
 
     def lose(_: str) -> None:
         stored.lose()
@@ -380,7 +380,7 @@ def test_lost_in_the_middle(site: Site, run: Run, stored: Stored, scheduler: str
 
 
 def test_password_is_not_logged(site: Site, run: Run) -> None:
-    """The password in REDIS_URL is in no line of a crawl's log, of one that works nor of one that is refused."""
+    """The password in REDIS_URL is in no line of a crawl's log, whether the crawl works or is refused."""
     password = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as long as the test
     with running("valkey", "--requirepass", password) as server:
         url = server.url.replace("//", f"//:{password}@")

@@ -1,4 +1,4 @@
-"""A master that is lost, and a replica that a Sentinel promotes in its place, in the middle of a crawl."""
+"""A master is lost in the middle of a crawl, and a Sentinel promotes its replica."""
 
 import contextlib
 import json
@@ -43,14 +43,14 @@ def crawl_with_failover(kind: Kind, watched: tuple[Server, int], key: str, direc
     """A crawl in the middle of which the master is killed for good."""
     master, port = watched
     params = json.dumps({"redis_cls": "scrapy_bloom.FromSentinel", "service_name": MASTER})
-    # The first Sentinel is one that is gone.
+    # The first of the Sentinels is gone.
     with scene(tree(PAGES), directory, f"redis://127.0.0.1:{free_port()},127.0.0.1:{port}", key) as played:
         played.moments.when(MIDDLE, lambda _: master.kill())
         return played.crawl(kind, REDIS_PARAMS=params), played
 
 
 def test_failover(watched: tuple[Server, int], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The crawl pauses until there is another master, goes on there, and fetches every page."""
+    """The crawl pauses until there is another master, continues there, and fetches every page."""
     ended, played = crawl_with_failover(OURS, watched, key, tmp_path)
     tell(capsys, f"Sentinel failover: BloomScheduler missed {len(played.missed)} of {PAGES}, {played.twice} twice")
     assert played.missed == set()

@@ -1,4 +1,4 @@
-"""Crawls over a Redis that is hard to talk to: slow, busy, or one that repeats what it does not understand."""
+"""Crawls over a difficult Redis: slow, busy, or echoing commands that it does not know."""
 
 import json
 import re
@@ -25,7 +25,7 @@ SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives f
 
 @pytest.mark.long
 def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A full batch of large requests takes two seconds and a half on a slow link, and a socket times out after one."""
+    """A full batch of large requests takes 2.5 s on a slow link, with a socket timeout of 1 s."""
     settings: Kind = {
         "REDIS_PARAMS": json.dumps({"socket_timeout": 1}),
         "NOTE": json.dumps("x" * 100),
@@ -41,7 +41,7 @@ def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path
 
 
 def test_busy_script(key: str, tmp_path: Path) -> None:
-    """Somebody's script takes two seconds, in which Redis answers BUSY: the crawl waits, and goes on."""
+    """A foreign script makes Redis answer BUSY for two seconds: the crawl waits and continues."""
     with (
         running("valkey", "--busy-reply-threshold", "50") as server,
         server.client() as client,
@@ -71,9 +71,9 @@ def test_busy_script(key: str, tmp_path: Path) -> None:
 
 
 def test_password_is_not_told(key: str, tmp_path: Path) -> None:
-    """Whatever becomes of the connections, no log has the password: not at DEBUG either, and not in a server's words.
+    """No log has the password after any connection error: not at DEBUG, not in a server's words.
 
-    The crawl is led to a server that has no HELLO, and answers with what it was sent; later back, and to its end.
+    The crawl is redirected to a server without HELLO, which echoes the command, then back, and finishes.
     """
     password = ("--requirepass", SECRET)
     with (
@@ -97,7 +97,7 @@ def test_password_is_not_told(key: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
 def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
-    """A user who may do what the advice on permissions names, and no more, crawls with a filter that grows."""
+    """A user with exactly the permissions named by the error's advice crawls with a growing filter."""
     advice = advice_for(redis.exceptions.NoPermissionError())
     commands = {f"+{word}" for word in re.findall(r"\b[A-Z]{3,}\b", str(advice))}
     keys = (f"~{key}", f"~{key}:*", f"~{{{key}:queue}}:*")
@@ -110,7 +110,7 @@ def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
             settings: Kind = {**OURS, "BLOOMFILTER_CAPACITY": 50, "SCHEDULER_FLUSH_ON_START": True}
             ended = played.crawl({**settings, "BLOOMFILTER_TTL": 3600})
             assert played.missed == set()
-            # It would go on without that.
+            # It would continue without it.
             assert expiries[0] > 0
         assert keys_of(client, key) == set()
     assert_ended_well(ended)

@@ -1,4 +1,4 @@
-"""Crawls in which a worker's lease matters: of different lengths, given back at a stop, and short after a kill."""
+"""Crawls that depend on a worker's lease: different lengths, return at a stop, and takeover after a kill."""
 
 import signal
 import threading
@@ -29,15 +29,15 @@ from tests.support.servers import Server
 
 pytestmark = pytest.mark.crawl
 
-# Longer than anything is waited for: a test in which a worker waits for the end of this lease fails as one that hangs.
+# Longer than any wait of a test: if a worker waits for this lease to end, the test hangs and fails.
 LONG: Kind = {"BLOOMFILTER_LEASE": 4 * LIMIT}
 SHORT: Kind = {"BLOOMFILTER_LEASE": 0.5}
-# A worker looks at the others so often in three of its leases.
+# A worker checks the others this often within three of its leases.
 LOOKS = 12
 
 
 def looks_pass(client: redis.Redis, key: str, lease: object, number: int = LOOKS) -> None:
-    """Wait until the worker with this lease has sent so many heartbeats, with each of which it looks at the others."""
+    """Wait until the worker with this lease has sent so many heartbeats, each with a check of the others."""
     beats: set[str] = set()
 
     def look() -> bool:
@@ -49,7 +49,7 @@ def looks_pass(client: redis.Redis, key: str, lease: object, number: int = LOOKS
 
 
 def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker with a short lease takes none for dead that has a long one and lives, however long a page takes."""
+    """A worker with a short lease does not take a live worker of a long lease for dead, however slow a page."""
     arrived = threading.Event()
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
 
@@ -58,7 +58,7 @@ def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -
                 arrived.wait(LIMIT)
             elif not arrived.is_set():
                 arrived.set()
-                # The other has nothing else to do, and some of its leases go by.
+                # The other has no work, and some of its leases pass.
                 looks_pass(client, key, SHORT["BLOOMFILTER_LEASE"])
 
         played.site.on["/"] = lambda _: played.opened("short", "long")
@@ -74,7 +74,7 @@ def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -
 
 
 def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker with a long lease takes over from a dead one as soon as that one's short lease is over."""
+    """A worker with a long lease takes over from a dead one as soon as the dead one's short lease ends."""
     with valkey.client() as client, scene(chain(13), tmp_path, valkey.url, key) as played:
         short = played.start("short", {**OURS, **SHORT})
 
@@ -92,7 +92,7 @@ def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) 
 
 
 def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An idle worker dies just before the other ends: that one clears everything, and the next crawl begins anew."""
+    """An idle worker dies just before the other ends: the other clears all keys, and the next crawl starts afresh."""
     with valkey.client() as client, scene(chain(5), tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 
@@ -116,7 +116,7 @@ def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Pat
 
 @every_reactor
 def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that is asked to stop gives back at once what it took ahead, and finishes what it is at."""
+    """A worker asked to stop returns the requests taken ahead at once, and finishes those in progress."""
     pages = 41
     with valkey.client() as client, scene(star(pages), tmp_path, valkey.url, key) as played:
         release = threading.Event()
@@ -143,7 +143,7 @@ def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_p
 
 @asyncio_first
 def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """The links of finished pages are in Redis soon, also while one slow page takes the only slot of the worker."""
+    """Links of finished pages reach Redis soon, even while one slow page takes the worker's only slot."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         release = threading.Event()
         played.site.before = lambda _: release.wait(LIMIT) if len(played.site.fetched) > 3 else None
@@ -159,7 +159,7 @@ def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str
 def test_finished_pages_are_not_fetched_again(
     slots: int, reactor: Kind, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A page whose callback has ended is acknowledged, also while slow pages take all slots of the worker."""
+    """A page whose callback has ended is acknowledged, even while slow pages take all slots."""
     finished = 20
     with valkey.client() as client, scene(star(60), tmp_path, valkey.url, key) as played:
         release = threading.Event()
@@ -175,7 +175,7 @@ def test_finished_pages_are_not_fetched_again(
         ended = played.crawl({**OURS, **LEASE}, "heir")
         again = set(worker.received) & set(ended.fetched)
         tell(capsys, f"killed with {slots} running: {len(again)} of {finished} finished pages fetched again")
-        # The heir begins with the first page as every worker does, and finds it in the filter.
+        # The heir begins with the first page, as every worker does, and finds it in the filter.
         assert again == set()
         assert played.missed == set()
     assert_ended_well(ended)

@@ -1,4 +1,4 @@
-"""Crawls in which Redis forgets everything, or another server takes its place: what living workers hold is fetched."""
+"""Crawls in which Redis loses all data or is replaced: the pages held by live workers are fetched."""
 
 import pickle
 import signal
@@ -31,26 +31,26 @@ pytestmark = pytest.mark.crawl
 
 # Seconds within which these crawls end.
 SOON = 180.0
-# Pages that are found after the data were lost.
+# The number of pages found after the data were lost.
 FOUND_LATER = 25
 
 LONG: dict[str, object] = {**OURS, "BLOOMFILTER_LEASE": 30, "CONCURRENT_REQUESTS": 1}
 
 
 def below(links: Links, paths: set[str]) -> set[str]:
-    """Return pages and all that they lead to."""
+    """Return these pages and all pages below them."""
     return paths.union(*(below(links, set(links[path])) for path in paths))
 
 
 def url_of(member: bytes) -> str:
-    """Return the URL of a request as it is stored."""
-    return str(pickle.loads(member)["url"])  # noqa: S301  # what a crawl of this test made
+    """Return the URL of a stored request."""
+    return str(pickle.loads(member)["url"])  # noqa: S301  # pickled by a crawl of this test
 
 
 def test_data_lost_in_the_middle(key: str, tmp_path: Path) -> None:
-    """FLUSHDB while two workers crawl: nothing is missed but what only Redis knew at that moment, and what that led to.
+    """FLUSHDB while two workers crawl: only pages known to Redis alone are missed, and those below them.
 
-    Whatever the workers have in hand leads to all the rest of the site, and both end by themselves.
+    The pages held by the workers lead to the whole rest of the site, and both workers end by themselves.
     """
     gone: set[str] = set()
     with (
@@ -73,9 +73,10 @@ def test_data_lost_in_the_middle(key: str, tmp_path: Path) -> None:
 
 
 def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Path) -> None:
-    """SCHEDULER_FLUSH_ON_START while another worker crawls: both begin anew, and nothing is missed.
+    """SCHEDULER_FLUSH_ON_START beside another worker: both start afresh, and no page is missed.
 
-    That one takes pages again that lead to what it has seen before. Those are to be fetched, since the queue is gone.
+    The old worker takes pages again that lead to pages which it has seen. They must be fetched, since the queue is
+    gone.
     """
     with valkey.client() as client, scene(tree(200), tmp_path, valkey.url, key, delay=0.05) as played:
         kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
@@ -91,7 +92,7 @@ def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Pat
 
 @pytest.mark.long
 def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
-    """FLUSHDB while a worker has a slow page, and some seconds later the worker is killed: another has that page."""
+    """FLUSHDB while a worker holds a slow page; the worker is killed seconds later, and another has that page."""
     with (
         running("valkey") as server,
         server.client() as client,
@@ -123,9 +124,9 @@ def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
 @asyncio_first
 @pytest.mark.parametrize("end", ["stopped", "idle"])
 def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp_path: Path) -> None:
-    """A worker that ends soon after FLUSHDB clears nothing of what another has queued since.
+    """A worker that ends soon after FLUSHDB deletes no requests that another has queued since.
 
-    Both have a page in hand at that moment, and the queue is empty: nothing may be missed.
+    Both hold a page at that moment, and the queue is empty: no page may be missed.
     """
     links = {"/": ["/leaf", "/many"], "/leaf": [], "/many": [f"/{number}" for number in range(FOUND_LATER)]}
     links |= {path: [] for path in links["/many"]}
@@ -141,7 +142,7 @@ def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp
         played.site.on["/"] = lambda _: played.opened("left", "right")
         played.site.on["/leaf"] = lambda worker: hold("/leaf", worker)
         played.site.on["/many"] = lambda worker: hold("/many", worker)
-        # What is found later stays in the queue until the worker that ends has ended.
+        # The pages found later stay in the queue until the first worker has ended.
         played.site.on |= {path: lambda _: slow.wait(LIMIT) for path in links["/many"]}
         further = enabling("ITEM_PIPELINES", SlowToClose) if end == "idle" else {}
         workers = {name: played.start(name, {**LONG, **reactor}, **further) for name in ("left", "right")}
@@ -167,7 +168,7 @@ def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp
 
 
 def _find_more(played: Scene, release: threading.Event, key: str, server: Server) -> None:
-    """Let a worker have the page that leads to many, and wait until those are in the queue, but for what it took."""
+    """Release the page with many links, and wait until these are queued, except those taken ahead."""
     release.set()
     with server.client() as client:
         until(lambda: client.zcard(f"{key}:queue") >= FOUND_LATER // 2 and len(played.site.fetched) >= 4)
@@ -175,9 +176,9 @@ def _find_more(played: Scene, release: threading.Event, key: str, server: Server
 
 @pytest.mark.long
 def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
-    """A master becomes a replica, and connections to it stay: the crawl goes on with the one behind the same address.
+    """A master becomes a replica, and its connections stay: the crawl moves to the new one at the same address.
 
-    Whoever connects anew finds the new master, and nothing that was acknowledged is lost with the old one.
+    New connections reach the new master, and no acknowledged request is lost with the old one.
     """
     with (
         running("valkey") as old,
@@ -205,6 +206,6 @@ def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
 
 
 def offset_of(master: Server) -> int:
-    """Return how far a master has written."""
+    """Return a master's replication offset."""
     with master.client() as client:
         return int(client.info("replication")["master_repl_offset"])

@@ -1,6 +1,6 @@
-"""Crawls in the middle of which the filter is deleted, evicted or another key: no page is missed.
+"""Crawls whose filter is deleted, evicted or replaced half-way: no page is missed.
 
-Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+Each page is linked once, so that one lost request is one missed page.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.crawl
 
 
 def warning_of_loss(valkey: Server, key: str, directory: Path, lost: Callable[[set[str]], set[str]]) -> str:
-    """The one warning of a crawl in the middle of which some of the filter's keys are deleted; no page is missed."""
+    """Return the only warning of a crawl during which some keys of the filter are deleted; no page is missed."""
     with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
 
         def lose(_: str) -> None:
@@ -43,23 +43,23 @@ def warning_of_loss(valkey: Server, key: str, directory: Path, lost: Callable[[s
         assert keys_of(client, key) == set()
     assert_ended_well(ended)
     (warning,) = complaints_in(ended.log)
-    # It was the next check that noticed, not the look back at the end.
+    # The next check noticed it, not the final report.
     assert ended.log.index(warning) < ended.log.index("Closing spider")
     return warning
 
 
 def test_filter_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A filter that is deleted is noticed and made anew, with one warning."""
+    """A deleted filter is noticed and recreated, with one warning."""
     assert "replaced" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys)
 
 
 def test_shard_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A shard that is evicted is noticed and made anew, with one warning."""
+    """An evicted shard is noticed and recreated, with one warning."""
     assert "1 of 1 shards" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys - {key})
 
 
 def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """When the queue and what workers hold go with the filter, the crawl still goes on with what it has, and ends."""
+    """If the queue and the leases are lost with the filter, the crawl continues with its own requests and ends."""
     queued = 0
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
 
@@ -70,8 +70,8 @@ def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 
         played.moments.when(MIDDLE, lose)
         ended = played.crawl(OURS)
-        # What was in the queue is nowhere else, and lost with what it leads to; what was being fetched is not. How
-        # much was in it is the chance of that moment: it may have been empty.
+        # Queued requests exist nowhere else, and are lost with the pages below them; requests in progress are not. The
+        # number of queued requests depends on chance: the queue may have been empty.
         assert len(played.fetched) >= MIDDLE
         assert len(played.missed) >= queued
         assert bool(played.missed) == bool(queued)
@@ -84,7 +84,7 @@ def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 def test_filter_deleted_under_scrapy_redis(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: scrapy-redis does not notice, and says nothing."""
+    """The control: scrapy-redis does not notice, and logs nothing."""
     with valkey.client() as client, serving(linked(60)) as site:
 
         def lose(_: str) -> None:
@@ -104,7 +104,7 @@ def test_filter_deleted_under_scrapy_redis(
 def test_set_in_the_place_of_a_filter(
     kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A SET of an earlier crawl: scrapy-redis takes all pages for seen and ends well; here it is refused."""
+    """A SET of an earlier crawl: scrapy-redis calls all pages seen and ends well; here it is refused."""
     with valkey.client() as client, scene(tree(61), tmp_path, valkey.url, key) as played:
         played.crawl(STOCK, "earlier", SCHEDULER_PERSIST=True)
         assert client.type(key) == b"set"

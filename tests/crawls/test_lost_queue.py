@@ -1,4 +1,4 @@
-"""Crawls whose queue is deleted alone, or stays alone: the log says what becomes of the requests in it."""
+"""Crawls that lose their queue alone, or keep it alone: the log gives the fate of its requests."""
 
 import re
 import signal
@@ -32,7 +32,7 @@ LOST = "requests that waited in the queue"
 
 
 def test_queue_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each worker says how many requests are gone, and ends with a reason of its own; only these are missed."""
+    """Each worker logs the number of lost requests and ends with its own reason; only these pages are missed."""
     gone: list[str] = []
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.1) as played:
 
@@ -54,7 +54,7 @@ def test_queue_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The worker that goes on with a crawl is told that requests of it are gone."""
+    """The worker that resumes a crawl logs that requests are lost."""
     kind = {**KIND, "SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("stopped", kind)
@@ -68,7 +68,7 @@ def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path:
 
 
 def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """None of the requests counts as lost that scrapy-redis's scheduler takes, which goes on with the crawl."""
+    """Requests taken by a scrapy-redis scheduler on the same queue do not count as lost."""
     kind = {"SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("stopped", {**KIND, **kind})
@@ -83,7 +83,7 @@ def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: P
 
 
 def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Its requests stay with the filter that knows them, the log says so, and the next start fetches them."""
+    """A stopped spider's requests stay with the shared filter; the log says so, and the next start fetches them."""
     with valkey.client() as client, scene({**tree(PAGES), "/held": []}, tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 
@@ -111,7 +111,7 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
 
 @pytest.mark.parametrize("flush", [False, True], ids=["as it is", "begun anew"])
 def test_another_spider_is_refused(flush: bool, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A spider that begins on the queue of another one is refused, with its name, and deletes nothing of the crawl."""
+    """A spider that starts on another one's queue is refused with its name, and deletes no key of the crawl."""
     with scene(chain(5), tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 

@@ -1,6 +1,6 @@
-"""Crawls that lose replies: every page is fetched, and scrapy-redis as it is shows what is lost.
+"""Crawls that lose replies: every page is fetched, and stock scrapy-redis shows the loss.
 
-Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+Each page is linked once, so that one lost request is one missed page.
 """
 
 import random
@@ -29,19 +29,19 @@ pytestmark = pytest.mark.crawl
 
 
 def crawl_with_lost_replies(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[Crawl, Scene, int]:
-    """A crawl with 20 replies to the filter lost; gives how many commands were carried out again."""
+    """A crawl with 20 lost replies of the filter; return the number of commands that were resent."""
     with (
         proxying(valkey.port, "BITFIELD", "SADD") as proxy,
         scene(tree(PAGES), directory, proxy.url, key) as played,
     ):
-        # Never two in a row, so that scrapy-redis's one further attempt gets through, and nobody hears of it.
+        # Never two in a row: scrapy-redis retries once, so the loss stays unnoticed.
         proxy.plan = iter([None, None, None, Place.AFTER, None, None, Place.REPLY] * 10)
         ended = played.crawl(kind)
         return ended, played, proxy.resent
 
 
 def test_replies_lost_to_the_filter_alone(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The filter under scrapy-redis's Scheduler: no reply that is lost loses a page, and each is counted."""
+    """Under scrapy-redis's Scheduler no lost reply of the filter loses a page, and each is counted."""
     ended, played, resent = crawl_with_lost_replies(FILTER_ALONE, valkey, key, tmp_path)
     assert played.missed == set()
     assert played.twice == 0
@@ -58,9 +58,9 @@ def test_replies_lost_to_scrapy_redis(valkey: Server, key: str, tmp_path: Path) 
 
 
 def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Whatever the scheduler sends may be cut anywhere, the signs of life included: no page is lost."""
+    """The connection is cut at arbitrary points, heartbeats included: no page is lost."""
     with proxying(valkey.port) as proxy, scene(tree(PAGES), tmp_path, proxy.url, key) as played:
-        # Not while it starts, which has another way to wait.
+        # Not during the start, which waits in another way.
         parameters = at_random(random.Random(5), CUTS, 16, 15)
         played.moments.when(2, lambda _: setattr(proxy, "plan", parameters))
         ended = played.crawl(OURS)

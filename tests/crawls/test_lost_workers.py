@@ -1,6 +1,6 @@
-"""Crawls whose workers are killed, stopped, or leave before the others: every page is fetched.
+"""Crawls whose workers are killed, stopped, or leave early: every page is fetched.
 
-Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+Each page is linked once, so that one lost request is one missed page.
 """
 
 import json
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.crawl
 def crawl_with_killed_workers(
     kind: Kind, valkey: Server, key: str, directory: Path, *, workers: int, kills: int
 ) -> tuple[list[Crawl], Scene]:
-    """A tree of 600 pages; at random moments the worker that asks for a page is killed, and another started."""
+    """A tree of 600 pages: at random moments the worker that fetches a page is killed and replaced."""
     source = random.Random(6)
     crawls: list[Crawl] = []
     with scene(tree(600), directory, valkey.url, key, delay=0.05) as played:
@@ -47,7 +47,7 @@ def crawl_with_killed_workers(
 
         def start() -> None:
             name = f"worker-{len(by_name)}"
-            # What is cleared at the end would be crawled anew by one that is still starting then.
+            # Without SCHEDULER_PERSIST a worker that is still starting would crawl the cleared site anew.
             by_name[name] = played.start(name, kind, CONCURRENT_REQUESTS=8, SCHEDULER_PERSIST=True)
 
         def kill(victim: str) -> None:
@@ -95,7 +95,7 @@ def test_workers_killed(
 def test_workers_killed_under_scrapy_redis(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: what a worker held when it was killed is never fetched."""
+    """The control: the requests held by a killed worker are never fetched."""
     _, played = crawl_with_killed_workers(STOCK, valkey, key, tmp_path, workers=2, kills=1)
     tell(capsys, f"2 workers, one killed and replaced: scrapy-redis missed {len(played.missed)} of 600")
     assert played.missed
@@ -103,9 +103,9 @@ def test_workers_killed_under_scrapy_redis(
 
 @asyncio_first
 def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that is stopped while Redis is away stops all the same; the next one fetches all that is left.
+    """A crawl stopped while Redis is away ends; the next one fetches all remaining pages.
 
-    It does not wait for as long as a crawl at work would, which is longer than this test waits.
+    It does not wait as long as an active crawl would, which is longer than this test waits.
     """
     settings: Kind = {"SCHEDULER_PERSIST": True, "BLOOMFILTER_RETRY_TIMEOUT": 10 * LIMIT, **LEASE, **reactor}
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
@@ -117,7 +117,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
         assert first.stats["finish_reason"] == "shutdown"
         assert "Traceback" not in first.log
         assert played.missed
-        # What it could not deliver is in a file, which the next one takes up.
+        # The undelivered requests are in a file, which the next worker reads.
         (file,) = tmp_path.glob("*.jsonl")
         assert str(file) in first.log
         _, *requests = [json.loads(line) for line in file.read_text().splitlines()]
@@ -133,7 +133,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
 
 @asyncio_first
 def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that is stopped tries to deliver for a while: a Redis that comes back soon has everything."""
+    """A stopped crawl keeps trying to deliver for a while: a Redis that returns soon gets all requests."""
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
         played.moments.when(MIDDLE, lambda _: durable.kill())
         worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE, **reactor)
@@ -151,9 +151,9 @@ def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: s
 
 
 def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[set[str], Crawl, Scene]:
-    """Two workers without SCHEDULER_PERSIST, one of which ends early; gives the keys that there are then."""
+    """Two workers without SCHEDULER_PERSIST, one of which ends early; return the keys at that moment."""
     with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
-        # A worker of scrapy-redis that finds the queue empty leaves, so that there must be something in it.
+        # A scrapy-redis worker that finds the queue empty leaves, so the queue must hold requests.
         played.crawl(kind, "first", SCHEDULER_PERSIST=True, CLOSESPIDER_PAGECOUNT=2, CONCURRENT_REQUESTS=1)
         both, alone = threading.Event(), threading.Event()
         arrived: Counter[str] = Counter()
@@ -178,7 +178,7 @@ def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: 
 
 
 def test_first_to_finish_clears_nothing(valkey: Server, key: str, tmp_path: Path) -> None:
-    """With SCHEDULER_PERSIST=False the last worker clears all keys, and no other any."""
+    """With SCHEDULER_PERSIST=False the last worker, and no other, clears all keys."""
     rest, ended, played = crawl_with_one_that_leaves(OURS, valkey, key, tmp_path)
     assert {key, f"{key}:queue", f"{key}:0:0"} <= rest
     assert played.missed == set()
@@ -190,6 +190,6 @@ def test_first_to_finish_clears_nothing(valkey: Server, key: str, tmp_path: Path
 
 @pytest.mark.long
 def test_first_to_finish_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The control: the first worker to finish deletes the queue under the other."""
+    """The control: the first worker to finish deletes the queue that the other uses."""
     _, _, played = crawl_with_one_that_leaves(STOCK, valkey, key, tmp_path)
     assert played.missed

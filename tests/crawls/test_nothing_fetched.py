@@ -1,4 +1,4 @@
-"""Starts of which a filter that was kept knows all requests: nothing is fetched, and the log says why."""
+"""Starts over a kept filter that knows all requests: no page is fetched, and the log says why."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ NOTHING = "nothing was fetched"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A complete crawl that is started again says that it fetches nothing, and how to begin anew, which is true."""
+    """A complete crawl that is started again logs that it fetches nothing, and how to start afresh correctly."""
     settings, level = KINDS[kind]
     with scene(tree(4), tmp_path, valkey.url, key) as played:
         first = played.crawl({**settings, **KEPT}, "first")
@@ -45,7 +45,7 @@ def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_start_page_that_is_fetched_again(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A TTL that equals the time between two crawls has every second one fetch its start page alone: it says so."""
+    """With a TTL as long as the time between crawls, every second crawl fetches its start page alone, and logs it."""
     settings, level = KINDS[kind]
     settings = {**settings, **KEPT, "BLOOMFILTER_TTL": 3600, "BLOOMFILTER_ERROR_RATE": 1e-12, "ROBOTSTXT_OBEY": True}
     with scene(tree(4), tmp_path, valkey.url, key) as played:
@@ -64,7 +64,7 @@ def test_start_page_that_is_fetched_again(kind: str, valkey: Server, key: str, t
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_that_comes_late(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that finds nothing to do beside one that does it all warns of nothing: the filter is in use."""
+    """A late worker that finds no work beside a busy one does not warn: the filter is in use."""
     settings, _ = KINDS[kind]
     with scene(tree(1), tmp_path, valkey.url, key) as played:
 

@@ -1,6 +1,6 @@
-"""Crawls in the middle of which Redis goes, comes back, or refuses: every page is fetched.
+"""Crawls during which Redis dies, returns, or refuses commands: every page is fetched.
 
-Each page of the sites is linked once, so that one lost request is a page that nobody fetches.
+Each page is linked once, so that one lost request is one missed page.
 """
 
 import socket
@@ -52,7 +52,7 @@ class Outage:
         self._timer.join()
 
 
-# By their names: the shape of the site, and the seconds for which Redis is away.
+# By name: the shape of the site, and the seconds without Redis.
 OUTAGES = {"chain, 2 s": (chain, 2.0), "tree, 2 s": (tree, 2.0), "tree, 15 s": (tree, 15.0)}
 
 
@@ -71,7 +71,7 @@ def crawl_with_outage(kind: Kind, durable: Server, key: str, directory: Path, ou
 def test_redis_killed(
     outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Redis is killed and comes back: the crawl pauses, goes on, and fetches every page."""
+    """Redis is killed and comes back: the crawl pauses, continues, and fetches every page."""
     ended, played = crawl_with_outage(OURS, durable, key, tmp_path, outage)
     tell(capsys, f"Redis killed ({outage}): BloomScheduler missed {len(played.missed)}, {played.twice} fetched twice")
     assert played.missed == set()
@@ -94,7 +94,7 @@ def test_redis_killed_under_scrapy_redis(
 
 
 def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
-    """Redis becomes a replica, whose data may only be read, and a master again after 2 s: the crawl waits."""
+    """Redis becomes a read-only replica, and a master again after 2 s: the crawl waits."""
     with (
         running("valkey") as server,
         server.client() as client,
@@ -103,7 +103,7 @@ def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
         promotion = threading.Timer(2, lambda: client.replicaof("NO", "ONE"))
 
         def demote(_: str) -> None:
-            # Its master does not answer, so that it keeps what it has.
+            # Its master does not answer, so the replica keeps its data.
             with socket.create_server(("127.0.0.1", 0)) as silent:
                 client.replicaof("127.0.0.1", silent.getsockname()[1])
             promotion.start()
@@ -118,7 +118,7 @@ def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
 
 
 def fill_up(client: redis.Redis) -> None:
-    """Give the server less memory than it has in use."""
+    """Set maxmemory below the memory in use."""
     client.config_set("maxmemory", 1)
 
 
@@ -128,7 +128,7 @@ def make_room(client: redis.Redis) -> None:
 
 
 def forbid(client: redis.Redis) -> None:
-    """Take BITFIELD from everybody."""
+    """Deny BITFIELD to all users."""
     client.acl_setuser("default", enabled=True, commands=["-bitfield"], reset=False)
 
 
@@ -138,7 +138,7 @@ def allow(client: redis.Redis) -> None:
 
 
 def lock_out(client: redis.Redis) -> None:
-    """Ask for a password from now on, and everybody for it."""
+    """Require a password from now on."""
     client.config_set("requirepass", "another")
     client.client_kill_filter(_type="normal", skipme=True)
 
@@ -157,7 +157,7 @@ REFUSALS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis],
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
-    """A Redis that refuses from one moment on ends the crawl with advice; the next crawl fetches all that is left."""
+    """A Redis that starts to refuse commands ends the crawl with advice; the next crawl fetches the rest."""
     refuse, relent, advice = REFUSALS[refusal]
     # So slow, and so few at a time, that new requests wait in the queue when it happens.
     settings: dict[str, object] = {**LEASE, "CONCURRENT_REQUESTS": 8}
@@ -173,7 +173,7 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
         assert "Traceback" not in first.log
         assert [line for line in complaints_in(first.log) if advice in line]
         relent(client)
-        # Without SCHEDULER_PERSIST too: only a crawl that is finished clears what others would go on with.
+        # Without SCHEDULER_PERSIST, too: only a finished crawl clears keys that others would resume with.
         assert {key, f"{key}:queue"} <= keys_of(client, key)
         second = played.crawl(OURS, "second", **settings)
         assert played.missed == set()
@@ -183,7 +183,7 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
 
 
 def test_redis_refuses_an_idle_worker(key: str, tmp_path: Path) -> None:
-    """A worker that waits for others when Redis refuses tells of an error at its end, and not of a finished crawl."""
+    """If Redis refuses while a worker waits for others, the worker ends with an error, not as finished."""
     held, release = threading.Event(), threading.Event()
     with (
         running("valkey") as server,
@@ -208,7 +208,7 @@ def test_redis_refuses_an_idle_worker(key: str, tmp_path: Path) -> None:
 
 
 def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that is started before Redis waits for it, and then fetches every page."""
+    """A crawl started before Redis waits for it, and then fetches every page."""
     durable.kill()
     with scene(tree(13), tmp_path, durable.url, key) as played:
         worker = played.start("worker", OURS)
@@ -220,7 +220,7 @@ def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_redis_never_up(durable: Server, key: str, tmp_path: Path) -> None:
-    """Without Redis a crawl waits for as long as it is told, and then fails with one clear error."""
+    """Without Redis a crawl waits for as long as the setting allows, and then fails with one clear error."""
     durable.kill()
     with scene(tree(13), tmp_path, durable.url, key) as played:
         ended = played.crawl(OURS, BLOOMFILTER_RETRY_TIMEOUT=0.5)

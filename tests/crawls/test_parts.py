@@ -1,4 +1,4 @@
-"""Crawls whose other parts are unusual: stats that fail, keys with signs of their own, a filter that spiders share."""
+"""Crawls with unusual parts: failing stats, keys with percent signs, a filter shared by spiders."""
 
 import threading
 from pathlib import Path
@@ -18,7 +18,7 @@ SOON = 180.0
 
 
 def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A stats collector that raises each time costs no request, and does not keep the crawl from its end."""
+    """A stats collector that always raises costs no request, and the crawl ends."""
     settings: Kind = {**OURS, **LEASE, "STATS_CLASS": f"{FaultyStats.__module__}.{FaultyStats.__qualname__}"}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         ended = played.start("worker", settings).wait(SOON)
@@ -29,7 +29,7 @@ def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The spider's name may be put into the queue's key the second time only: all keys are of that one family."""
+    """The spider's name may enter the queue's key in the second substitution only: all keys share that name."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         seen: set[str] = set()
         played.moments.when(20, lambda _: seen.update(keys_of(client, key)))
@@ -43,8 +43,8 @@ def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Two crawls with a queue each and one filter: the first to finish leaves the filter, the last one deletes it."""
-    # Below the page that is held there are links to all that the other crawl has fetched.
+    """Two crawls with one queue each and a common filter: the last one to finish deletes the filter."""
+    # Below the held page are links to all pages that the other crawl has fetched.
     pages = tree(PAGES)
     links = {**pages, "/page/5": ["/page/1", "/page/3", "/page/4"]}
     with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
@@ -70,7 +70,7 @@ def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -
 
 
 def test_spider_that_stops_leaves_a_shared_filter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that begins when another has left, with the same filter, does not fetch what that one did."""
+    """A crawl that starts after another on the same filter has left does not fetch that one's pages."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         release = threading.Event()
         played.site.on["/page/3"] = lambda _: release.wait(LIMIT)

@@ -1,4 +1,4 @@
-"""A crawl that is refused at its start ends with one line that says why, and with an exit code that is not 0."""
+"""A crawl refused at its start ends with one line that gives the reason, and a non-zero exit code."""
 
 import json
 import os
@@ -49,14 +49,14 @@ Settings = dict[str, object]
 
 
 def prepared(directory: Path, project: str = "") -> dict[str, str]:
-    """Write the spider, and return an environment in which it is at hand, outside every project but this one."""
+    """Write the spider; return an environment that can import it, outside every other project."""
     (directory / "spider.py").write_text(SPIDER)
     path = os.pathsep.join((str(ROOT), str(directory)))
     return {**os.environ, "PYTHONPATH": path, "SCRAPY_PROJECT": project, "SCRAPY_SETTINGS_MODULE": project}
 
 
 def run(directory: Path, *command: str, project: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python with the spider at hand."""
+    """Run Python with the spider importable."""
     return subprocess.run(
         [sys.executable, *command],
         check=False,
@@ -88,7 +88,7 @@ WAYS = {"runspider": with_runspider, "project": in_a_project}
 
 
 def stored_settings(server: Server, key: str, scheduler: str) -> Settings:
-    """The settings that all these crawls have."""
+    """The settings that all these crawls share."""
     return {
         "SCHEDULER": scheduler,
         "DUPEFILTER_CLASS": BLOOM,
@@ -101,7 +101,7 @@ def stored_settings(server: Server, key: str, scheduler: str) -> Settings:
 
 
 def refusal(kind: str, server: Server, key: str) -> tuple[Settings, str]:
-    """The settings with which a crawl is refused so, and a part of what is said of it; the reason is stored."""
+    """Store the reason for a refusal; return the settings that trigger it and a part of the error."""
     with server.client() as client:
         if kind == "setting":
             return {"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = "
@@ -120,7 +120,7 @@ def refusal(kind: str, server: Server, key: str) -> tuple[Settings, str]:
 
 
 def assert_refused(ended: subprocess.CompletedProcess[str], part: str) -> None:
-    """The last line is ours, and no other."""
+    """Assert that the last line, and no other, is ours."""
     assert ended.returncode == crawling.REFUSED_EXIT_CODE
     lines = ended.stderr.splitlines()
     ours = [line for line in lines if line.startswith("scrapy_bloom: ")]
@@ -134,7 +134,7 @@ EVERYWHERE = [
     for way in WAYS
     for kind in ("setting", "wrong type")
 ]
-# scrapy-redis's Scheduler itself does not start without a Redis.
+# scrapy-redis's Scheduler itself does not start without Redis.
 FURTHER = [
     (BLOOM_SCHEDULER, "runspider", "mismatch"),
     (BLOOM_SCHEDULER, "runspider", "refused"),
@@ -147,12 +147,12 @@ FURTHER = [
 
 @pytest.mark.parametrize("case", [*EVERYWHERE, *FURTHER], ids="-".join)
 def test_last_line(case: tuple[str, str, str], valkey: Server, key: str, tmp_path: Path) -> None:
-    """The last line names what was refused, under each scheduler, in a project and without one."""
+    """The last line names the refused value, under each scheduler, with and without a project."""
     scheduler, way, kind = case
     settings, part = refusal(kind, valkey, key)
     ended = WAYS[way](tmp_path, {**stored_settings(valkey, key, scheduler), **settings})
     assert_refused(ended, part)
-    if scheduler != REDIS_SCHEDULER:  # which is closed by the engine before it has a dupefilter, and does not expect it
+    if scheduler != REDIS_SCHEDULER:  # whose close() expects a dupefilter, which it does not have yet
         assert "AttributeError" not in ended.stderr
 
 
@@ -166,7 +166,7 @@ CIRCUMSTANCES: dict[str, Settings] = {
 @pytest.mark.parametrize("scheduler", [REDIS_SCHEDULER, BLOOM_SCHEDULER])
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
 def test_circumstances(circumstance: str, scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Wherever the log goes, and whatever runs the crawl, the line is on the screen."""
+    """The line is on the screen wherever the log goes, and under every reactor."""
     settings, part = refusal("setting", valkey, key)
     settings |= stored_settings(valkey, key, scheduler) | CIRCUMSTANCES[circumstance]
     ended = with_runspider(tmp_path, settings)
@@ -179,7 +179,7 @@ def test_circumstances(circumstance: str, scheduler: str, valkey: Server, key: s
     "scheduler", long_unless(lambda it: it == BLOOM_SCHEDULER, [REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER])
 )
 def test_script(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A script that runs crawls by itself gets the error, says what it wants of it, and ends as it wants."""
+    """A script that runs crawls itself gets the error, prints it, and chooses its exit code."""
     settings, part = refusal("setting", valkey, key)
     settings |= stored_settings(valkey, key, scheduler)
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -190,28 +190,28 @@ def test_script(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> Non
 
 
 def test_scrapys_command_line_as_a_script(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The line is there also where `scrapy.cmdline` is run as `__main__`, as by a development environment."""
+    """The line is printed where `scrapy.cmdline` is run as `__main__`, as by an IDE."""
     settings, part = refusal("setting", valkey, key)
     settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
     assert_refused(run(tmp_path, "-m", "scrapy.cmdline", "runspider", "spider.py", *options(settings)), part)
 
 
 def test_process_of_its_own(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A Python that is started for the crawl alone, unlike those of the other tests, ends with the same line."""
+    """A separate Python process, unlike the forks of the other tests, ends with the same line."""
     settings, part = refusal("setting", valkey, key)
     settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
     assert_refused(run(tmp_path, "-m", "scrapy", "runspider", "spider.py", *options(settings)), part)
 
 
 def ends_by_ctrl_c(crawl: CrawlProcess) -> bool:
-    """Press it once more; two at once may be taken for one, and from the third on they are ignored."""
+    """Press Ctrl-C again; two at once may count as one, and from the third on they are ignored."""
     crawl.process.send_signal(signal.SIGINT)
     return crawl.has_ended(0.1)
 
 
 @pytest.mark.parametrize("scheduler", [BLOOM_SCHEDULER, OWN_SCHEDULER])
 def test_second_ctrl_c(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A start that waits for Redis ends with the second Ctrl-C, and says so."""
+    """A start that waits for Redis ends with the second Ctrl-C, and logs it."""
     settings, _ = refusal("away", valkey, key)
     settings = {**stored_settings(valkey, key, scheduler), **settings, "BLOOMFILTER_RETRY_TIMEOUT": 10 * LIMIT}
     (tmp_path / "spider.py").write_text(SPIDER)
@@ -258,7 +258,7 @@ class Recovering(BloomScheduler):
 
 
 def test_refusal_that_was_caught(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that starts all the same, since the error was caught, has nothing told of it at its end."""
+    """A crawl whose refusal was caught prints no such line at its end."""
     settings, _ = refusal("wrong type", valkey, key)
     (tmp_path / "recovering.py").write_text(RECOVERING)
     settings |= stored_settings(valkey, key, "recovering.Recovering") | {"RETRY_ENABLED": False}
@@ -268,7 +268,7 @@ def test_refusal_that_was_caught(valkey: Server, key: str, tmp_path: Path) -> No
 
 
 def test_crawl_that_is_not_refused(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that can start says nothing of the kind, and ends well."""
+    """A crawl that can start prints no such line, and ends well."""
     ended = with_runspider(tmp_path, {**stored_settings(valkey, key, BLOOM_SCHEDULER), "RETRY_ENABLED": False})
     assert ended.returncode == 0
     assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
@@ -276,14 +276,14 @@ def test_crawl_that_is_not_refused(valkey: Server, key: str, tmp_path: Path) -> 
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
 
-# A module of the user's beside the spider: a client class that raises an error which cites the whole URL.
+# A user's module beside the spider: a client class whose error quotes the whole URL.
 CLIENT = """
 class Raising:
     @staticmethod
     def from_url(url, **options):
         raise ValueError(url)
 """
-# Settings that are refused, and the begin of the last line.
+# Refused settings, and the beginning of the last line.
 MISTAKES: dict[str, tuple[Settings, str]] = {
     "unknown option": ({"REDIS_PARAMS": {"passwd": PASSWORD}}, "REDIS_PARAMS = {'passwd': …}: TypeError in redis."),
     "text for seconds": ({"REDIS_PARAMS": {"socket_timeout": "5"}}, "REDIS_PARAMS = {'socket_timeout': '5'}: TypeErr"),
@@ -327,7 +327,7 @@ MISTAKES: dict[str, tuple[Settings, str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(mistake: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A mistake in the settings of a crawl is named in the last line, with the setting, and without a password."""
+    """A mistake in a crawl's settings is named in the last line, with the setting and without a password."""
     settings, begin = MISTAKES[mistake]
     (tmp_path / "client.py").write_text(CLIENT)
     url = valkey.url.replace("//", f"//nobody:{PASSWORD}@")

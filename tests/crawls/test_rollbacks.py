@@ -1,6 +1,6 @@
-"""A server that comes back without what was written last, as a replica that is promoted may: nothing is missed.
+"""A server returns without its latest writes, as a promoted replica may: no page is missed.
 
-Where one server has filter and queue, it loses of both what belongs together: what the filter forgets is fetched again.
+A server with filter and queue loses the same time span of both: requests that the filter forgets are fetched again.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
 
-# When the server's data are saved, and when it comes back with them.
+# When the server's data are saved, and when it returns with them.
 SAVED = 15
 LOST = MIDDLE
 COMMON: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4, "BLOOMFILTER_ERROR_RATE": 1e-12}
@@ -42,13 +42,13 @@ def half_of(key: str) -> int:
 
 
 def roll_back(server: Server) -> None:
-    """Kill a server, and start it again with what it has saved."""
+    """Kill a server, and start it again with its saved data."""
     server.kill()
     server.start()
 
 
 def crawl_with_rollback(server: Server, url: str, key: str, directory: Path, **settings: Any) -> Scene:
-    """A crawl whose queue is rolled back in the middle, with all that its server has."""
+    """A crawl during which the queue is rolled back, with all other data of its server."""
     with server.client() as client, scene(tree(PAGES), directory, url, key, delay=0.05) as played:
         played.moments.when(SAVED, lambda _: client.save())
         played.moments.when(LOST, lambda _: roll_back(server))
@@ -57,7 +57,7 @@ def crawl_with_rollback(server: Server, url: str, key: str, directory: Path, **s
 
 
 def test_server(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One server has all keys in one stream of writes: whatever end of it is lost, every page is fetched."""
+    """A single server writes all keys in one stream: if its tail is lost, every page is still fetched."""
     with running("valkey") as server:
         played = crawl_with_rollback(server, server.url, key, tmp_path)
     tell(capsys, f"rollback of a server: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
@@ -66,13 +66,13 @@ def test_server(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def in_half(half: int, template: str) -> str:
-    """Return a key, made of a template with a place for a number, that is in this half of the slots."""
+    """Return a key in this half of the slots, made of a template with a place for a number."""
     names = (template.format(number) for number in range(100))
     return next(name for name in names if half_of(name % {"spider": LinksSpider.name}) == half)
 
 
 def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So has a node of a cluster by the default key of the filter, also where that of a server would be elsewhere."""
+    """A cluster node keeps them together by the filter's default key, even if a server's key would be elsewhere."""
     half = 1 - half_of(shard_key(f"{LinksSpider.name}:dupefilter", 0, 0))
     settings = {"SCHEDULER_QUEUE_KEY": in_half(half, key + ":%(spider)s:{}"), "SCHEDULER_DUPEFILTER_KEY": ""}
     played = crawl_with_rollback(nodes[half], nodes[half].url, key, tmp_path, **CLUSTER, **settings)
@@ -85,7 +85,7 @@ def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.C
 def test_cluster_with_filter_elsewhere(
     nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: another node keeps in the filter what the queue has lost, and its pages are missed."""
+    """The control: if the filter is on another node, it still knows requests that the queue has lost."""
     half = half_of(f"{key}:queue")
     elsewhere = in_half(1 - half, f"{{{{{key}:{{}}}}}}:filter")
     settings = {"SCHEDULER_DUPEFILTER_KEY": elsewhere}

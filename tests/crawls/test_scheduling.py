@@ -1,4 +1,4 @@
-"""Crawls by BloomScheduler where little fails but little is simple: fed, flooded, in a cluster, by several workers."""
+"""Crawls by BloomScheduler in difficult setups: fed, flooded, in a cluster, by several workers."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ KEEP: Kind = {"SCHEDULER_PERSIST": True}
 
 @pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.long)])
 def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """DEPTH_PRIORITY = 1 fetches a site level by level, -1 goes down first."""
+    """DEPTH_PRIORITY = 1 fetches a site level by level, -1 depth first."""
     settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
     with scene(tree(40), tmp_path, valkey.url, key, delay=SLOWER_THAN_SCRAPY) as played:
         assert_ended_well(played.crawl(settings))
@@ -52,7 +52,7 @@ def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) ->
 
 
 def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that has nothing to do while another holds work does not finish, and still reads its start key."""
+    """A worker without work, while another holds some, does not finish and still reads its start key."""
     start_key = f"{key}:queue:start_urls"
     held, release = threading.Event(), threading.Event()
     settings: Kind = {**OURS, "REDIS_START_URLS_KEY": start_key, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
@@ -67,14 +67,14 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
         client.rpush(start_key, "/page/1")
         busy = played.start("busy", settings)
         assert held.wait(LIMIT)
-        # Not before: what the other takes from the list is nobody's work until it is in the queue.
+        # Not before: the other worker's start URLs are no work for others until they are queued.
         idle = played.start("idle", settings)
         until(lambda: client.hlen(f"{{{key}:queue}}:workers") == 2)
-        # By then it has been idle for longer than it may be where nobody holds work.
+        # By then it has been idle for longer than a lone worker may be.
         begin = time.monotonic()
         until(lambda: time.monotonic() > begin + 2)
         client.rpush(start_key, "/page/2", "/page/3")
-        # One that has a request in progress does not read the list, but may take what the other queues.
+        # A worker with a request in progress does not read the list, but may take requests that the other queues.
         until(lambda: {"/page/2", "/page/3"} <= set(played.site.paths))
         assert idle.process.poll() is None
         release.set()
@@ -86,7 +86,7 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
 
 @asyncio_first
 def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """While Redis is away no more is taken from start() than fits into a batch; later all of it is fetched."""
+    """While Redis is away, start() is read only as far as a batch holds; later all of it is fetched."""
     given = tmp_path / "given"
     with scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
         played.spider = flood.__file__
@@ -108,7 +108,7 @@ def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: 
 
 
 def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl may go from scrapy-redis's Scheduler to BloomScheduler and back, with the same queue and filter."""
+    """A crawl can switch from scrapy-redis's Scheduler to BloomScheduler and back, with the same queue and filter."""
     kinds = {"first": FILTER_ALONE, "second": OURS, "third": FILTER_ALONE, "fourth": OURS}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         for name, kind in kinds.items():
@@ -121,7 +121,7 @@ def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -
 
 
 def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A request that cannot be read is told of and kept for a spider that can; the others are fetched."""
+    """An unreadable request is logged and kept for a spider that can read it; the others are fetched."""
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
         ended = played.crawl({**OURS, **KEEP})
@@ -132,7 +132,7 @@ def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Two workers with requests that they cannot read do not wait for each other; a third one tries again."""
+    """Two workers with unreadable requests do not wait for each other; a third one tries again."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key, delay=0.05) as played:
         unreadable = {b"not a request %d" % number: -5 for number in range(20)}
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
@@ -147,7 +147,7 @@ def test_unreadable_requests_keep_nobody(valkey: Server, key: str, tmp_path: Pat
 
 @pytest.mark.long
 def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that waits for another one asks as often as it always did, however long it waits."""
+    """A worker that waits for another one polls at a constant rate, however long it waits."""
     release = threading.Event()
     with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
         played.site.on["/page/1"] = lambda _: release.wait(LIMIT)
@@ -159,7 +159,7 @@ def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_pat
             return int(client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"])
 
         begin, before = time.monotonic(), asked()
-        # Three heartbeats of the engine, each of which began another round of questions once.
+        # Three heartbeats of the engine, each of which once began another round of polls.
         until(lambda: time.monotonic() > begin + 16)
         found = asked() - before
         assert found <= (time.monotonic() - begin) * 2 + 10
@@ -175,7 +175,7 @@ def cluster() -> Iterator[Server]:
 
 
 def test_cluster(cluster: Server, key: str, tmp_path: Path) -> None:
-    """Over a cluster of three nodes two workers fetch every page, also when one of them is killed, and clear all."""
+    """In a cluster of three nodes two workers fetch every page, even if one is killed, and clear all keys."""
     settings = {**OURS, **LEASE, "REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
     with scene(tree(PAGES), tmp_path, cluster.url, key, delay=0.05) as played:
         workers = {name: played.start(name, settings) for name in ("left", "right")}

@@ -1,4 +1,4 @@
-"""Crawls whose requests are stored in other ways than Scrapy's own, as text or as bytes, in this encoding or that."""
+"""Crawls with other serializers than Scrapy's own, as text or bytes, in several encodings."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.crawl
 
 SOON = 180.0
 DECODED: Kind = {"REDIS_DECODE_RESPONSES": True}
-# A half of a pair, which JSON can spell and no encoding has.
+# A lone surrogate, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'
 LEAF = "/page/100"
 JSON = "scrapy_bloom.serializers.json"
@@ -30,7 +30,7 @@ WAYS: dict[str, Kind] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A serialiser gets what a client makes of a server's reply, whatever it gave itself, as under scrapy-redis."""
+    """A serializer gets the type that the client returns, not its own output type, as under scrapy-redis."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         workers = [played.start(name, {**OURS, **LEASE, **WAYS[way]}) for name in ("left", "right")]
         crawls = [worker.wait(SOON) for worker in workers]
@@ -41,7 +41,7 @@ def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path
 
 
 def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """scrapy-redis's own Scheduler crawls with requests as JSON just so."""
+    """scrapy-redis's own Scheduler crawls with JSON requests as well."""
     settings: Kind = {"SCHEDULER_SERIALIZER": JSON, "SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         stopped = played.crawl({**FILTER_ALONE, **settings}, "stopped", CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=1)
@@ -55,7 +55,7 @@ def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> No
 
 
 def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A request that cannot be sent costs one error and nothing else, whichever of two workers finds it."""
+    """A request that no encoding can represent costs one error in one of two workers."""
     settings: Kind = {"SCHEDULER_SERIALIZER": unescaped.__name__, "NOTE": LONE_SURROGATE, "NOTED": LEAF}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = noted.__file__
@@ -69,7 +69,7 @@ def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) 
 
 
 def test_encoding(valkey: Server, key: str, tmp_path: Path) -> None:
-    """REDIS_ENCODING other than UTF-8 works, or is refused at the start by its name: nobody waits for ever."""
+    """Another REDIS_ENCODING than UTF-8 works, or is refused by name at the start: no worker waits for ever."""
     settings: Kind = {
         "SCHEDULER_SERIALIZER": unescaped.__name__,
         "NOTE": json.dumps("é"),
@@ -88,7 +88,7 @@ def test_encoding(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_bytes_that_cannot_be_decoded(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A client that decodes replies cannot read pickles: the crawl ends and says what to set; the requests stay."""
+    """A client that decodes replies cannot read pickles: the crawl ends with advice, and the requests stay."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         ended = played.start("worker", {**OURS, **LEASE, **DECODED}).wait(SOON)
         assert client.zcard(f"{key}:queue") == 1

@@ -1,4 +1,4 @@
-"""Some crawls of the soak, with a fixed seed: with faults of all kinds they miss nothing, end, and leave nothing."""
+"""Some crawls of the soak with a fixed seed: despite all kinds of faults no page is missed and no key left."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from tests.support.scenario import tell
 pytestmark = pytest.mark.crawl
 
 CRAWLS, SEED = 4, 19
-# Seconds. These crawls take a minute, and one that hangs is given a minute and a half.
+# Seconds. These crawls take a minute; a crawl that hangs is killed after a minute and a half.
 LIMIT = 600
 
 
@@ -27,7 +27,7 @@ def test_seed_has_every_kind() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(LIMIT + 30)
 def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
-    """No crawl has anything to complain of; what it prints leads to the logs of one that has."""
+    """No crawl has a complaint; the output leads to the logs of a failed crawl."""
     command = [sys.executable, "-m", "devtools.soak", "--crawls", str(CRAWLS), "--seed", str(SEED)]
     ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     tell(capsys, ended.stdout)

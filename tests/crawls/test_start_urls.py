@@ -1,4 +1,4 @@
-"""Crawls that are fed by Redis, in which workers are killed and stopped, and Redis is away: no start URL is lost."""
+"""Crawls fed by Redis whose workers are killed or stopped, or whose Redis is away: no start URL is lost."""
 
 import json
 import random
@@ -26,7 +26,7 @@ from tests.support.spiders import started, stock_started
 pytestmark = pytest.mark.crawl
 
 KINDS: dict[str, Kind] = {"list": {}, "set": {"REDIS_START_URLS_AS_SET": 1}, "zset": {"REDIS_START_URLS_AS_ZSET": 1}}
-# Only `make test-all` runs the test with the others too.
+# Only `make test-all` runs the test with the others, too.
 list_first = pytest.mark.parametrize("kind", long_unless(lambda kind: kind == "list", KINDS))
 NUMBER = 40
 PATHS = [path_of(page) for page in range(NUMBER)]
@@ -34,7 +34,7 @@ DEADLY = path_of(7)
 
 
 class FedScene:
-    """A site of pages that nothing links to, and a start key that names them."""
+    """A site of unlinked pages, and a start key with their URLs."""
 
     def __init__(self, played: Scene, client: redis.Redis, keys: StartKeys, directory: Path) -> None:
         self.played = played
@@ -44,11 +44,11 @@ class FedScene:
 
     @property
     def settings(self) -> Kind:
-        """The settings of each worker, which ends when it has been idle for a second, or with the file `idle`."""
+        """The settings of each worker, which ends after a second without work, or with the file `idle`."""
         return {**LEASE, "REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
 
     def feed(self, kind: str, paths: list[str]) -> None:
-        """Put paths behind those that wait."""
+        """Append paths to the start key."""
         if kind == "list":
             self.client.rpush(self.keys.start, *paths)
         elif kind == "set":
@@ -57,12 +57,12 @@ class FedScene:
             self.client.zadd(self.keys.start, {path: -place for place, path in enumerate(paths)})
 
     def tell(self, file: str, text: object) -> None:
-        """Write a file that spiders look at."""
+        """Write a file that the spiders read."""
         (self._directory / file).write_text(f"{text}")
 
     @property
     def leased(self) -> int:
-        """The number of start URLs that are leased."""
+        """The number of leased start URLs."""
         return int(self.client.hlen(self.keys.leased))
 
 
@@ -70,7 +70,7 @@ class FedScene:
 def fed_scene(
     url: str, key: str, directory: Path, client: redis.Redis, spider: str = started.__file__
 ) -> Iterator[FedScene]:
-    """A scene that is fed."""
+    """A scene fed by a start key."""
     with scene({path: [] for path in PATHS}, directory, url, key) as played:
         played.spider = spider
         fed = FedScene(played, client, StartKeys(f"{key}:start"), directory)
@@ -80,7 +80,7 @@ def fed_scene(
 
 
 def crawl_with_one_that_dies(kind: str, spider: str, valkey: Server, key: str, directory: Path) -> tuple[Scene, int]:
-    """A worker dies between start URLs and their requests, and another one goes on; gives what is leased at the end."""
+    """A worker dies between start URLs and their requests, and another continues; return the leases at the end."""
     with valkey.client() as client, fed_scene(valkey.url, key, directory, client, spider) as fed:
         fed.feed(kind, PATHS)
         fed.tell("deadly", DEADLY)
@@ -105,7 +105,7 @@ def test_worker_killed(kind: str, valkey: Server, key: str, tmp_path: Path) -> N
 def test_worker_killed_under_scrapy_redis(
     kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: scrapy-redis's RedisSpider loses those that the worker had taken."""
+    """The control: scrapy-redis's RedisSpider loses the start URLs that the worker had popped."""
     played, _ = crawl_with_one_that_dies(kind, stock_started.__file__, valkey, key, tmp_path)
     tell(
         capsys,
@@ -115,7 +115,7 @@ def test_worker_killed_under_scrapy_redis(
 
 
 def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that comes back when the dead one is forgotten finds them at its first look."""
+    """A worker that starts after the dead one is forgotten finds its start URLs at the first check."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
         fed.feed("list", PATHS[:3])
         fed.tell("deadly", PATHS[1])
@@ -129,13 +129,13 @@ def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that is stopped gives back at once what it has taken, in its order; what is queued is not given back."""
+    """A stopped worker returns its start URLs at once, in order; those already queued stay acknowledged."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
         fed.feed("list", PATHS)
         fed.tell("hesitate", 5)
         first = fed.played.start("first", {**OURS, **fed.settings, "SCHEDULER_PERSIST": True})
         until(lambda: len(fed.played.fetched) == 5)
-        # Four are in the queue or done. Nobody has said that it wants no more requests of the fifth.
+        # Four are in the queue or done. The fifth is not acknowledged: the spider may yield more requests for it.
         until(lambda: fed.leased == 16 - 4)
         first.process.send_signal(signal.SIGTERM)
         ended = first.wait()
@@ -150,7 +150,7 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
 
 @list_first
 def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
-    """Redis is away for 2 s: a worker that has nothing to do waits, and goes on."""
+    """Redis is away for 2 s: a worker without work waits, then continues."""
     away = threading.Timer(2, durable.start)
     with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
         fed.feed(kind, PATHS)
@@ -169,7 +169,7 @@ def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("command", ["LLEN", "HKEYS"])
 def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that cannot ask for start URLs does not end, though it may be idle no longer, and says so once."""
+    """A worker that cannot read start URLs does not end, even past its idle time, and logs it once."""
     with (
         valkey.client() as client,
         proxying(valkey.port, command) as proxy,
@@ -177,7 +177,7 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
     ):
 
         def fail_later() -> Iterator[Place | None]:
-            """Fail when the scheduler would let the worker end; the key is fed by then, for the next look."""
+            """Fail when the scheduler would let the worker end; by then the key has URLs for the next check."""
             yield None
             fed.tell("idle", "")
             fed.feed("list", PATHS)
@@ -198,7 +198,7 @@ CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})
 
 @contextmanager
 def servers_for(client: Kind) -> Iterator[list[Server]]:
-    """Servers that forget nothing when they are killed: what a client needs that connects when it is made."""
+    """Servers that keep all data when killed: enough for a client that connects when it is created."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
     if client is CLUSTER:
         with running_cluster(3, *options) as nodes:
@@ -210,7 +210,7 @@ def servers_for(client: Kind) -> Iterator[list[Server]]:
 
 @pytest.mark.parametrize("params", [SINGLE, CLUSTER], ids=["single connection", "cluster"])
 def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
-    """A worker that is started before Redis waits for it, also where its client connects when it is made."""
+    """A worker started before Redis waits for it, even if its client connects when it is created."""
     with servers_for(params) as servers, ExitStack() as stack:
         url, is_cluster = servers[0].url, params is CLUSTER
         client: Any = stack.enter_context(redis.RedisCluster.from_url(url) if is_cluster else servers[0].client())
@@ -228,7 +228,7 @@ def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
 
 
 def test_redis_never_up(key: str, tmp_path: Path) -> None:
-    """It waits for as long as it is told, and then ends with one clear error."""
+    """It waits for as long as the setting allows, and then ends with one clear error."""
     with fed_scene(f"redis://127.0.0.1:{free_port()}", key, tmp_path, redis.Redis()) as fed:
         ended = fed.played.crawl({**OURS, **fed.settings, **SINGLE, "BLOOMFILTER_RETRY_TIMEOUT": 0.5})
     assert ended.exit_code == crawling.REFUSED_EXIT_CODE
@@ -236,7 +236,7 @@ def test_redis_never_up(key: str, tmp_path: Path) -> None:
 
 
 def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:
-    """While another worker is alive and has start URLs no worker ends: they are fetched, also if that one dies."""
+    """While a live worker holds start URLs no worker ends: they are fetched, even if that worker dies."""
     workers = QueueKeys(f"{key}:queue").workers
     with (
         valkey.client() as client,
@@ -262,7 +262,7 @@ def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None
 
 
 def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply to a lease is lost, each second time: no start URL is lost with it."""
+    """Every second reply to a lease is lost: no start URL is lost with it."""
     with (
         valkey.client() as client,
         proxying(valkey.port) as proxy,
@@ -281,7 +281,7 @@ def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.long
 def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Whatever is sent may be cut anywhere, leases and acknowledgements included: no start URL is lost."""
+    """The connection is cut at arbitrary points, leases and acknowledgements included: no start URL is lost."""
     with (
         valkey.client() as client,
         proxying(valkey.port, "EVAL", "HKEYS", "HDEL", "LLEN") as proxy,
@@ -289,7 +289,7 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     ):
         fed.feed("list", PATHS)
         plan = at_random(random.Random(5), CUTS, 12, 3)
-        # Not while it starts, which has another way to wait.
+        # Not during the start, which waits in another way.
         fed.played.moments.when(1, lambda _: setattr(proxy, "plan", plan))
         ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2})
         assert fed.played.missed == set()
@@ -299,7 +299,7 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_one_that_raises(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A start URL of which no request can be made is told of and kept, and the others are fetched."""
+    """A start URL that makes the spider raise is logged and kept, and the others are fetched."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
         fed.feed("list", [*PATHS[:3], started.BAD, *PATHS[3:]])
         ended = fed.played.crawl({**OURS, **fed.settings})
@@ -314,7 +314,7 @@ def test_one_that_raises(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_two_workers(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Workers that are alive take nothing from each other."""
+    """Live workers take no start URLs from each other."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
         fed.feed("list", PATHS)
         settings = {**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2}
@@ -336,7 +336,7 @@ def test_wrong_type(valkey: Server, key: str, tmp_path: Path) -> None:
 
 @list_first
 def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Under another scheduler start URLs are taken as scrapy-redis does, with one warning."""
+    """Under another scheduler start URLs are popped as in scrapy-redis, with one warning."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
         fed.feed(kind, PATHS)
         ended = fed.played.crawl({**FILTER_ALONE, **fed.settings, **KINDS[kind]})

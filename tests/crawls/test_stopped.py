@@ -1,4 +1,4 @@
-"""A crawl that is stopped by Ctrl-C and may not be gone on with: what is deleted is told, once."""
+"""A crawl stopped by Ctrl-C that cannot be resumed: the deletion of its requests is logged once."""
 
 import signal
 from pathlib import Path
@@ -27,21 +27,21 @@ KINDS = {"BloomScheduler": OURS, "the filter alone": FILTER_ALONE}
 
 
 class Uncounted(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
-    """A queue of a user's that can be counted at the start alone."""
+    """A user's queue whose length can be read at the start only."""
 
     counted = 0
 
     def __len__(self) -> int:
         self.counted += 1
         if self.counted > 2:
-            raise RuntimeError("nobody knows")
+            raise RuntimeError("the length is unknown")
         return int(super().__len__())
 
 
 @asyncio_first
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_waits_is_deleted(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """One warning says how many requests go, and which setting keeps them; nothing of the crawl is left."""
+    """One warning gives the number of deleted requests and the setting to keep them; no key is left."""
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("worker", {**KINDS[kind], **reactor})
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
@@ -58,7 +58,7 @@ def test_what_waits_is_deleted(kind: str, reactor: Kind, valkey: Server, key: st
 @asyncio_first
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_stays(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """With SCHEDULER_PERSIST there is nothing to warn of."""
+    """With SCHEDULER_PERSIST there is no warning."""
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("worker", {**KINDS[kind], **reactor}, SCHEDULER_PERSIST=True)
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
@@ -71,7 +71,7 @@ def test_what_stays(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("further", [{}, {"SCHEDULER_FLUSH_ON_START": True}], ids=["as it is", "begun anew"])
 def test_finished_crawl_is_silent(kind: str, further: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that ends by itself has nothing left, and deletes an earlier one's requests only where it was told to."""
+    """A crawl that ends by itself has an empty queue, and flushes an earlier crawl's requests only if told to."""
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         if further:
             client.zadd(f"{key}:queue", {"of an earlier crawl": 1})
@@ -82,7 +82,7 @@ def test_finished_crawl_is_silent(kind: str, further: Kind, valkey: Server, key:
 
 
 def test_what_cannot_be_counted_is_deleted_all_the_same(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A queue that cannot say how many wait is deleted, and the filter with it."""
+    """A queue that cannot be counted is deleted, and the filter with it."""
     kind: Kind = {**FILTER_ALONE, "SCHEDULER_QUEUE_CLASS": f"{Uncounted.__module__}.{Uncounted.__qualname__}"}
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("worker", kind)

@@ -1,4 +1,4 @@
-"""Crawls with requests in the queue that a worker cannot read: nobody waits for them, and nobody deletes them."""
+"""Crawls with unreadable requests in the queue: no worker waits for them or deletes them."""
 
 from pathlib import Path
 
@@ -30,12 +30,12 @@ GARBAGE = b"not a request"
 
 
 def garbage(number: int) -> dict[bytes, float]:
-    """Return so many members that nobody can read, which go before all others."""
+    """Return unreadable members that precede all others."""
     return {b"%s %d" % (GARBAGE, each): -5 for each in range(number)}
 
 
 def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The connection is cut whenever a worker tells Redis of an unreadable request: no worker waits for the other."""
+    """The connection is cut at each report of an unreadable request: no worker waits for the other."""
     with (
         valkey.client() as client,
         proxying(valkey.port, "ZADD", "EVAL", "EVALSHA") as proxy,
@@ -60,12 +60,12 @@ def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path
 
 
 def test_one_worker_can_read_what_another_cannot(valkey: Server, key: str, tmp_path: Path) -> None:
-    """During a rolling deploy the older workers do not know a callback: the newer one fetches all the same."""
+    """In a rolling deploy the older workers lack a callback: the newer worker fetches these requests."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.05) as played:
         played.site.on["/"] = lambda _: played.opened("older", "newer")
         played.spider = newer.__file__
         workers = [played.start("newer", {**OURS, **LEASE})]
-        # The first page is the newer one's, and leads to what the older one does not know.
+        # The newer worker has the first page, whose links the older one cannot read.
         until(lambda: played.site.fetched)
         played.spider = links.__file__
         workers.append(played.start("older", {**OURS, **LEASE}))
@@ -77,7 +77,7 @@ def test_one_worker_can_read_what_another_cannot(valkey: Server, key: str, tmp_p
 
 @pytest.mark.parametrize("number_of_workers", [1, 2])
 def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Without SCHEDULER_PERSIST too nobody deletes what nobody could read; the last log says how many, and where."""
+    """Even without SCHEDULER_PERSIST unreadable requests are kept; the final log gives their number and key."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         unreadable = garbage(3)
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))

@@ -1,4 +1,4 @@
-"""Arguments of a plain filter: values that make no sense are refused by name before anything is sent or deleted."""
+"""Arguments of a plain filter: invalid values are refused by name before any command is sent."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ SURROGATE = "https://example.com/\ud800"
 
 @pytest.mark.parametrize("flush", ["no", "False", "0", "false", [0], 2, 1, None, ""])
 def test_a_flush_that_is_no_bool(client: redis.Redis, key: str, flush: Any) -> None:
-    """Only True deletes a filter: the text of an environment variable does not, whatever it says."""
+    """Only True deletes a filter; the text of an environment variable is refused."""
     BloomFilter(client, key, capacity=1000).add("kept")
     with pytest.raises(ConfigError, match=re.escape(f"flush = {flush!r}: must be True or False")):
         BloomFilter(client, key, capacity=1000, flush=flush)
@@ -33,7 +33,7 @@ BATCHES: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
 @pytest.mark.parametrize("text", ["http://example.com/", b"http://example.com/"])
 @pytest.mark.parametrize("use", BATCHES)
 def test_an_item_in_the_place_of_a_batch(use: str, text: str | bytes) -> None:
-    """A text is not taken for the letters that it has."""
+    """A string is not taken for a batch of its letters."""
     bloom = MemoryBloomFilter()
     with pytest.raises(TypeError, match=re.escape(f"items = {text!r}: must be a list")):
         BATCHES[use](bloom, text)
@@ -57,7 +57,7 @@ ITEMS.update({name: use_in_batch(name) for name in BATCHES})
 @pytest.mark.parametrize("item", [["a"], {"a": 1}, 5, None, bytearray(b"a")])
 @pytest.mark.parametrize("use", ITEMS)
 def test_an_item_that_is_none(use: str, item: Any) -> None:
-    """Each use refuses it by the same words."""
+    """Each method refuses an item of a wrong type in the same words."""
     bloom = MemoryBloomFilter()
     with pytest.raises(TypeError, match=re.escape(f"{item!r}: an item must be str or bytes")):
         ITEMS[use](bloom, item)
@@ -66,7 +66,7 @@ def test_an_item_that_is_none(use: str, item: Any) -> None:
 
 @pytest.mark.parametrize("use", ITEMS)
 def test_an_item_that_utf_8_cannot_encode(use: str) -> None:
-    """Half of a surrogate pair is refused by name, and nothing of its batch is added."""
+    """Half of a surrogate pair is refused by name, and no item of its batch is added."""
     bloom = MemoryBloomFilter()
     with pytest.raises(ConfigError, match=r"ud800': an item must be text that UTF-8 can encode"):
         ITEMS[use](bloom, SURROGATE)
@@ -75,7 +75,7 @@ def test_an_item_that_utf_8_cannot_encode(use: str) -> None:
 
 @pytest.mark.parametrize("name", ["", b"", SURROGATE, b"\xff", 5, None])
 def test_a_key_that_is_none(valkey: Server, name: Any) -> None:
-    """A name that is empty, or that no UTF-8 is of, is refused."""
+    """A key that is empty, or cannot be encoded as UTF-8, is refused."""
     with valkey.client() as client, pytest.raises(ConfigError, match=re.escape(f"key = {name!r}: must be text")):
         BloomFilter(client, name)
 
@@ -89,14 +89,14 @@ CLIENTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_what_is_no_client(valkey: Server, key: str, name: str) -> None:
-    """A class, and what queues commands or listens, is refused with what to pass instead."""
+    """A class, a pipeline or a pubsub is refused as a client, with the correction."""
     with valkey.client() as client, pytest.raises(ConfigError) as refusal:
         BloomFilter(CLIENTS[name](client), key)
     assert str(refusal.value).startswith(f"server = {name}: must be a client that answers when it is called")
 
 
 def test_a_pipeline_of_a_cluster(key: str) -> None:
-    """It is refused like that of a single server, before it connects."""
+    """A cluster's pipeline is refused like a single server's, before it connects."""
     pipeline: Any = redis.cluster.ClusterPipeline
     with pytest.raises(BloomError, match=r"server = redis\.cluster\.ClusterPipeline"):
         BloomFilter(object.__new__(pipeline), key)

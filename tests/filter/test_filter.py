@@ -1,4 +1,4 @@
-"""The filter's behaviour, the same over every server, protocol and kind of reply, and in memory."""
+"""The filter's behaviour, the same over every server, protocol and type of reply, and in memory."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.support.servers import Server
 
 
 def test_an_item_is_new_once(make_filter: MakeFilter) -> None:
-    """The first add says that an item is new, every later one that it is not."""
+    """The first `add` of an item returns True, every later one False."""
     bloom = make_filter(capacity=1000)
     assert [bloom.add("a"), bloom.add("a"), bloom.add("b"), bloom.add("a")] == [True, False, True, False]
 
@@ -28,7 +28,7 @@ def test_text_is_its_utf8(make_filter: MakeFilter) -> None:
 
 
 def test_a_batch_answers_in_order(make_filter: MakeFilter) -> None:
-    """add_many says for each item whether it was new, and a repeat within the batch is not."""
+    """`add_many` returns for each item whether it was new; a repeat within the batch is not."""
     bloom = make_filter(capacity=1000)
     bloom.add("b")
     assert bloom.add_many(["a", "b", "a", "c", "c"]) == [True, False, False, True, False]
@@ -38,7 +38,7 @@ def test_a_batch_answers_in_order(make_filter: MakeFilter) -> None:
 
 
 def test_asking_adds_nothing(make_filter: MakeFilter) -> None:
-    """`in` and contains_many leave the filter as it was."""
+    """`in` and `contains_many` leave the filter as it was."""
     bloom = make_filter(capacity=1000)
     assert "a" not in bloom
     assert bloom.contains_many(["a", "b"]) == [False, False]
@@ -47,7 +47,7 @@ def test_asking_adds_nothing(make_filter: MakeFilter) -> None:
 
 
 def test_clear_begins_anew(make_filter: MakeFilter) -> None:
-    """After clear nothing is in the filter, and it can be used on."""
+    """After `clear` the filter is empty and usable."""
     bloom = make_filter(capacity=1000)
     bloom.add_many(["a", "b"])
     bloom.clear()
@@ -59,7 +59,7 @@ def test_clear_begins_anew(make_filter: MakeFilter) -> None:
 def test_one_round_trip_a_check(make_filter: MakeFilter, batch: int) -> None:
     """A check of any number of items is one round trip, and a repeat is none.
 
-    But for the first: that makes the filter, and asks how much may be added.
+    Except for the first check, which creates the filter and asks for credit.
     """
     bloom = make_filter(capacity=1_000_000)
     bloom.add_many([f"first {number}" for number in range(batch)])
@@ -73,7 +73,7 @@ def test_one_round_trip_a_check(make_filter: MakeFilter, batch: int) -> None:
 
 
 def test_without_a_cache_every_check_is_a_round_trip(make_filter: MakeFilter) -> None:
-    """cache_size=0 turns the cache off."""
+    """`cache_size=0` disables the cache."""
     bloom = make_filter(capacity=1000, cache_size=0)
     bloom.add("a")
     before = bloom.counters.round_trips
@@ -82,7 +82,7 @@ def test_without_a_cache_every_check_is_a_round_trip(make_filter: MakeFilter) ->
 
 
 def test_a_repeat_of_what_another_added_is_remembered(client: redis.Redis, key: str) -> None:
-    """An item that another worker added costs this one a single round trip, and its repeats none."""
+    """An item of another worker costs this one a single round trip, and its repeats none."""
     one, other = (BloomFilter(client, key, capacity=1000) for _ in range(2))
     one.add_many(["a", "b", "c"])
     other.add("own")
@@ -109,14 +109,14 @@ def test_info_tells_what_the_filter_is(make_filter: MakeFilter) -> None:
 
 
 def test_a_filter_that_may_grow_keeps_a_quarter_in_reserve() -> None:
-    """The first layer of a growing filter gets three quarters of the error rate, that of one that may not all of it."""
+    """The first layer of a growing filter gets three quarters of the error rate, that of a fixed one all of it."""
     growing, fixed = MemoryBloomFilter(expansion=2), MemoryBloomFilter(expansion=0)
     assert growing.info().by_layer[0].error_rate == pytest.approx(0.75e-6)
     assert fixed.info().by_layer[0].error_rate == 1e-6
 
 
 def test_expected_false_positives_add_up() -> None:
-    """The counter is the sum of the error rates that the additions met."""
+    """The counter is the sum of the error rates at each addition."""
     bloom = MemoryBloomFilter(capacity=8000, error_rate=0.1, expansion=0)
     asked = 16_000
     added = sum(bloom.add(f"item {number}") for number in range(asked))
@@ -133,7 +133,7 @@ def test_expected_false_positives_add_up() -> None:
     items=st.lists(st.binary(), max_size=200),
 )
 def test_no_false_negative_ever(capacity: int, error_rate: float, expansion: int, items: list[bytes]) -> None:
-    """Every item that was added is in the filter, also far beyond its capacity, whatever its parameters."""
+    """Every added item is in the filter, even far beyond its capacity, with all parameters."""
     bloom = MemoryBloomFilter(capacity=capacity, error_rate=error_rate, expansion=expansion, cache_size=0)
     for item in items:
         bloom.add(item)
@@ -145,7 +145,7 @@ def test_no_false_negative_ever(capacity: int, error_rate: float, expansion: int
 @pytest.mark.parametrize("share", [0.5, 1.0], ids=["half full", "full"])
 @pytest.mark.parametrize("expansion", [0, 2])
 def test_the_promised_error_rate_is_kept(valkey: Server, key: str, share: float, expansion: int) -> None:
-    """Measured over 100,000 items never added, the error rate is the one promised, within its binomial bounds."""
+    """The error rate over 100,000 items never added is the promised one, within its binomial bounds."""
     promised, capacity, asked = 1e-3, 20_000, 100_000
     with valkey.client() as client:
         bloom = BloomFilter(client, key, capacity=capacity, error_rate=promised, expansion=expansion, cache_size=0)

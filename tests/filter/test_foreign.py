@@ -1,4 +1,4 @@
-"""Nothing that is not the filter's own is overwritten or deleted, and a filter that lost its hash says so."""
+"""Foreign keys are neither overwritten nor deleted, and a filter without its hash reports the loss."""
 
 import logging
 from typing import Any
@@ -21,7 +21,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     "content", ["somebody's text", "", "\x05\x00", "\x02\x05protobuf"], ids=["text", "empty", "bytes", "like a shard"]
 )
 def test_a_string_of_others_is_refused_at_the_start(client: redis.Redis, key: str, content: str) -> None:
-    """A string where the filter would keep its bits stops the start, and stays as it is; so does all else."""
+    """A foreign string at a shard's key stops the start; all keys stay as they are."""
     client.set(f"{key}:0:0", content)
     with pytest.raises(WrongTypeError, match=f"{key}:0:0"):
         BloomFilter(client, key, **SMALL)
@@ -30,7 +30,7 @@ def test_a_string_of_others_is_refused_at_the_start(client: redis.Redis, key: st
 
 
 def test_a_string_of_others_in_the_way_of_a_growth(client: redis.Redis, key: str) -> None:
-    """A string where the next layer would be stops the growth, and stays; nothing of that layer is left."""
+    """A foreign string at a shard's key of the next layer stops the growth and stays; that layer is removed."""
     client.set(f"{key}:1:0", "somebody's text")
     bloom = BloomFilter(client, key, **SMALL)
     with pytest.raises(WrongTypeError, match=f"{key}:1:0"):
@@ -44,7 +44,7 @@ def test_a_string_of_others_in_the_way_of_a_growth(client: redis.Redis, key: str
 
 
 def test_clear_leaves_what_is_foreign(client: redis.Redis, key: str) -> None:
-    """A filter at `x:0:0` beside one at `x` is refused, and what took a lost shard's place is not deleted by `x`."""
+    """No filter opens at the shard key `x:0:0` of `x`; if the shard is lost one can, and `x` does not delete it."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add("a")
     with pytest.raises(WrongTypeError, match="string"):
@@ -60,7 +60,7 @@ def test_clear_leaves_what_is_foreign(client: redis.Redis, key: str) -> None:
 
 
 def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A running worker puts back the hash of a filter that lost nothing else: all it knew is seen, by others too."""
+    """An active worker restores a deleted hash: other workers, too, see all items of the filter."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(ITEMS)
     client.unlink(key)
@@ -73,7 +73,7 @@ def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytes
 
 
 def test_a_deleted_hash_with_nobody_at_work(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The next to open a filter whose hash nobody knows any more is told that what the filter knew is lost."""
+    """If no active worker knows a deleted hash, the next to open the filter logs the loss of its items."""
     BloomFilter(client, key, **SMALL).add_many(ITEMS)
     client.unlink(key)
     bloom = BloomFilter(client, key, **SMALL)
@@ -84,7 +84,7 @@ def test_a_deleted_hash_with_nobody_at_work(client: redis.Redis, key: str, caplo
 
 
 def test_a_hash_without_its_parameters(client: redis.Redis, key: str) -> None:
-    """A worker that finds its layers, but not the parameters, puts those back and goes on."""
+    """A worker that finds the layers without the parameters restores these and continues."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(ITEMS)
     client.hdel(key, "filter")
@@ -93,7 +93,7 @@ def test_a_hash_without_its_parameters(client: redis.Redis, key: str) -> None:
 
 
 def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: str) -> None:
-    """Items that others added to a restored layer count by their bits: the layers that follow are as strict as ever."""
+    """Items that others added to a restored layer count by their bits: later layers stay as strict as ever."""
     options: dict[str, Any] = {"capacity": 2000, "error_rate": 1e-2, "cache_size": 0}
     early, busy = BloomFilter(client, key, **options), BloomFilter(client, key, **options)
     early.add("first")
@@ -106,7 +106,7 @@ def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: s
 
 
 def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that has missed a growth does not put the hash back without the newer layer: a new filter begins."""
+    """A worker that missed a growth does not restore the hash without the newer layer: a new filter begins."""
     late, busy = BloomFilter(client, key, **SMALL), BloomFilter(client, key, **SMALL)
     late.add("first")
     busy.add_many([f"item {number}" for number in range(600)])
@@ -116,7 +116,7 @@ def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pyte
     assert not [text for text in warnings_in(caplog) if "put back" in text]
     assert [text for text in warnings_in(caplog) if "was replaced" in text]
     assert not client.exists(key)
-    # The one that knows all layers does put it back.
+    # The worker that knows all layers does restore it.
     busy._run(busy._protocol.opening.open())
     assert [text for text in warnings_in(caplog) if "put back" in text]
     assert not any(late.add_many([f"item {number}" for number in range(600)]))
@@ -124,7 +124,7 @@ def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pyte
 
 @valkey_first
 def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
-    """Nobody knows what was given when a counter is gone: the layer gives no more, and the next is strict as ever."""
+    """Without its credit counter a layer grants no more credit, and the next layer is as strict as ever."""
     workers = [BloomFilter(client, key, capacity=20_000, error_rate=1e-3, cache_size=0) for _ in range(16)]
     for number, bloom in enumerate(workers):
         bloom.add_many([f"{number} {item}" for item in range(300)])
@@ -139,7 +139,7 @@ def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
 
 
 def test_clear_finds_layers_of_which_no_hash_tells(client: redis.Redis, key: str) -> None:
-    """After the hash was deleted with nobody at work, the next filter's clear deletes the layers of the lost one."""
+    """If the hash was deleted with no active worker, the next filter's `clear` deletes the lost layers."""
     BloomFilter(client, key, **SMALL).add_many([f"item {number}" for number in range(2000)])
     client.unlink(key)
     for flush in (False, True):
@@ -160,7 +160,7 @@ DAMAGED: dict[str, dict[str, bytes]] = {
 
 @pytest.mark.parametrize("fields", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_hash_is_refused(client: redis.Redis, key: str, fields: dict[str, bytes]) -> None:
-    """Whatever a hash holds that is no filter's, opening it says so, and flush=True begins anew."""
+    """A damaged hash is refused when it is opened, and `flush=True` starts afresh."""
     client.hset(key, mapping=fields)  # type: ignore[arg-type]  # bytes are values too
     with pytest.raises(WrongTypeError, match="is not a filter"):
         BloomFilter(client, key, **SMALL)
@@ -169,7 +169,7 @@ def test_a_damaged_hash_is_refused(client: redis.Redis, key: str, fields: dict[s
 
 @pytest.mark.parametrize("text", [b"x", b"", b"closed x", b"99999999999999999999"])
 def test_a_damaged_counter_is_refused(client: redis.Redis, key: str, text: bytes) -> None:
-    """A counter that is no number stops a running worker with an error that names the filter; it does not hang."""
+    """A counter that is no number ends an active worker with an error that names the filter."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add("a")
     (field,) = (name for name in client.hkeys(key) if name.startswith(b"credit:"))  # type: ignore[arg-type]  # bytes
@@ -181,7 +181,7 @@ def test_a_damaged_counter_is_refused(client: redis.Redis, key: str, text: bytes
 
 
 def test_a_shard_that_a_late_write_made_longer(client: redis.Redis, key: str) -> None:
-    """A late worker of a larger filter writes beyond the end of the new one's shard, which stays the new one's."""
+    """A late write of a larger filter extends the new filter's shard, which stays valid."""
     late = BloomFilter(client, key, capacity=1000, error_rate=1e-3, cache_size=0)
     late.add("a")
     BloomFilter(client, key, flush=True, **SMALL).add("of the other")
@@ -196,7 +196,7 @@ def test_a_shard_that_a_late_write_made_longer(client: redis.Redis, key: str) ->
 
 
 def test_a_cleared_filter_is_not_put_back(client: redis.Redis, key: str) -> None:
-    """Another worker's clear is no loss of the hash: what it deleted stays deleted, and is new again."""
+    """A filter cleared by another worker is not restored like a lost hash: its items are new again."""
     one, other = BloomFilter(client, key, **SMALL), BloomFilter(client, key, **SMALL)
     one.add_many(ITEMS)
     assert not any(other.add_many(ITEMS))
@@ -206,7 +206,7 @@ def test_a_cleared_filter_is_not_put_back(client: redis.Redis, key: str) -> None
 
 
 def test_a_key_as_bytes_is_the_same_key(client: redis.Redis, key: str) -> None:
-    """A key that is given as bytes names the same filter as its text."""
+    """A key given as bytes names the same filter as its text."""
     assert BloomFilter(client, key, **SMALL).add("a")
     assert not BloomFilter(client, key.encode(), **SMALL).add("a")
     assert sorted(client.scan_iter(f"*{key}*")) == [key.encode(), f"{key}:0:0".encode()]

@@ -1,4 +1,4 @@
-"""A filter that grows keeps its promise, for any number of workers, also when they die."""
+"""A growing filter keeps its promises, for any number of workers, even if they die."""
 
 import logging
 import math
@@ -20,12 +20,12 @@ GROWING: dict[str, Any] = {"capacity": 10_000, "error_rate": 1e-3, "cache_size":
 
 
 def urls(start: int, end: int) -> list[str]:
-    """Addresses of items of a shop."""
+    """URLs of a shop's items."""
     return [f"https://shop.example/c{number % 97}/item-{number}.html?ref={number % 7}" for number in range(start, end)]
 
 
 def false_positives(bloom: Any, asked: int) -> int:
-    """Count the items that the filter takes for seen, of `asked` that were never added."""
+    """Count the false positives among `asked` items that were never added."""
     return sum(
         sum(bloom.contains_many([f"never {number}" for number in range(start, start + 5000)]))
         for start in range(0, asked, 5000)
@@ -33,7 +33,7 @@ def false_positives(bloom: Any, asked: int) -> int:
 
 
 def within(found: int, asked: int, rate: float) -> bool:
-    """Return whether a count is no larger than a rate explains, within 5 standard deviations."""
+    """Return whether a rate explains the count, within 5 standard deviations."""
     return found <= asked * rate + 5 * math.sqrt(asked * rate)
 
 
@@ -41,7 +41,7 @@ def within(found: int, asked: int, rate: float) -> bool:
     "batch", long_unless(lambda batch: batch == 100, [1, 100, 100_000]), ids=["single", "batches", "one batch"]
 )
 def test_the_error_rate_bounds_the_whole_filter(batch: int) -> None:
-    """A filter given 30 times its capacity still has at most the error rate that was asked for."""
+    """A filter with 30 times its capacity keeps the requested error rate."""
     bloom = MemoryBloomFilter(capacity=1000, error_rate=1e-2, cache_size=0)
     items = urls(0, 30_000)
     for start in range(0, len(items), batch):
@@ -55,9 +55,9 @@ def test_the_error_rate_bounds_the_whole_filter(batch: int) -> None:
 
 
 def test_each_layer_is_larger_and_stricter(make_filter: MakeFilter) -> None:
-    """Layer i holds capacity times expansion^i, at 3 / (i + 4) of the error rate that the layers before it leave.
+    """Layer i holds capacity * expansion^i, at 3 / (i + 4) of the error rate left by earlier layers.
 
-    What they take is what they may take at most, in the worst case of how their bits fall.
+    A layer takes at most its share, even in the worst case of its bits.
     """
     bloom = make_filter(capacity=1000, error_rate=1e-3, expansion=3)
     bloom.add_many(urls(0, 10_000))
@@ -72,7 +72,7 @@ def test_each_layer_is_larger_and_stricter(make_filter: MakeFilter) -> None:
 
 @pytest.mark.parametrize("capacity", [1000, 20_000, 60_000])
 def test_a_filter_that_was_sized_right_does_not_grow(capacity: int) -> None:
-    """A filter holds its capacity in its first layer, whatever the samples' error."""
+    """A filter holds its capacity in its first layer, despite the sampling error."""
     bloom = MemoryBloomFilter(capacity=capacity, error_rate=1e-3, cache_size=0)
     bloom.add_many(urls(0, capacity))
     assert bloom.info().layers == 1
@@ -91,19 +91,19 @@ def test_round_trips_do_not_depend_on_the_batch(make_filter: MakeFilter) -> None
 
 
 def test_asking_sees_what_others_added_after_a_growth(client: redis.Redis, key: str) -> None:
-    """A worker that only asks notices that the filter has grown: no item that another added is missing."""
+    """A worker that only reads notices a growth: it finds all items of other workers."""
     asking = BloomFilter(client, key, capacity=100, error_rate=1e-3, cache_size=0)
     adding = BloomFilter(client, key, capacity=100, error_rate=1e-3, cache_size=0)
     for start in range(0, 5000, 500):
         adding.add_many(urls(start, start + 500))
         assert asking.contains_many(urls(start, start + 500)) == [True] * 500
     before = asking.counters.round_trips
-    assert "nobody added this" not in asking
+    assert "never added" not in asking
     assert asking.counters.round_trips == before + 1
 
 
 def test_a_growth_is_logged_once(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The worker that begins a layer says so, with the sizes; the others adopt it in silence."""
+    """The worker that creates a layer logs the sizes; the others adopt it in silence."""
     workers = [BloomFilter(client, key, capacity=1000, error_rate=1e-3) for _ in range(3)]
     with caplog.at_level(logging.INFO):
         for number, url in enumerate(urls(0, 3500)):
@@ -115,7 +115,7 @@ def test_a_growth_is_logged_once(client: redis.Redis, key: str, caplog: pytest.L
 
 @pytest.mark.parametrize("share", [0.8, 1.0])
 def test_a_filter_that_may_not_grow_warns(share: float, caplog: pytest.LogCaptureFixture) -> None:
-    """With expansion 0 there is one warning at 80 % and one at 100 %, with the error rate as it is."""
+    """With expansion 0 a warning is logged at 80 % and at 100 %, with the current error rate."""
     bloom = MemoryBloomFilter(capacity=10_000, error_rate=1e-2, expansion=0)
     items = urls(0, 10_500)
     bloom.add_many(items[: int(10_000 * (share - 0.05))])
@@ -129,7 +129,7 @@ def test_a_filter_that_may_not_grow_warns(share: float, caplog: pytest.LogCaptur
 
 
 def test_a_full_filter_that_may_not_grow_shows_its_true_error_rate() -> None:
-    """Far beyond its capacity it goes on, and tells how wrong it has become."""
+    """Far beyond its capacity it continues, and reports its true error rate."""
     bloom = MemoryBloomFilter(capacity=1000, error_rate=1e-2, expansion=0, cache_size=0)
     bloom.add_many(urls(0, 3000))
     shown = bloom.info().estimated_error_rate
@@ -138,7 +138,7 @@ def test_a_full_filter_that_may_not_grow_shows_its_true_error_rate() -> None:
 
 
 def test_a_growth_that_was_begun_is_finished(client: redis.Redis, key: str) -> None:
-    """A worker that died after sealing leaves a filter that the next check completes."""
+    """If a worker dies after sealing a layer, the next check completes the growth."""
     options: dict[str, Any] = {"capacity": 100_000, "error_rate": 1e-3}
     bloom = BloomFilter(client, key, **options)
     bloom.add("before")
@@ -151,7 +151,7 @@ def test_a_growth_that_was_begun_is_finished(client: redis.Redis, key: str) -> N
 
 
 def work(port: int, key: str, options: dict[str, Any], shares: list[list[str]], pipe: Connection) -> None:
-    """A process that adds its share in batches, and reports after each which were new."""
+    """A process that adds its share in batches, and reports the new items after each."""
     with redis.Redis(port=port) as client:
         bloom = BloomFilter(client, key, **options)
         for items in shares:
@@ -169,7 +169,7 @@ def start(server: Server, key: str, options: dict[str, Any], shares: list[list[s
 
 
 def received(pipe: Connection) -> Iterator[list[str]]:
-    """Yield what a process reports, until it ends or is killed."""
+    """Yield the reports of a process, until it ends or is killed."""
     try:
         while (said := pipe.recv()) is not None:
             yield said
@@ -179,7 +179,7 @@ def received(pipe: Connection) -> Iterator[list[str]]:
 
 
 def batches(items: list[str], draw: random.Random) -> list[list[str]]:
-    """The items in random order, one by one and in batches."""
+    """The items in random order, singly and in batches."""
     shuffled = draw.sample(items, len(items))
     found = [[item] for item in shuffled[:500]]
     return found + [shuffled[start : start + 400] for start in range(500, len(shuffled), 400)]
@@ -196,9 +196,9 @@ def batches(items: list[str], draw: random.Random) -> list[list[str]]:
 def test_eight_processes_while_the_filter_grows(
     number: int, capacity: int, layers: int, valkey: Server, key: str
 ) -> None:
-    """Eight processes add overlapping items, many more than the filter is for: each is new at most once.
+    """Eight processes add overlapping items, far beyond the capacity: each is new at most once.
 
-    The few that are new to none are the false positives of the additions, no more than promised.
+    The few that are never new are false positives of the additions, at most as many as promised.
     """
     draw = random.Random(7)
     options = {**GROWING, "capacity": capacity}
@@ -225,9 +225,9 @@ def test_eight_processes_while_the_filter_grows(
 
 @pytest.mark.parametrize("attempts", [6, pytest.param(12, marks=pytest.mark.long)])
 def test_workers_are_killed_while_the_filter_grows(attempts: int, server: Server, key: str) -> None:
-    """Workers killed at any moment and replaced leave a filter that forgets nothing that was reported as new."""
+    """Workers killed and replaced at any moment leave a filter with every item reported as new."""
     draw = random.Random(11)
-    # So small that the reports which are waited for, of 500 items of which hardly two are equal, fill it several times.
+    # Small enough that the awaited reports, of 500 items with hardly a repeat, fill it several times.
     options = {**GROWING, "capacity": 1000}
     reported: list[str] = []
     for attempt in range(attempts):
@@ -236,7 +236,7 @@ def test_workers_are_killed_while_the_filter_grows(attempts: int, server: Server
         started = [start(server, key, options, each) for each in shares]
         for process, pipe in started:
             reports = received(pipe)
-            # A random number of reports is waited for, and the worker killed in the middle of what comes next.
+            # Wait for a random number of reports, then kill the worker in the middle of the next one.
             for _, new in zip(range(draw.randrange(1, 510)), reports, strict=False):
                 reported += new
             process.kill()

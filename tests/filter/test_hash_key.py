@@ -1,4 +1,4 @@
-"""Each filter has a key of its own for its hash: links that hide a page in one filter hide it in no other."""
+"""Each filter has its own hash key: links that hide a page in one filter hide it in no other."""
 
 import itertools
 import json
@@ -16,14 +16,14 @@ SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-6, "cache_size": 0}
 
 
 def links_that_hide(bloom: BaseBloomFilter, victim: str) -> list[str]:
-    """Links of another site whose bits cover those of a page, found offline by whoever knows the filter's key."""
+    """Links of another site that cover a page's bits, found offline with the filter's hash key."""
     layer = bloom._stack.newest
     uncovered = set(layer.locate(victim.encode())[1])
     links = []
     for number in itertools.count():
         link = f"https://evil.example/a{number}"
         positions = set(layer.locate(link.encode())[1])
-        # Not more than one at a time: the links are new then, and are fetched.
+        # At most one at a time: the links are new then, and are fetched.
         if positions & uncovered:
             uncovered -= positions
             links.append(link)
@@ -33,7 +33,7 @@ def links_that_hide(bloom: BaseBloomFilter, victim: str) -> list[str]:
 
 
 def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next() -> None:
-    """About fifteen links of a stranger's make a filter call a page seen; in another filter they are harmless."""
+    """About fifteen foreign links make one filter call a page seen; in another filter they are harmless."""
     attacked, other = MemoryBloomFilter(**SMALL), MemoryBloomFilter(**SMALL)
     for bloom in (attacked, other):
         bloom.add("the first")
@@ -46,7 +46,7 @@ def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next() -> No
 
 
 def test_every_filter_draws_a_key(client: redis.Redis, key: str) -> None:
-    """A key has 64 bits, is stored with the parameters, and is another one for each filter."""
+    """A hash key has 64 bits, is stored with the parameters, and differs between filters."""
     drawn = set()
     for number in range(100):
         BloomFilter(client, f"{key}:{number}")
@@ -59,7 +59,7 @@ def test_every_filter_draws_a_key(client: redis.Redis, key: str) -> None:
 
 
 def test_the_key_is_in_no_log(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever happens to a filter, its key is neither logged nor shown by anything that can be printed."""
+    """The hash key is in no log line, error or repr, through all events of a filter's life."""
     caplog.set_level(logging.DEBUG)
     bloom = BloomFilter(client, key, capacity=100)
     bloom.add_many([f"item {number}" for number in range(1000)])

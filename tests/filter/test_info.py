@@ -1,4 +1,4 @@
-"""A filter's account of itself: sums over all of its layers, and counts that do not depend on how items came."""
+"""`info`: sums over all layers, and counts that do not depend on the order of additions."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_info_of_a_filter_that_has_grown(make_filter: MakeFilter) -> None:
 
 
 def test_memory_is_that_of_the_strings() -> None:
-    """The bytes that info shows are those of all strings, with a little for what a server keeps beside each."""
+    """`info` counts the bytes of all strings, plus a little for the server's overhead."""
     store = MemoryStore()
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-3), cache_size=0)
     bloom.add_many([f"item {number}" for number in range(10_000)])
@@ -39,7 +39,7 @@ def test_memory_is_that_of_the_strings() -> None:
 
 
 def test_shards_that_are_gone_are_counted() -> None:
-    """Each layer counts its strings that are gone, or are another's; they are there again once something is added."""
+    """Each layer counts its missing or foreign strings; the next addition recreates them."""
     store = MemoryStore()
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-3), cache_size=0)
     bloom.add_many([f"item {number}" for number in range(10_000)])
@@ -50,7 +50,7 @@ def test_shards_that_are_gone_are_counted() -> None:
     info = bloom.info()
     assert info.lost_shards == 2
     assert [layer.lost_shards for layer in info.by_layer] == [1, *[0] * (info.layers - 2), 1]
-    # A string of somebody else's would be in the way of a new one.
+    # A foreign string would stop the creation of a new one.
     del store.strings[last]
     bloom.add_many([f"other {number}" for number in range(100)])
     assert bloom.info().lost_shards == 0
@@ -58,7 +58,7 @@ def test_shards_that_are_gone_are_counted() -> None:
 
 @pytest.mark.parametrize("ends", ["with another", "with none"])
 def test_a_filter_that_is_cleared_meanwhile(ends: str) -> None:
-    """The strings of a filter that is cleared between two looks are not told to be gone."""
+    """Strings of a filter cleared between two reads are not reported as lost."""
     store = MemoryStore()
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000), cache_size=0)
     bloom.add("item")
@@ -78,7 +78,7 @@ def test_a_filter_that_is_cleared_meanwhile(ends: str) -> None:
 
 
 def test_expected_false_positives_are_those_of_items() -> None:
-    """Items that come in batches count as those that come one by one: each with the error rate that it meets."""
+    """Items of a batch count like single ones: each with the error rate at its addition."""
     parameters: dict[str, Any] = {"capacity": 2000, "error_rate": 0.1, "expansion": 0}
     batches, singles = MemoryBloomFilter(**parameters), MemoryBloomFilter(**parameters)
     items = [f"item {number}" for number in range(2000)]

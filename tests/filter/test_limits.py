@@ -1,4 +1,4 @@
-"""The most that a filter asks of a server at once, and what it does not even try."""
+"""The size limits of a filter's requests to a server, and the parameters that it refuses."""
 
 import json
 import math
@@ -23,7 +23,7 @@ MEGABYTE = 2**20
 
 
 class Watched(MemoryStore):
-    """A store that remembers what each round trip carried."""
+    """A store that records the operations of each round trip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Watched(MemoryStore):
 
     @property
     def shards_made(self) -> list[int]:
-        """The number of shards that each round trip made, of those that made any."""
+        """The number of shards created by each round trip that created any."""
         made = [sum(isinstance(op, CreateShard) for op in trip) for trip in self.trips]
         return [number for number in made if number]
 
@@ -47,7 +47,7 @@ class Watched(MemoryStore):
 
 @pytest.mark.parametrize("capacity", ["1e10", 10**12, 1e300, 1.7e308])
 def test_a_filter_that_nobody_has_room_for(capacity: object) -> None:
-    """A capacity that takes more than any server should give is refused by name, with what it would take."""
+    """A capacity beyond any server's memory is refused by name, with the size of the filter."""
     with pytest.raises(ConfigError, match=r"^BLOOMFILTER_CAPACITY = .*BLOOMFILTER_ERROR_RATE = 1e-06 .* GB"):
         BloomSettings.from_settings(Settings({"BLOOMFILTER_CAPACITY": capacity}))
     with pytest.raises(ConfigError, match=r"^capacity = .*error_rate = 1e-06 .* GB"):
@@ -55,7 +55,7 @@ def test_a_filter_that_nobody_has_room_for(capacity: object) -> None:
 
 
 def test_a_large_filter_stays_large_when_it_grows() -> None:
-    """The layer after a very large one is no larger than any may be."""
+    """The layer after a very large one stays within the maximum size."""
     parameters = FilterParameters(capacity=7_000_000_000, expansion=10)
     first = parameters.first_layer("k", NO_IDENTITY, 0, 0.0)
     following = parameters.next_layer(first, 0.75e-6, 0.0)
@@ -65,7 +65,7 @@ def test_a_large_filter_stays_large_when_it_grows() -> None:
 
 @pytest.mark.parametrize("ttl", [1e-4, "0.01", 0.0999])
 def test_a_ttl_that_is_over_at_once(ttl: object) -> None:
-    """A time to live that ends before a request could come back is refused by name."""
+    """A TTL too short for any request to repeat is refused by name."""
     with pytest.raises(ConfigError, match=r"^ttl = .*must be 0 \(for ever\) or at least 0.1 seconds"):
         MemoryBloomFilter(ttl=ttl)  # type: ignore[arg-type]  # text is a number too
 
@@ -84,7 +84,7 @@ def test_a_ttl_that_is_over_at_once(ttl: object) -> None:
     ],
 )
 def test_damaged_metadata_is_refused(client: redis.Redis, key: str, name: str, value: object) -> None:
-    """Numbers that no layer can have are not acted on."""
+    """Metadata with impossible numbers are refused."""
     BloomFilter(client, key, capacity=100).add("a")
     stored = json.loads(client.hget(key, "layer:0") or "")
     client.hset(key, "layer:0", json.dumps({**stored, name: value}))
@@ -93,7 +93,7 @@ def test_damaged_metadata_is_refused(client: redis.Redis, key: str, name: str, v
 
 
 def test_expansion_0_and_a_clock_that_steps_back() -> None:
-    """A generation that another worker has sealed is followed by the next, whatever time the server says it is."""
+    """A generation sealed by another worker is followed by the next, even if the server's clock steps back."""
     times = iter([1000.0, 1000.0, 1000.0])
     now = 1000.0
 
@@ -115,7 +115,7 @@ def test_expansion_0_and_a_clock_that_steps_back() -> None:
 
 @pytest.mark.parametrize("ask", [False, True], ids=["add_many", "contains_many"])
 def test_a_call_of_any_size_goes_out_in_parts(ask: bool) -> None:
-    """However many items a call has, no round trip carries much more than a megabyte."""
+    """No round trip of a call with many items carries much more than a megabyte."""
     store = Watched()
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1_000_000), cache_size=0)
     bloom.add("the first")
@@ -128,7 +128,7 @@ def test_a_call_of_any_size_goes_out_in_parts(ask: bool) -> None:
 
 
 def test_shards_are_made_one_by_one() -> None:
-    """A round trip makes one shard at most, when a filter begins as when it grows."""
+    """A round trip creates at most one shard, at the start and in a growth."""
     store = Watched()
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=40_000), cache_size=0)
     bloom.add("the first")
@@ -140,7 +140,7 @@ def test_shards_are_made_one_by_one() -> None:
 
 
 def test_a_filter_that_is_there_is_opened_without_making_anything() -> None:
-    """A worker that joins looks at the hash, and makes no shard."""
+    """A worker that joins reads the hash, and creates no shard."""
     store = Watched()
     BaseBloomFilter(store, "k", FilterParameters(capacity=40_000)).add("a")
     store.trips.clear()
@@ -151,7 +151,7 @@ def test_a_filter_that_is_there_is_opened_without_making_anything() -> None:
 
 
 def test_opening_takes_no_room(client: redis.Redis, key: str) -> None:
-    """A filter to which nothing was added is one small key, however large it was set; asking it changes nothing."""
+    """An empty filter is one small key at any capacity; lookups change nothing."""
     bloom = BloomFilter(client, key, capacity=100_000_000)
     assert "a" not in bloom
     assert bloom.info().memory_bytes > 100e6
@@ -167,7 +167,7 @@ def limited(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def no_info(client: redis.Redis) -> redis.Redis:
-    """A client of a user who may not ask how much room there is."""
+    """A client whose user may not read the server's memory limit."""
     client.acl_setuser("mute", enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-info"])
     pool = client.connection_pool.connection_kwargs
     return redis.Redis(host=pool["host"], port=pool["port"], username="mute", password="x")  # noqa: S106  # the test's
@@ -175,7 +175,7 @@ def no_info(client: redis.Redis) -> redis.Redis:
 
 @pytest.mark.parametrize("who", [lambda client: client, no_info], ids=["may ask", "may not ask"])
 def test_a_filter_that_does_not_fit(limited: Server, key: str, who: Callable[[redis.Redis], redis.Redis]) -> None:
-    """A filter for which the server has no room is not made in part: all is taken back, and others go on."""
+    """If the server has no room for a filter, its partial keys are deleted, and other filters keep working."""
     with limited.client() as client:
         bloom = BloomFilter(who(client), key, capacity=20_000_000)
         for _ in range(2):
@@ -189,7 +189,7 @@ def test_a_filter_that_does_not_fit(limited: Server, key: str, who: Callable[[re
 
 
 def test_a_growth_that_does_not_fit(limited: Server, key: str) -> None:
-    """A filter that cannot grow says so; with room it goes on where it was, and has lost nothing."""
+    """A filter that cannot grow raises an error; with memory it continues where it was, and has lost no item."""
     with limited.client() as client:
         bloom = BloomFilter(client, key, capacity=20_000, error_rate=1e-3, expansion=10, cache_size=0)
         added = [f"item {number}" for number in range(20_000)]
@@ -210,14 +210,14 @@ def test_a_growth_that_does_not_fit(limited: Server, key: str) -> None:
 @pytest.mark.parametrize(("error_rate", "most"), [(1e-6, 1.105), (1e-3, 1.099)])
 @pytest.mark.parametrize("capacity", [100_000, 1_000_000, 5_000_000])
 def test_bits_of_a_filter_that_was_sized_right(capacity: int, error_rate: float, most: float) -> None:
-    """A filter that may grow takes a tenth more bits than the fewest of any Bloom filter: n ln(1/p) / ln(2)^2."""
+    """A growing filter takes a tenth more bits than the minimum of a Bloom filter: n ln(1/p) / ln(2)^2."""
     fewest = -capacity * math.log(error_rate) / math.log(2) ** 2
     assert MemoryBloomFilter(capacity=capacity, error_rate=error_rate).info().bits <= most * fewest
 
 
 @valkey_first
 def test_over_redis_the_parts_are_the_same(client: redis.Redis, key: str) -> None:
-    """100,000 items in one call are answered by a server that others can use meanwhile."""
+    """A server stays responsive during a single call with 100,000 items."""
     bloom = BloomFilter(client, key, capacity=200_000, cache_size=0, retry_timeout=0)
     items = [f"item {number}" for number in range(100_000)]
     assert all(bloom.add_many(items))

@@ -67,7 +67,7 @@ def pipeline(client: redis.Redis, _: str) -> tuple[redis.Redis, dict[str, Any]]:
     return client.pipeline(), {}
 
 
-# What is said to a plain filter, and to a crawl.
+# The errors of a plain filter, and of a crawl.
 SAID: dict[Act, tuple[str, str]] = {
     away: ("retry_timeout = 0: Redis has been away", "BLOOMFILTER_RETRY_TIMEOUT = 0: Redis has been away"),
     login: ("the password of the client", "the password in REDIS_URL or REDIS_PARAMS"),
@@ -83,7 +83,7 @@ SAID: dict[Act, tuple[str, str]] = {
 
 @pytest.mark.parametrize("act", SAID, ids=lambda act: act.__name__)
 def test_names(act: Act, key: str) -> None:
-    """A plain filter's user reads of arguments alone; a crawl's user of the settings that do the same."""
+    """A plain filter's errors name arguments alone; a crawl's name the corresponding settings."""
     plain, crawls = SAID[act]
     with running("valkey") as server, server.client() as client:
         given, options = act(client, key)
@@ -100,7 +100,7 @@ def test_names(act: Act, key: str) -> None:
 
 
 def test_nearly_full(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The warning of a filter that may not grow names its argument, too."""
+    """The warning of a filter without growth names its argument, too."""
     with running("valkey") as server, server.client() as client:
         bloom = BloomFilter(client, key, capacity=20, expansion=0)
         bloom.add_many([str(number) for number in range(40)])

@@ -1,4 +1,4 @@
-"""Filters that are opened, lost, or not what was expected, and what happens then."""
+"""Opening a filter that is new, shared, lost, foreign or of other parameters."""
 
 import json
 import logging
@@ -45,14 +45,14 @@ STORED: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "expansion": 2, 
     ],
 )
 def test_values_that_are_not_allowed(client: redis.Redis, key: str, argument: str, value: Any) -> None:
-    """An argument that makes no sense is refused by its name and value, before anything is stored."""
+    """An invalid argument is refused by name and value, before the first write."""
     with pytest.raises(ConfigError, match=f"{argument} = {value!r}: must"):
         BloomFilter(client, key, **{argument: value})
     assert not client.exists(key)
 
 
 def test_two_workers_share_a_filter(client: redis.Redis, key: str) -> None:
-    """Items that one worker adds are seen by another, which opened the same filter."""
+    """Items that one worker adds are seen by another worker of the same filter."""
     one, other = BloomFilter(client, key, **STORED), BloomFilter(client, key, **STORED)
     assert one.add("a")
     assert not other.add("a")
@@ -65,7 +65,7 @@ def test_two_workers_share_a_filter(client: redis.Redis, key: str) -> None:
     [("capacity", 2000), ("error_rate", 1e-4), ("expansion", 0), ("ttl", None), ("fingerprint", "other")],
 )
 def test_other_parameters_are_refused(client: redis.Redis, key: str, argument: str, value: Any) -> None:
-    """A worker with other parameters is refused when it opens the filter; the text shows both values."""
+    """A worker with other parameters is refused when it opens the filter, with both values."""
     BloomFilter(client, key, **STORED)
     with pytest.raises(MismatchError) as refusal:
         BloomFilter(client, key, **{**STORED, argument: value})
@@ -74,7 +74,7 @@ def test_other_parameters_are_refused(client: redis.Redis, key: str, argument: s
 
 @pytest.mark.parametrize(("field", "value"), [("format", 3), ("hash", "sha512")])
 def test_other_formats_are_refused(client: redis.Redis, key: str, field: str, value: Any) -> None:
-    """A filter that a newer release wrote, or that hashes otherwise, is not touched."""
+    """A filter of a newer release, or of another hash function, is not touched."""
     BloomFilter(client, key, **STORED)
     stored = json.loads(client.hget(key, "filter") or "{}")
     client.hset(key, "filter", json.dumps({**stored, field: value}))
@@ -93,7 +93,7 @@ def test_other_formats_are_refused(client: redis.Redis, key: str, field: str, va
     ],
 )
 def test_a_key_of_another_kind_is_refused(client: redis.Redis, key: str, fill: Any, said: str) -> None:
-    """Something that is not a filter is left as it is, and named with its size where that helps."""
+    """A foreign key is left as it is, and the error names its type, and its size where that helps."""
     fill(client, key)
     before = client.dump(key)
     with pytest.raises(WrongTypeError, match=said) as refusal:
@@ -104,7 +104,7 @@ def test_a_key_of_another_kind_is_refused(client: redis.Redis, key: str, fill: A
 
 @pytest.mark.parametrize("kind", ["set", "filter"])
 def test_flush_begins_anew(client: redis.Redis, key: str, kind: str) -> None:
-    """flush=True deletes what is there, of whatever kind and with whatever parameters."""
+    """`flush=True` deletes the key's contents, of any type and with any parameters."""
     if kind == "set":
         client.sadd(key, "a")
     else:
@@ -113,7 +113,7 @@ def test_flush_begins_anew(client: redis.Redis, key: str, kind: str) -> None:
 
 
 def test_clear_leaves_no_key(client: redis.Redis, key: str) -> None:
-    """After clear nothing of the filter is left on the server, of any layer."""
+    """`clear` deletes all keys of all layers."""
     bloom = BloomFilter(client, key, capacity=100)
     bloom.add_many([f"item {number}" for number in range(1000)])
     assert len(list(client.scan_iter(f"{key}*"))) > 3
@@ -144,7 +144,7 @@ def clear_and_begin_anew(client: redis.Redis, key: str) -> None:
 def test_a_lost_filter_is_noticed_at_once(
     client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture, lose: Any, batch: bool
 ) -> None:
-    """The next check after a loss empties the cache, warns once, and calls nothing seen that is not there."""
+    """The check after a loss empties the cache and warns once; no lost item is called seen."""
     bloom = BloomFilter(client, key, **STORED)
     add = (lambda item: bloom.add_many([item])[0]) if batch else bloom.add
     assert add("before")
@@ -160,7 +160,7 @@ def test_a_lost_filter_is_noticed_at_once(
 
 
 def test_each_new_filter_has_an_epoch_of_its_own() -> None:
-    """A filter that replaces another is told from it by its epoch, so that no two in a thousand have the same."""
+    """Filters that replace each other differ by their epochs, with no repeat in a thousand."""
     epochs = set()
     for _ in range(1000):
         store = MemoryStore()
@@ -170,7 +170,7 @@ def test_each_new_filter_has_an_epoch_of_its_own() -> None:
 
 
 def test_asking_a_lost_filter(client: redis.Redis, key: str) -> None:
-    """A question to a lost filter is answered by the new one."""
+    """A lookup in a lost filter is answered by the new one."""
     bloom = BloomFilter(client, key, cache_size=0, **STORED)
     bloom.add("a")
     lose_everything(client, key)
@@ -179,7 +179,7 @@ def test_asking_a_lost_filter(client: redis.Redis, key: str) -> None:
 
 
 class JustBeforeMarking(RedisStore):
-    """A store over which something happens once, in the moment before bits of items are set."""
+    """A store that calls a function once, just before bits are set."""
 
     happens: Callable[[], object] | None = None
 
@@ -191,7 +191,7 @@ class JustBeforeMarking(RedisStore):
 
 
 def test_late_writes_leave_nothing_behind(client: redis.Redis, key: str) -> None:
-    """A worker that writes into a layer that was cleared since it was read removes what it made there."""
+    """A worker that writes into a layer cleared since it was read deletes the shard that it created."""
     store = JustBeforeMarking(client)
     late, other = BaseBloomFilter(store, key, FilterParameters(**STORED)), BloomFilter(client, key, **STORED)
     late.add_many([f"item {number}" for number in range(3000)])
@@ -203,7 +203,7 @@ def test_late_writes_leave_nothing_behind(client: redis.Redis, key: str) -> None
 
 
 class JustBeforeDeleting(RedisStore):
-    """A store over which something happens once, in the moment before shards are deleted."""
+    """A store that calls a function once, just before shards are deleted."""
 
     happens: Callable[[], object] | None = None
 
@@ -223,7 +223,7 @@ def test_nothing_is_left_of_a_deleted_filter(client: redis.Redis, key: str, look
     last.add_reference("queue")
     last.add("a")
     other.add("b")
-    # A worker that was silent for some seconds looks at the filter before it adds.
+    # A worker that was silent for some seconds checks the filter before it adds.
     other._stack._last_contact = -math.inf
     looks = {"info": other.info, "contains": lambda: "a" in other, "close": other.close, "add": lambda: other.add("c")}
     store.happens = looks[look]

@@ -1,4 +1,4 @@
-"""The error rate is kept, however the workers fill the filter: the short form of `python -m benchmarks promise`."""
+"""The error rate is kept for all patterns of workers: the short form of `python -m benchmarks promise`."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from benchmarks.subjects.fillings import EQUAL, FORKED, IDLE, STAGGERED, UNEVEN,
 from tests.filter.test_growth import within
 from tests.support.servers import Server
 
-# Below this capacity chance moves what the bits say more than their samples do: by about 6 % (one standard deviation)
-# where three filters of capacity 1 are averaged.
+# Below this capacity chance moves the estimate from the bits further than the samples' own: by about 6 % (one standard
+# deviation) averaged over three filters of capacity 1.
 LEAST_TOLD_BY_BITS = 5_000
 SMALL_ALLOWANCE = 1.2
 
@@ -40,7 +40,7 @@ IN_MEMORY = {
 
 
 def check(filling: Filling, outcome: Outcome) -> None:
-    """Fail where the answers or the bits say that a promise was broken."""
+    """Fail if the answers or the bits show a broken promise."""
     assert within(outcome.wrong, outcome.asked, filling.error_rate), outcome
     are_told = filling.capacity >= LEAST_TOLD_BY_BITS
     assert outcome.by_bits <= filling.error_rate * (SAMPLE_ALLOWANCE if are_told else SMALL_ALLOWANCE), outcome
@@ -51,19 +51,19 @@ def check(filling: Filling, outcome: Outcome) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("filling", ON_A_SERVER.values(), ids=ON_A_SERVER)
 def test_workers_on_a_server(filling: Filling, valkey: Server) -> None:
-    """Workers that begin at other times, idle, or do more than others never overfill a layer."""
+    """Workers that start late, idle, or add more than others never overfill a layer."""
     check(filling, fill_by_turns.on_server(filling, valkey.client))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("filling", IN_PROCESSES.values(), ids=IN_PROCESSES)
 def test_processes(filling: Filling, valkey: Server, key: str) -> None:
-    """Nor do processes, also where they go on with their parent's object."""
+    """Nor do processes, even with an object inherited from their parent."""
     check(filling, fill_by_processes.measure(filling, valkey.port, key))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("filling", IN_MEMORY.values(), ids=IN_MEMORY)
 def test_small_filters_and_many_layers(filling: Filling) -> None:
-    """A filter for very few items keeps its error rate too, and so does one of very many layers or generations."""
+    """Filters of very few items, very many layers, or very many generations keep their error rate, too."""
     check(filling, fill_by_turns.in_memory(filling))

@@ -1,4 +1,4 @@
-"""A filter with a time to live remembers at least so long, at most a quarter longer, and stays bounded."""
+"""A filter with a TTL remembers items for the TTL, at most a quarter longer, and stays bounded."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ from tests.support.servers import Server
 
 
 class Clock:
-    """A clock that tests set, which is the server's and the worker's at once."""
+    """A clock set by tests, for server and worker at once."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -31,7 +31,7 @@ class Clock:
 
 
 def remembered_for(bloom: BaseBloomFilter, clock: Clock, item: str, step: float) -> float:
-    """Seconds until an item that was just added may be added again."""
+    """Return the seconds until an item just added may be added again."""
     begin = clock.now
     while not bloom.add(item):
         assert clock.now < begin + 1000, "it is never forgotten"
@@ -44,7 +44,7 @@ def remembered_for(bloom: BaseBloomFilter, clock: Clock, item: str, step: float)
 @pytest.mark.parametrize("cache_size", [0, 65_536], ids=["no cache", "cache"])
 @pytest.mark.parametrize("offset", [0.0, 0.1, 10.0, 19.9, 20.0, 33.3])
 def test_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> None:
-    """Whenever in a generation an item was added, it is forgotten after 1 to 1.25 times the TTL."""
+    """An item added at any time of a generation is forgotten after 1 to 1.25 times the TTL."""
     clock = Clock()
     bloom = BaseBloomFilter(
         MemoryStore(clock),
@@ -59,7 +59,7 @@ def test_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> No
 
 
 def test_an_idle_filter_forgets_too() -> None:
-    """A crawl that stood still for long finds its old pages forgotten, in the cache as well."""
+    """After a long pause a crawl's old pages are forgotten, in the cache as well."""
     clock = Clock()
     bloom = BaseBloomFilter(
         MemoryStore(clock), "k", FilterParameters(capacity=1000, error_rate=1e-6, ttl=100), monotonic=clock
@@ -72,7 +72,7 @@ def test_an_idle_filter_forgets_too() -> None:
 
 
 def test_the_servers_time_decides() -> None:
-    """A worker whose own clock runs ten times too fast neither forgets nor begins generations before their time."""
+    """A worker whose clock runs ten times too fast neither forgets items nor starts generations early."""
     clock, fast = Clock(), Clock()
     store = MemoryStore(clock)
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-6, ttl=100), monotonic=fast)
@@ -85,7 +85,7 @@ def test_the_servers_time_decides() -> None:
 
 
 def test_memory_is_bounded_over_ten_generations() -> None:
-    """Over 40 generations of a steady crawl the filter keeps its layers, its memory and its error rate in bounds."""
+    """Over 40 generations of a steady crawl, layers, memory and error rate stay in bounds."""
     clock = Clock()
     store = MemoryStore(clock)
     parameters = FilterParameters(capacity=5000, error_rate=1e-3, ttl=100)
@@ -97,7 +97,7 @@ def test_memory_is_bounded_over_ten_generations() -> None:
             bloom.add_many([f"{generation} {part} {number}" for number in range(100)])
         info = bloom.info()
         assert info.estimated_error_rate <= parameters.error_rate
-        # What the sealed layers have taken, and what the newest may still take.
+        # The sealed layers' estimated rates, plus the newest layer's share.
         *sealed, newest = info.by_layer
         assert sum(layer.estimated_error_rate for layer in sealed) + newest.error_rate <= parameters.error_rate
         sizes.append((info.layers, sum(len(string) for string in store.strings.values())))
@@ -110,9 +110,9 @@ def test_memory_is_bounded_over_ten_generations() -> None:
 
 @pytest.mark.parametrize(("expansion", "least", "most"), [(2, 1, 2), (0, 5, 7)])
 def test_memory_of_a_steady_crawl(expansion: int, least: float, most: float) -> None:
-    """A crawl that meets its capacity in each TTL takes at most twice the memory of a filter that keeps all for ever.
+    """A crawl that meets its capacity in each TTL takes at most twice the memory of a filter without a TTL.
 
-    If it may not grow it takes five to seven times as much, since each generation has room for the whole capacity.
+    Without growth it takes five to seven times as much, since each generation has room for the whole capacity.
     """
     clock = Clock()
     store = MemoryStore(clock)
@@ -128,7 +128,7 @@ def test_memory_of_a_steady_crawl(expansion: int, least: float, most: float) -> 
 
 
 def test_growth_and_ageing_together() -> None:
-    """A generation that meets more than its share grows within it, and all of its layers go when their time is over."""
+    """A generation beyond its share grows within it, and all its layers expire together."""
     clock = Clock()
     store = MemoryStore(clock)
     bloom = BaseBloomFilter(
@@ -140,20 +140,20 @@ def test_growth_and_ageing_together() -> None:
     clock.now += 99.9
     assert not any(bloom.add_many(items))
     clock.now += 25.2
-    # One that began at 99.9 s, and one now.
+    # The first began at 99.9 s, the second now.
     assert bloom.info().layers == 2
     assert sum(bloom.add_many(items)) >= 4900
 
 
 def test_a_worker_that_dies_while_layers_are_deleted() -> None:
-    """Wherever a worker dies that deletes layers whose time is over, the next one leaves nothing of them behind."""
+    """A worker dies at any step of deleting expired layers: the next one deletes the rest."""
     parameters = FilterParameters(capacity=500, error_rate=1e-2, ttl=100)
     for left in itertools.count():
         clock = Clock()
         store = Crashing(clock)
         bloom = BaseBloomFilter(store, "k", parameters, monotonic=clock)
         bloom.add_many([f"item {number}" for number in range(1000)])
-        # They are over, and not expired yet.
+        # They have ended, but not expired yet.
         clock.now += 130
         store.left = left
         with contextlib.suppress(CrashError):
@@ -169,7 +169,7 @@ def test_a_worker_that_dies_while_layers_are_deleted() -> None:
 
 
 def test_expansion_0_with_a_ttl_takes_the_capacity_in_each_generation() -> None:
-    """A filter that may not grow has room for its whole capacity in every generation."""
+    """A filter without growth has room for its whole capacity in every generation."""
     clock = Clock()
     bloom = BaseBloomFilter(
         MemoryStore(clock), "k", FilterParameters(capacity=1000, error_rate=1e-3, expansion=0, ttl=100), monotonic=clock
@@ -188,7 +188,7 @@ def stored(client: redis.Redis, key: str) -> list[bytes]:
 
 
 def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) -> None:
-    """A filter that is neither closed nor cleared goes by itself, and so does one that was only opened."""
+    """A filter that is neither closed nor cleared expires by itself, even if it was only opened."""
     options: dict[str, Any] = {"capacity": 100_000, "error_rate": 1e-3, "ttl": 0.3}
     BloomFilter(client, f"{key}:opened", **options)
     bloom = BloomFilter(client, f"{key}:used", **options)
@@ -202,7 +202,7 @@ def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) 
 
 
 def test_a_filter_that_is_used_keeps_all(client: Any, key: str) -> None:
-    """Long after its first layer was to expire it is the same filter, and each of its keys expires after that."""
+    """Long past its first layer's expiry it is the same filter, and each of its keys expires later than that."""
     bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-3, ttl=0.5)
     bloom.add("a")
     first, before = client.hget(key, "filter"), client.pexpiretime(key)
@@ -219,14 +219,14 @@ def test_a_filter_that_is_used_keeps_all(client: Any, key: str) -> None:
         index = filter_keys.layer_of_field(name.decode())
         expiry = client.pexpiretime(filter_keys.shard_key(key, index or 0, 0)) if index is not None else -2
         created = json.loads(text)["created"] if index is not None else 0
-        # Those of layers that are over are deleted before.
+        # The keys of ended layers are deleted before.
         assert expiry == -2 or abs(expiry - (created + 0.75) * 1000) <= 1
     assert client.pexpiretime(key) == max(client.pexpiretime(each) for each in stored(client, key))
     bloom.clear()
 
 
 def test_a_filter_without_a_ttl_never_expires(client: Any, key: str) -> None:
-    """Nothing of it has an expiry, whatever it goes through."""
+    """A filter without a TTL never sets an expiry."""
     bloom = BloomFilter(client, key, capacity=100, error_rate=1e-3)
     bloom.add_many([f"item {number}" for number in range(1000)])
     assert bloom.info().layers > 1
@@ -236,7 +236,7 @@ def test_a_filter_without_a_ttl_never_expires(client: Any, key: str) -> None:
 
 @pytest.mark.parametrize("denied", ["pexpireat", "pttl"])
 def test_a_user_who_may_have_nothing_expire(server: Server, key: str, denied: str) -> None:
-    """A server that denies it gets a filter that stays, and no crawl is stopped by that."""
+    """If the server denies PEXPIRE, the filter stays without expiry, and no crawl is stopped."""
     with server.client() as admin:
         admin.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", f"-{denied}"])
         with server.client(username=key, password="x") as user:  # noqa: S106  # of this test's own user
@@ -246,7 +246,7 @@ def test_a_user_who_may_have_nothing_expire(server: Server, key: str, denied: st
             assert admin.ttl(key) == -1
             if denied == "pexpireat":
                 assert {admin.ttl(each) for each in stored(admin, key)} == {-1}
-            # Of an earlier release's filter it is the same: the hash expires once a layer is begun that does.
+            # The same holds for an earlier release's filter: the hash expires once a layer with an expiry begins.
             other = BloomFilter(admin, key, capacity=1000, ttl=100)
             other._run(other._protocol.lifecycle.rotate(adds=True))
             other._run(other._protocol.lifecycle.grow(other._stack.newest))

@@ -17,18 +17,18 @@ from benchmarks.suites import promise
 
 
 def test_ratio_is_that_of_the_first_to_the_second() -> None:
-    """The median of what one costs over what the other does, round by round."""
+    """The ratio is the median, over the rounds, of the first cost over the second."""
     assert ratio([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]) == 3.0
     assert ratio([1.0], [4.0]) == 0.25
 
 
 def test_ratio_is_taken_within_each_round() -> None:
-    """A round in which everything is slow changes nothing: medians of their own would say 10."""
+    """A round in which everything is slow has no effect: separate medians would give 10."""
     assert ratio([2.0, 20.0, 200.0], [1.0, 1.0, 100.0]) == 2.0
 
 
 def test_contenders_take_turns() -> None:
-    """Each runs once a round, another one first each time, and has its own costs."""
+    """Each runs once a round, a different one first each time, and has its own costs."""
     ran: list[str] = []
 
     def contender(name: str) -> float:
@@ -47,7 +47,7 @@ def test_contenders_take_turns() -> None:
 def test_target_is_met_by_what_is_at_most_that(
     measured: float, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A measurement above the target misses it."""
+    """A measurement exactly at the target meets it, and one above misses it."""
     report.target("times Scrapy", measured, 1.0)
     assert capsys.readouterr().out.strip() == f"Target: times Scrapy at most 1. Measured {verdict}"
 
@@ -62,12 +62,12 @@ def test_target_is_met_by_what_is_at_most_that(
     ],
 )
 def test_crawls_of_one_worker_have_a_target(name: str, workers: int, most: list[float]) -> None:
-    """The directories that something is promised of are checked with one worker, which Scrapy alone can be too."""
+    """Targets hold for crawls of one worker, which Scrapy alone can have, too."""
     assert targets.of_crawl(name, workers) == most
 
 
 def test_the_interval_holds_the_rate() -> None:
-    """Wilson's interval of 10 in 100, as the textbooks have it, and one of nothing in many."""
+    """Wilson's interval of 10 in 100, as in textbooks, and that of 0 in many."""
     assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)
     low, high = wilson(0, 1_000)
     assert low == 0.0
@@ -79,7 +79,7 @@ def test_the_interval_holds_the_rate() -> None:
     ("wrong", "by_bits", "is_kept"),
     [
         (10, 0.9e-3, True),
-        # More than promised, which chance explains; and more than it explains.
+        # More than promised: within chance, and beyond it.
         (12, 0.9e-3, True),
         (30, 0.9e-3, False),
         (0, 1.2e-3, False),
@@ -87,7 +87,7 @@ def test_the_interval_holds_the_rate() -> None:
     ],
 )
 def test_a_promise_is_broken_by_answers_or_by_bits(wrong: int, by_bits: float, is_kept: bool) -> None:
-    """It is kept where neither of them says that the error rate is above the promised one."""
+    """A promise is kept if neither the answers nor the bits exceed the promised error rate."""
     outcome = Outcome(1e-3, wrong, 10_000, 1, 1.0, 1.0, by_bits)
     assert outcome.ratio == pytest.approx(wrong / 10)
     assert outcome.interval[0] <= outcome.ratio <= outcome.interval[1]
@@ -106,7 +106,7 @@ def test_a_promise_is_broken_by_answers_or_by_bits(wrong: int, by_bits: float, i
 def test_each_broken_promise_counts(
     broken: list[Filling], verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The target of the promise is missed by any filling that broke it, over a server, in processes, or in memory."""
+    """A broken promise of any filling, over a server, in processes, or in memory, misses the target."""
 
     def measure(filling: Filling, *_: object) -> Outcome:
         bits = filling.error_rate * (2 if filling in broken else 0.5)
@@ -123,7 +123,7 @@ def test_each_broken_promise_counts(
 @pytest.mark.parametrize("way", [STAGGERED, IDLE, UNEVEN, EQUAL])
 @pytest.mark.parametrize(("capacity", "batch"), [(1, 1), (1_000, 1), (1_000, 7), (10_000, 300)])
 def test_a_filling_adds_what_it_says(way: str, capacity: int, batch: int) -> None:
-    """Eight workers add the items that are to be added, in batches that are no larger than they should be."""
+    """Eight workers add the given items, in batches within the maximum size."""
     filling = Filling(way, 8, capacity, 1e-3, times=10, batch=batch)
     taken = list(turns(filling))
     assert sum(turn.items for turn in taken) == 10 * capacity
@@ -134,14 +134,14 @@ def test_a_filling_adds_what_it_says(way: str, capacity: int, batch: int) -> Non
 
 
 def test_processes_share_what_is_to_be_added() -> None:
-    """Each item falls to one of them, and none has more than one item more than another."""
+    """Each item falls to one process, and their shares differ by at most one item."""
     parts = shares(10, 31, 4)
     assert [number for part in parts for number in part] == list(range(10, 31))
     assert {len(part) for part in parts} == {5, 6}
 
 
 def test_crawls_are_compared_with_the_one_that_has_no_redis() -> None:
-    """Each at each distance, round by round with the crawl that took turns with it."""
+    """Each subject at each distance is compared, round by round, with the crawl that took turns with it."""
     takes = {SCRAPY: 1.0, STOCK: 4.0, OURS: 2.0, OUR_SCHEDULER: 0.5}
     costs = {
         Run(kind, where): [times * slow, 2 * times * slow, 30 * times * slow]
@@ -158,7 +158,7 @@ def test_crawls_are_compared_with_the_one_that_has_no_redis() -> None:
 
 
 def test_parts_that_are_measured_anew_take_the_place_of_the_old() -> None:
-    """The head and the other parts stay as they are, and a part that is new comes last."""
+    """The head and the other parts stay as they are, and a new part comes last."""
     before = "# Results\n\nPrinted.\n\n\n## one\n\nOld.\n\n## not a part\n\n\n## two\n\nOld.\n"
     now = "# Results\n\nPrinted now.\n\n\n## three\n\nNew.\n\n\n## two\n\nNew.\n\n\n"
     expected = before.replace("## two\n\nOld.\n", "## two\n\nNew.\n\n\n## three\n\nNew.\n")

@@ -1,4 +1,4 @@
-"""The proxy of `python -m benchmarks distance` delays, and does nothing else."""
+"""The proxy of `python -m benchmarks distance` adds a delay, and has no other effect."""
 
 import os
 import time
@@ -16,7 +16,7 @@ TURNS = 20
 
 
 def took(client: redis.Redis, commands: int) -> float:
-    """Seconds that a pipeline of so many commands takes, the least of several."""
+    """Return the least seconds of several runs of a pipeline of so many commands."""
     found = []
     for _ in range(TURNS):
         pipeline = client.pipeline(transaction=False)
@@ -30,16 +30,16 @@ def took(client: redis.Redis, commands: int) -> float:
 
 @pytest.mark.long
 def test_each_way_takes_longer_by_the_delay(valkey: Server) -> None:
-    """A round trip takes twice the delay, and one of a thousand commands not a thousand times that."""
+    """A round trip takes twice the delay, and so does a pipeline of a thousand commands."""
     with delaying(valkey.port, SECONDS) as proxy, redis.Redis(port=proxy.port) as client:
         assert took(client, 1) >= 2 * SECONDS
-        # Not at the first time on a busy machine, where all takes longer.
+        # Not at the first attempt on a busy machine.
         until(lambda: took(client, 1) < 3 * SECONDS)
         until(lambda: took(client, 1000) < 5 * SECONDS)
 
 
 def lateness(client: redis.Redis) -> float:
-    """The most seconds after which one of ten commands is answered, sent apart and before any answer can be there."""
+    """Return the longest time to a reply among ten commands sent apart, before any reply can arrive."""
     connection: Any = client.connection_pool.get_connection()
     sent, began = [], time.perf_counter()
     for number in range(10):
@@ -58,13 +58,13 @@ def lateness(client: redis.Redis) -> float:
 
 @pytest.mark.long
 def test_what_is_sent_while_something_is_on_the_way_is_not_held_up(valkey: Server) -> None:
-    """Commands of one connection that are sent apart arrive as far apart, though none has an answer yet."""
+    """Commands sent apart arrive as far apart, though none has a reply yet."""
     with delaying(valkey.port, SECONDS) as proxy, redis.Redis(port=proxy.port) as client:
         until(lambda: lateness(client) < 5 * SECONDS)
 
 
 def test_everything_passes_unchanged(valkey: Server, key: str) -> None:
-    """Values of all sizes, both ways at once."""
+    """Values of all sizes pass unchanged, in both directions at once."""
     values = [os.urandom(size) for size in (0, 1, 1 << 16, (1 << 16) + 1, 3_000_000)]
     with delaying(valkey.port, 0.001) as proxy, redis.Redis(port=proxy.port) as client:
         pipeline = client.pipeline(transaction=False)
@@ -75,7 +75,7 @@ def test_everything_passes_unchanged(valkey: Server, key: str) -> None:
 
 
 def test_what_nobody_takes_yet_is_kept(valkey: Server, key: str) -> None:
-    """A client that reads late is given everything that was sent to it, more than a connection holds."""
+    """A client that reads late gets all its data, more than a socket buffer holds."""
     value, times = os.urandom(3_000_000), 20
     with valkey.client() as direct, delaying(valkey.port, 0.001) as proxy:
         direct.set(key, value)
@@ -90,7 +90,7 @@ def test_what_nobody_takes_yet_is_kept(valkey: Server, key: str) -> None:
 
 
 def test_an_end_passes_too(valkey: Server) -> None:
-    """A connection that one side closes is closed for the other."""
+    """A connection closed by one side is closed for the other."""
     with valkey.client() as direct, delaying(valkey.port, 0.001) as proxy:
         with redis.Redis(port=proxy.port, client_name="through-the-delay") as client:
             client.ping()
@@ -106,8 +106,8 @@ def test_an_end_passes_too(valkey: Server) -> None:
 
 @pytest.mark.long
 def test_a_calibrated_ping_takes_what_it_should(valkey: Server) -> None:
-    """A calibrated proxy adds the delay, and not what passing on takes."""
+    """A calibrated proxy's ping takes exactly the delay, without the proxy's own overhead."""
     with delaying(valkey.port, 0.0) as proxy:
         direct = ping(valkey.port)
-        # On a busy machine not at the first time.
+        # Not at the first attempt on a busy machine.
         until(lambda: proxy.calibrate(valkey.port, 0.002) == pytest.approx(0.004 + direct, rel=0.1))

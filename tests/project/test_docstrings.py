@@ -23,20 +23,20 @@ from tests.support.servers import Server
 ROOT = Path(__file__).parents[2]
 SECTIONS = re.compile(r"^(Args|Attributes|Example|Raises|Returns|Warning|Yields):$")
 
-# Modules of which every import says something, or starts something.
+# Modules whose import has side effects are read, too.
 MODULES = sorted(module.name for module in pkgutil.walk_packages(scrapy_bloom.__path__, "scrapy_bloom."))
 CLASSES = [*(getattr(scrapy_bloom, name) for name in sorted(scrapy_bloom.__all__)), BloomSettings]
-# Scrapy builds these and calls their methods: the example is the settings that ask for it, and stands at the class.
+# Scrapy builds these and calls their methods: the example is in the settings, and stands at the class.
 CALLED_BY_SCRAPY = {"Addon", "BloomRFPDupeFilter", "BloomScheduler", "LeasedStartUrls"}
 
 
 def of_this_package(thing: object) -> bool:
-    """Return whether something is defined in this package."""
+    """Return whether an object is defined in this package."""
     return str(getattr(thing, "__module__", "")).startswith("scrapy_bloom")
 
 
 def members(cls: type) -> Iterator[tuple[str, FunctionType, bool]]:
-    """The public methods and properties of a class that are defined in this package, and whether it is a property."""
+    """Yield the class's public methods and properties of this package, each with whether it is a property."""
     for base in cls.__mro__:
         for name, member in vars(base).items():
             is_property = isinstance(member, property)
@@ -50,26 +50,26 @@ METHODS = {name: function for name, (function, is_property) in MEMBERS.items() i
 
 
 def arguments(function: FunctionType) -> set[str]:
-    """The names of what a function takes, but for the object itself and what is handed on as it is."""
+    """Return the names of a function's parameters without `self` and variadic ones."""
     handed_on = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     return {parameter.name for parameter in parameters if parameter.kind not in handed_on}
 
 
 def raised(function: FunctionType) -> set[str]:
-    """The classes that a function's own body raises, or the names of what it raises otherwise."""
+    """Return the classes, or the expressions, that a function's own body raises."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     raises = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc is not None]
     return {ast.unparse(exc.func if isinstance(exc, ast.Call) else exc) for exc in raises}
 
 
 def entries(section: str) -> set[str]:
-    """The names of the entries of a section, without `**options`."""
+    """Return the names of a section's entries, without `**options`."""
     return {line.partition(":")[0] for line in section.splitlines() if line and not line.startswith((" ", "*"))}
 
 
 def sections_of(docstring: str | None) -> dict[str, str]:
-    """The sections of a docstring by their headings; the heading of the first one is empty."""
+    """Return the sections of a docstring by heading; the first one's heading is empty."""
     parts, heading = {"": ""}, ""
     for line in inspect.cleandoc(docstring or "").splitlines():
         if match := SECTIONS.match(line):
@@ -89,7 +89,7 @@ def client(valkey: Server) -> Iterator[redis.Redis]:
 
 @pytest.mark.parametrize("name", ["scrapy_bloom", *MODULES])
 def test_examples(name: str, client: redis.Redis) -> None:
-    """Each example prints what stands there. It has its module's names, the filters, `client` and `Settings`."""
+    """Each example prints its expected output, given its module's names, the filters, `client` and `Settings`."""
     module = importlib.import_module(name)
     public = {cls.__name__: cls for cls in CLASSES}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -100,7 +100,7 @@ def test_examples(name: str, client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_public_classes(cls: type) -> None:
-    """A public class has an example, `Args:` for what it is made of, or `Attributes:` where it holds plain values."""
+    """A public class has an example, and `Args:` for its constructor, or `Attributes:` for a dataclass."""
     sections = sections_of(vars(cls)["__doc__"])
     assert ">>>" in sections.get("Example", ""), "no example"
     if dataclasses.is_dataclass(cls):
@@ -111,9 +111,9 @@ def test_public_classes(cls: type) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_public_methods(name: str) -> None:
-    """A public method has `Args:` for what it takes, `Returns:` for what it gives, `Raises:` for what it raises.
+    """A public method has `Args:`, `Returns:` and `Raises:` that match its code.
 
-    Dunder methods are known by their names. The body alone says what must stand in `Raises:`; more may.
+    Dunder methods need no docstring. `Raises:` has at least the errors of the method's own body.
     """
     function, sections = METHODS[name], sections_of(inspect.getdoc(METHODS[name]))
     assert entries(sections.get("Args", "")) == arguments(function)
@@ -126,6 +126,6 @@ def test_public_methods(name: str) -> None:
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_public_members_have_examples(name: str) -> None:
-    """A public method or property has an example, unless Scrapy calls it: then its class has one for all of them."""
+    """A public method or property has an example, unless Scrapy calls it: then its class has one for all."""
     if name.partition(".")[0] not in CALLED_BY_SCRAPY:
         assert ">>>" in sections_of(inspect.getdoc(MEMBERS[name][0])).get("Example", "")

@@ -1,4 +1,4 @@
-"""The example project is one that can be copied: its spiders run from a directory of their own, as they stand."""
+"""The example project can be copied: its spiders run unchanged from a directory of their own."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
     workers: list[CrawlProcess] = []
 
     def begin(name: str, spider: str, settings: dict[str, object] | None = None, **arguments: object) -> CrawlProcess:
-        # The site is on this machine: nothing to be polite to.
+        # The site is on this machine and needs no politeness.
         common = {"DOWNLOAD_DELAY": 0, "ROBOTSTXT_OBEY": False, "BLOOMFILTER_ERROR_RATE": 1e-12}
         keys = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
         settings = {**common, **keys, **(settings or {})}
@@ -72,7 +72,7 @@ def test_spiders_are_listed(project: Path) -> None:
 
 
 def test_start_urls_are_leased(project: Path) -> None:
-    """No file of the copy has scrapy-redis's spiders, which pop start URLs: 24 of 40 were fetched after a kill."""
+    """No file of the copy uses scrapy-redis's spiders, which pop start URLs: 24 of 40 were fetched after a kill."""
     files = list(project.rglob("*.py"))
     assert files
     assert [file.name for file in files if "scrapy_redis.spiders" in file.read_text()] == []
@@ -80,7 +80,7 @@ def test_start_urls_are_leased(project: Path) -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("ROBOTSTXT_OBEY", "True"), ("DOWNLOAD_DELAY", "1")])
 def test_project_is_polite(setting: str, value: str, project: Path) -> None:
-    """The first crawl of a copy is that of somebody else's site."""
+    """A copy's first crawl is of a stranger's site."""
     said = forked.run(["settings", "--get", setting], project, os.environ)
     assert said.returncode == 0, said.stderr
     assert said.stdout.strip() == value
@@ -88,8 +88,8 @@ def test_project_is_polite(setting: str, value: str, project: Path) -> None:
 
 @pytest.mark.crawl
 def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
-    """Two workers fetch each page once between them, and leave nothing."""
-    # On a site this small one would be done before the other begins.
+    """Two workers fetch each page once between them, and leave no keys."""
+    # Otherwise one of them would finish this small site before the other starts.
     site.on["/"] = lambda _: until(lambda: stored.hlen(QueueKeys(f"{key}:queue").workers) == 2)
     workers = [start(name, "shared", start_url=site.url) for name in ("left", "right")]
     assert_ended_well(*(worker.wait() for worker in workers))
@@ -99,7 +99,7 @@ def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None
 
 @pytest.mark.crawl
 def test_fed(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
-    """A worker waits for a start URL, follows it, and fetches none that it is fed again."""
+    """A worker waits for a start URL, follows it, and fetches no URL twice."""
     start_key = f"{key}:start_urls"
     worker = start("worker", "fed", {"REDIS_START_URLS_KEY": start_key})
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_fed(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
 
 @pytest.mark.crawl
 def test_resumed(start: Start, site: Site) -> None:
-    """A crawl that was stopped goes on where it was, and fetches nothing twice."""
+    """A stopped crawl resumes, and fetches no page twice."""
     first = start("first", "resumed", {"CLOSESPIDER_PAGECOUNT": 10, "CONCURRENT_REQUESTS": 1}, start_url=site.url)
     assert first.wait().stats["finish_reason"] == "closespider_pagecount"
     assert 10 <= len(site.paths) < PAGES

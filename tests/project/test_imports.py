@@ -1,4 +1,4 @@
-"""The levels of the architecture: a module imports from levels below its own, and a package has no cycle inside."""
+"""The levels of the architecture: a module imports from lower levels only, and no package has a cycle."""
 
 import ast
 import sys
@@ -18,7 +18,7 @@ LEVELS = (
     {"delivery", "dupefilter"},
     {"addon", "cli", "scheduler", "spiders"},
 )
-# Which third-party packages may be imported where; every other module has the standard library alone.
+# The places allowed to import each third-party package; all others use the standard library alone.
 OUTSIDE = {
     "_scrapy.components": {"scrapy"},
     "_scrapy.engine": {"scrapy", "twisted"},
@@ -70,7 +70,7 @@ OUTSIDE = {
     "transport.sequential": {"redis"},
 }
 
-# The modules of `scrapy bloom` that may print: its actions, and these that they share.
+# The modules of `scrapy bloom` that may print: its actions and their shared helpers.
 ACTION_MODULES = {"import_" if action == "import" else action for action in ACTIONS}
 SHARED = {"cli.bloom", "cli._console", "cli._exit_codes", "cli._target"}
 
@@ -78,21 +78,21 @@ PACKAGE = Path(scrapy_bloom.__file__).parent
 
 
 def modules() -> dict[str, Path]:
-    """Every module below the package, by its name without that of the package."""
+    """Return every module of the package, named without the package."""
     paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
     return {name.removesuffix(".__init__"): path for name, path in paths.items() if name != "__init__"}
 
 
 def place(module: str) -> str:
-    """The package that a module is in, or itself."""
+    """Return the package that a module is in, or the module itself."""
     return module.partition(".")[0]
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:
-    """The modules of this package that a module imports, and the other packages outside the standard library."""
+    """Return a module's imports: those of this package, and third-party packages."""
     own, outside = set(), set()
     tree = ast.parse(path.read_text())
-    # What only a type checker imports is no import.
+    # An import for type checkers only does not count.
     for_types = [
         inner
         for node in ast.walk(tree)
@@ -132,21 +132,21 @@ def test_imports_go_downwards() -> None:
 
 
 def test_no_cycle_in_a_package() -> None:
-    """The modules can be put in an order in which each imports earlier ones only."""
+    """A package's modules can be ordered so that each imports earlier ones only."""
     known = modules()
     graph = {name: {other for other in imports(path)[0] if other in known} - {name} for name, path in known.items()}
     assert set(TopologicalSorter(graph).static_order()) >= set(known)
 
 
 def prints(path: Path) -> bool:
-    """Whether a module calls `print`, or writes to one of the standard streams."""
+    """Return whether a module calls `print`, or writes to a standard stream."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     calls = any(isinstance(node, ast.Name) and node.id == "print" for node in nodes)
     return calls or any(isinstance(node, ast.Attribute) and node.attr in {"stdout", "stderr"} for node in nodes)
 
 
 def test_work_of_the_command_prints_nothing() -> None:
-    """Only the actions of `scrapy bloom`, and the modules that they share, print; the modules that work do not."""
+    """Only the actions of `scrapy bloom` and their shared helpers print; the modules that do the work do not."""
     printing = {f"cli.{name}" for name in ACTION_MODULES} | SHARED
     for module, path in modules().items():
         if module.startswith("cli.") and module not in printing:

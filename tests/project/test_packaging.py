@@ -1,4 +1,4 @@
-"""The wheel holds the package and nothing else, and says of itself what pyproject.toml says."""
+"""The wheel holds the package alone, with the metadata of pyproject.toml."""
 
 import email
 import subprocess
@@ -27,12 +27,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
 
 
 def metadata(wheel: ZipFile, file: str) -> Message:
-    """One of the files in which a wheel says what it is."""
+    """Return one of the wheel's metadata files."""
     return email.message_from_string(wheel.read(f"{INFO}/{file}").decode())
 
 
 def test_wheel_holds_the_package_alone(wheel: ZipFile) -> None:
-    """Every file of the package is in it, those that are not Python too, and nothing of the repository around it."""
+    """The wheel holds every file of the package, data files included, and no other file of the repository."""
     package = {path for path in (ROOT / "scrapy_bloom").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     described = {f"{INFO}/{file}" for file in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
     assert set(wheel.namelist()) == {f"{path.relative_to(ROOT)}" for path in package} | described
@@ -44,12 +44,12 @@ def test_types_are_announced(wheel: ZipFile) -> None:
 
 
 def test_wheel_fits_every_platform(wheel: ZipFile) -> None:
-    """Nothing in it is compiled."""
+    """No file of the wheel is compiled."""
     assert metadata(wheel, "WHEEL")["Tag"] == "py3-none-any"
 
 
 def test_name_and_licence(wheel: ZipFile) -> None:
-    """The metadata that an index shows comes from pyproject.toml and the README."""
+    """The metadata shown by an index come from pyproject.toml and the README."""
     said = metadata(wheel, "METADATA")
     shown = {name: said[name] for name in ("Name", "Version", "Summary", "Requires-Python", "License-Expression")}
     assert shown == {
@@ -63,7 +63,7 @@ def test_name_and_licence(wheel: ZipFile) -> None:
 
 
 def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:
-    """Whoever installs it gets its dependencies, each from a lowest version on, and no tool."""
+    """The wheel requires exactly the imported packages, each with a minimum version, and no tools."""
     every = [Requirement(text) for text in metadata(wheel, "METADATA").get_all("Requires-Dist", [])]
     assert {f"{each}" for each in every if each.marker is None} == {
         "scrapy>=2.13",

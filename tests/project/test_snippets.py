@@ -1,4 +1,4 @@
-"""The documentation's snippets for users to type: they do what it says, on a server and a site of the test's own."""
+"""The documentation's snippets work as described, on a server and a site of this test's own."""
 
 import ast
 import json
@@ -30,32 +30,32 @@ EVERY_PAGE = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
 
 
 def text_of(page: str) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     return (DOCS / page).read_text()
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a page in one language."""
+    """Return the code blocks of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def own() -> Iterator[Server]:
-    """A server with the keys of the documentation alone."""
+    """A server with the documentation's keys alone."""
     with running("valkey") as server:
         yield server
 
 
 @pytest.fixture
 def stored(own: Server) -> Iterator[redis.Redis]:
-    """Yield a client that shows what is in that server."""
+    """Yield a client of that server."""
     with own.client(decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
 def run(own: Server) -> Callable[[str, dict[str, Any]], None]:
-    """Runs the statements of a block with this server; where one has its value behind it, it must have that."""
+    """Run the statements of a block with this server; check each value that a comment gives."""
 
     def run(block: str, names: dict[str, Any]) -> None:
         assert PLACEHOLDER in block or names
@@ -76,7 +76,7 @@ def run(own: Server) -> Callable[[str, dict[str, Any]], None]:
 
 
 class Project:
-    """The tutorial's project: its commands are run as they stand, on a site and a server of the test's own."""
+    """The tutorial's project: its commands are run unchanged, on a site and a server of this test's own."""
 
     def __init__(self, directory: Path, site: Site, server: Server) -> None:
         self._site = site
@@ -93,18 +93,18 @@ class Project:
         for file, code in files:
             with (self.directory / file).open("a") as opened:
                 opened.write(code.replace(PLACEHOLDER, server.url))
-        # The site is on this machine: nothing to be polite to.
+        # The site is on this machine and needs no politeness.
         with (self.directory / "tutorial" / "settings.py").open("a") as opened:
             opened.write("DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n")
 
     def crawl(self, output: str) -> AbstractContextManager[Process]:
-        """The process of the tutorial's one command that writes this output."""
+        """Start the tutorial's only command that writes this output."""
         (command,) = (line for line in self.commands if line.startswith("scrapy crawl") and f"-O {output}" in line)
         assert SITE in command
         return self._started(command.replace(SITE, f"{self._site.url}/"), self.directory)
 
     def pages(self, output: str) -> list[str]:
-        """The paths of the pages in an output."""
+        """Return the paths of the pages in an output."""
         items = json.loads("[" + ",".join((self.directory / output).read_text().splitlines()) + "]")
         return [item["url"].removeprefix(self._site.url) for item in items]
 
@@ -134,10 +134,10 @@ def site() -> Iterator[Site]:
 
 @pytest.mark.long
 def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
-    """Two workers fetch every page once between them, and leave nothing behind."""
+    """Two workers fetch every page once between them, and leave no keys."""
 
     def wait_for_both(_: str) -> None:
-        """Answer the first page when both workers are there: on a site this small one would be done before."""
+        """Answer the first page when both workers run: one alone would finish this small site."""
         until(lambda: stored.hlen("{pages:requests}:workers") == 2)
 
     site.on["/"] = wait_for_both
@@ -152,7 +152,7 @@ def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redi
 def test_tutorial_stops_and_goes_on_and_begins_anew(
     tmp_path: Path, own: Server, stored: redis.Redis, site: Site
 ) -> None:
-    """A crawl that is stopped goes on where it was, and another one begins anew."""
+    """A stopped crawl resumes, and another one starts afresh."""
     project = Project(tmp_path, site, own)
     with project.crawl("three.jsonl") as worker:
         site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)
@@ -172,7 +172,7 @@ def test_tutorial_stops_and_goes_on_and_begins_anew(
 
 
 def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
-    """A worker that is stopped without SCHEDULER_PERSIST leaves nothing, as the tutorial and the README warn."""
+    """A worker stopped without SCHEDULER_PERSIST leaves no keys, as the tutorial and the README warn."""
     project = Project(tmp_path, site, own)
     with project.crawl("one.jsonl") as worker:
         site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)
@@ -196,7 +196,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("line", [line for _, line in COMMANDS], ids=[page for page, _ in COMMANDS])
 def test_commands(line: str) -> None:
-    """Every `scrapy bloom` of a page has an action and options that there are."""
+    """Every `scrapy bloom` of a page has an existing action and existing options."""
     arguments = shlex.split(re.split(" [>|] ", line)[0], comments=True)[2:]
     if arguments[-1] == "--help":
         assert arguments[:-1] in ([], *([action] for action in ACTIONS))
@@ -205,7 +205,7 @@ def test_commands(line: str) -> None:
 
 
 def test_every_action_is_shown() -> None:
-    """The pages have a command for each action; none is passed over for the way in which it is written."""
+    """The pages have a command for each action, however it is written."""
     assert {line.split()[2] for _, line in COMMANDS} >= set(ACTIONS)
     shown = [
         line for page in EVERY_PAGE for line in text_of(page).splitlines() if re.match(r"[^\w`]*scrapy bloom", line)
@@ -217,7 +217,7 @@ def test_every_action_is_shown() -> None:
 
 
 def test_api(run: Callable[[str, dict[str, Any]], None]) -> None:
-    """The filter answers as the page of the Python API says."""
+    """The filter's answers are those on the page of the Python API."""
     (block,) = blocks("api.md", "python")
     names: dict[str, Any] = {}
     run(block, names)
@@ -225,7 +225,7 @@ def test_api(run: Callable[[str, dict[str, Any]], None]) -> None:
 
 
 def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
-    """The filter answers as the README says; its client is that of a server on this machine."""
+    """The filter's answers are those in the README, with a client of this machine's server."""
     text = (DOCS.parent / "README.md").read_text()
     (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in block)
     assert "Redis()" in block
@@ -234,7 +234,7 @@ def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
 
 @pytest.mark.parametrize("page", [page for page in EVERY_PAGE if "```python" in text_of(page)])
 def test_python_can_be_read(page: str) -> None:
-    """Every block of Python is Python."""
+    """Every block of Python parses."""
     found = blocks(page, "python")
     assert len(found) == text_of(page).count("```python")
     assert all(ast.parse(block).body for block in found)

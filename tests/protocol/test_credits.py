@@ -1,4 +1,4 @@
-"""The room of a layer: what workers add never passes it, in whatever order they come between each other."""
+"""The room of a layer: in every interleaving, the workers' additions stay within it."""
 
 import logging
 import os
@@ -42,20 +42,20 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; that it is logged is tested elsewhere."""
+    """A search meets every fault thousands of times; their logging is tested elsewhere."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 def almost_full(protocol: FilterProtocol) -> Steps[None]:
-    """Give the room of the newest layer away, but for the last items."""
+    """Grant all but the last items of the newest layer's room."""
     layer = protocol.stack.newest
     yield [GrantCredit(layer.key, layer.credit_field, layer.max_items - 1 - LEFT, 0, layer.max_items)]
 
 
 def adding(name: str, number: int, *, batch: bool) -> Work:
-    """A worker adds so many items of its own, in one batch or one by one."""
+    """A worker adds so many items of its own, in one batch or singly."""
     items = [f"{name} {index}".encode() for index in range(number)]
 
     def work(protocol: FilterProtocol) -> Steps[int]:
@@ -76,14 +76,14 @@ def growing(protocol: FilterProtocol) -> Steps[int]:
 
 
 def giving_back(protocol: FilterProtocol) -> Steps[int]:
-    """A worker adds an item, and returns what it has left."""
+    """A worker adds an item and returns its unused credit."""
     added = yield from membership.add(protocol, [b"one"])
     yield from protocol.return_credit()
     return len(added.new)
 
 
 def most_in_first_layer(search: Search) -> int:
-    """The most items that the first layer is given, over all ends."""
+    """Return the most items granted by the first layer, over all ends."""
     return max(dict(filling).get("f:0:0", 0) for filling in search.fillings())
 
 
@@ -93,11 +93,11 @@ def search(works: Sequence[Work], **options: object) -> Search:
 
 
 class FullError(Exception):
-    """There is no room left, where a search is not about what comes after that."""
+    """There is no room left, in a search that ends there."""
 
 
 class EndsWhenFull(Lifecycle):
-    """Does not grow."""
+    """A protocol that does not grow."""
 
     def grow(self, full: Layer) -> Steps[None]:
         raise FullError(full)
@@ -105,7 +105,7 @@ class EndsWhenFull(Lifecycle):
 
 
 def adding_until_full(name: str, number: int) -> Work:
-    """A worker adds items of its own one by one, until there is no room for more."""
+    """A worker adds items of its own singly, until there is no room for more."""
 
     def work(protocol: FilterProtocol) -> Steps[int]:
         try:
@@ -118,7 +118,7 @@ def adding_until_full(name: str, number: int) -> Work:
 
 
 class ReadsBeforeItRaises(FilterProtocol):
-    """Asks for room by looking at the counter, and raising it then."""
+    """A protocol that reads the counter to ask for credit, and then raises it."""
 
     def obtain(self, need: int) -> Steps[bool]:
         if not self.stack.layers:
@@ -162,19 +162,19 @@ class ReadsBeforeItRaises(FilterProtocol):
     ],
 )
 def test_no_layer_is_overfilled(works: list[Work], options: dict[str, int]) -> None:
-    """In every order, with lost replies and crashes, the layer is given no more than it has room for."""
+    """In every order, with lost replies and crashes, the layer grants no more credit than its room."""
     assert 0 < most_in_first_layer(search(works, **options)) <= LEFT
 
 
 def test_every_item_is_new_once() -> None:
-    """Every item is still new to exactly one worker where credit ends between them."""
+    """Every item is new to exactly one worker, even if credit ends between them."""
     same = [adding("a", 2, batch=True), adding("a", 2, batch=False)]
     assert {sum(results) for results in search(same).results()} == {2}
 
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_the_search_can_fail(batch: bool) -> None:
-    """With a counter that is read before it is raised, two workers are both given the last of the room."""
+    """With a counter read before it is raised, two workers both get the last of the room."""
     works = [adding("a", 2, batch=batch), adding("b", 2, batch=batch)]
     assert most_in_first_layer(search(works, protocol=ReadsBeforeItRaises)) > LEFT
 
@@ -201,7 +201,7 @@ def test_blocks_double_while_they_are_used_up_quickly() -> None:
 
 
 def test_what_lies_idle_is_given_back_once() -> None:
-    """Credit that is older than five seconds is idle; it is returned but for what is kept, and then not again."""
+    """Credit unused for five seconds is returned once, except for the part to keep."""
     clock = Clock()
     credit, layer_ = Credits(clock), layer(1000)
     credit.take(layer_, Granted(7, 7))
@@ -217,7 +217,7 @@ def test_what_lies_idle_is_given_back_once() -> None:
 
 
 def test_credit_is_of_one_layer() -> None:
-    """A layer that was replaced, or sealed, takes the credit for it along; a refund for it is void."""
+    """Credit is void when its layer is sealed or replaced, and so is its refund."""
     credit = Credits(Clock())
     first, second = layer(1000), layer(2000)
     assert credit.held(first) == 0
@@ -230,7 +230,7 @@ def test_credit_is_of_one_layer() -> None:
 
 
 def test_a_forked_process_has_no_credit() -> None:
-    """A child begins with none of what its parent was given."""
+    """A forked child starts without its parent's credit."""
     credit, layer_ = Credits(Clock()), layer(1000)
     credit.held(layer_)
     credit.take(layer_, Granted(10, 10))
@@ -245,14 +245,14 @@ def test_a_forked_process_has_no_credit() -> None:
 
 
 def given(client: redis.Redis, key: str) -> int:
-    """Return how much room was given away of the newest layer."""
+    """Return the credit granted by the newest layer."""
     texts = {as_text(name): text for name, text in client.hgetall(key).items()}
     newest = max(name for name in texts if name.startswith("credit:"))
     return int(texts[newest])
 
 
 def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
-    """A worker that is closed returns what it did not use, and can go on all the same."""
+    """A closed worker returns its unused credit, and can continue all the same."""
     bloom = BloomFilter(client, key, capacity=1_000_000)
     bloom.add_many(["a", "b"])
     assert given(client, key) > 200
@@ -267,7 +267,7 @@ def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
 
 @pytest.mark.parametrize("place", [Place.BEFORE, Place.AFTER, Place.REPLY])
 def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None:
-    """Room is not returned again when it is not known whether the counter took it."""
+    """Credit is not returned again when a refund's outcome is unknown."""
     with proxying(valkey.port, "EVAL") as proxy, redis.Redis(port=proxy.port) as through, valkey.client() as client:
         bloom = BloomFilter(through, key, capacity=1_000_000, retry_timeout=10)
         bloom.add_many(["a", "b"])
@@ -279,7 +279,7 @@ def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None
 
 
 class CountsNewMarks(MemoryStore):
-    """A store that knows how many items were new to each shard."""
+    """A store that counts the items new to each shard."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class CountsNewMarks(MemoryStore):
 
 
 def test_room_that_was_granted_before_the_hash_was_lost() -> None:
-    """Workers hold credit of which nobody knows any more: a restored counter gives none, and no layer is overfilled."""
+    """A restored counter grants no credit while workers hold unknown grants: no layer is overfilled."""
     store, clock = CountsNewMarks(), Clock()
     parameters = FilterParameters(capacity=20_000, error_rate=1e-9)
     early, late = (BaseBloomFilter(store, "f", parameters, cache_size=0, monotonic=clock) for _ in range(2))
@@ -315,7 +315,7 @@ def test_room_that_was_granted_before_the_hash_was_lost() -> None:
 
 
 def test_a_restored_counter_counts_room_that_is_not_used_yet() -> None:
-    """Credit of the worker that puts the hash back, which it has not used, counts in it as given."""
+    """The unused credit of the worker that restores the hash counts as granted."""
     store = MemoryStore()
     bloom = BaseBloomFilter(store, "f", FilterParameters(capacity=100_000, error_rate=1e-9), cache_size=0)
     bloom.add("a")
@@ -328,7 +328,7 @@ def test_a_restored_counter_counts_room_that_is_not_used_yet() -> None:
 
 
 def test_marks_in_a_filter_that_took_anothers_place_take_room(client: redis.Redis, key: str) -> None:
-    """Marks that a late worker sets in a filter that is new to it count as added: their bits are there."""
+    """Bits set by a late worker in a filter that is new to it count as additions."""
     early, late = (BloomFilter(client, key, capacity=100_000, cache_size=0) for _ in range(2))
     for bloom in (early, late):
         bloom.add_many([f"before {number}" for number in range(200)])
@@ -342,7 +342,7 @@ def test_marks_in_a_filter_that_took_anothers_place_take_room(client: redis.Redi
 
 
 def test_few_round_trips_are_for_credit() -> None:
-    """At a million, one in a hundred and fifty round trips and fewer carries a question for credit, none is its own."""
+    """At a million items at most one round trip in 150 carries a credit request, and none is for it alone."""
     bloom = MemoryBloomFilter(capacity=1_000_000)
     bloom.add("first")
     before, asked = bloom.counters.round_trips, 0

@@ -1,6 +1,6 @@
-"""Items that must be new because nobody can know: the bits found may be one's own, and nobody was told of them.
+"""Items in doubt count as new: their bits may come from an addition without a reply.
 
-An item that is called new once too often is fetched twice. One that is called seen once too often is never fetched.
+An item wrongly called new is fetched twice; an item wrongly called seen is never fetched.
 """
 
 import logging
@@ -29,16 +29,16 @@ PLAN = FilterParameters(capacity=100, error_rate=1e-4)
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """That faults are logged is tested elsewhere."""
+    """The logging of faults is tested elsewhere."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 class Unlucky(MemoryStore):
-    """A store of which the next round trips that set bits fail, each at one of these `faults`.
+    """A store whose next round trips that set bits fail, each by one of these `faults`.
 
-    A fault is how many of the operations are carried out before it, None for all of them, and what is raised then.
+    A fault is the number of operations executed before it, None for all of them, and the error to raise.
     """
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ LOST = redis.ConnectionError("the reply was lost")
 
 @pytest.fixture
 def store() -> Unlucky:
-    """A store that fails when it is told to."""
+    """A store that fails on demand."""
     return Unlucky()
 
 
 @pytest.mark.parametrize("items", [50, 500], ids=["one layer", "grown"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_an_item_that_was_marked_without_an_answer(store: Unlucky, items: int, batch: int) -> None:
-    """An item that was marked when the reply was lost is new when it is added again, in a filter that has grown too."""
+    """An item marked when the reply was lost is new when it is added again, even after a growth."""
     bloom = BaseBloomFilter(store, "k", PLAN)
     bloom.add_many([f"item {number}" for number in range(items)])
     assert (bloom.info().layers > 1) == (items > PLAN.capacity)
@@ -78,7 +78,7 @@ def test_an_item_that_was_marked_without_an_answer(store: Unlucky, items: int, b
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit()], ids=repr)
 def test_whatever_ends_the_wait_for_an_answer(store: Unlucky, error: BaseException) -> None:
-    """An item is new again after Ctrl-C, or anything else that is raised while its answer is awaited."""
+    """An item is new again after Ctrl-C, or any exception, while its reply is pending."""
     bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
     bloom.add("before")
     store.faults = [(None, error)]
@@ -89,7 +89,7 @@ def test_whatever_ends_the_wait_for_an_answer(store: Unlucky, error: BaseExcepti
 
 @pytest.mark.parametrize("wrong", [None, 7, bytearray(b"x"), ["x"]], ids=repr)
 def test_an_item_of_a_wrong_type_changes_nothing(store: Unlucky, wrong: Any) -> None:
-    """A batch with an item that is neither str nor bytes is refused before anything is sent, or doubted."""
+    """A batch with an item that is neither str nor bytes is refused before it is sent, and is not in doubt."""
     bloom = BaseBloomFilter(store, "k", PLAN, cache_size=0)
     assert bloom.add_many(["x"]) == [True]
     for refused in (bloom.add_many, bloom.contains_many):
@@ -100,7 +100,7 @@ def test_an_item_of_a_wrong_type_changes_nothing(store: Unlucky, wrong: Any) -> 
 
 @pytest.mark.parametrize("items", [50, 500], ids=["one layer", "grown"])
 def test_doubt_ends_with_the_answer(store: Unlucky, items: int) -> None:
-    """Once it was told to be new, an item is seen, whether the process remembers it or not."""
+    """Once reported as new, an item is seen, whether it is cached or not."""
     bloom = BaseBloomFilter(store, "k", PLAN, cache_size=0)
     bloom.add_many([f"item {number}" for number in range(items)])
     store.faults = [(None, LOST)]
@@ -109,14 +109,14 @@ def test_doubt_ends_with_the_answer(store: Unlucky, items: int) -> None:
     assert [bloom.add("a"), bloom.add("a"), bloom.add("a")] == [True, False, False]
 
 
-# What a server says when it has not carried out a command; of a batch it may have carried out those before.
+# Replies to a command that was not executed; earlier commands of a batch may have been.
 REFUSED = redis.exceptions.ReadOnlyError("You can't write against a read only replica.")
 LOADING = redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory")
 
 
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: int) -> None:
-    """The items of a batch that a server marked before it became a replica are new, like the others."""
+    """Items that a server marked before it became a replica are new, like the rest of the refused batch."""
     bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
     bloom.add_many(["before", "and", "before that"])
     store.faults = [(done, REFUSED)]
@@ -126,8 +126,8 @@ def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: in
 
 
 def test_a_refusal_after_a_lost_reply(store: Unlucky) -> None:
-    """That the second attempt did nothing does not undo the first, whose reply was lost: the item is new."""
-    # A filter so large that no question for credit goes with the addition: of several operations one may be done.
+    """A refused second attempt does not undo the first, whose reply was lost: the item is new."""
+    # Large enough that the addition carries no credit request: of several operations one may be executed.
     bloom = BaseBloomFilter(RetryingStore(store, 10), "k", FilterParameters(capacity=100_000))
     bloom.add("before")
     store.faults = [(None, LOST), (0, LOADING)]
@@ -136,7 +136,7 @@ def test_a_refusal_after_a_lost_reply(store: Unlucky) -> None:
 
 
 class Evicting(MemoryStore):
-    """A store that has no room: whatever shards there are, are gone before any item is looked at."""
+    """A store without room: all shards are evicted before each lookup."""
 
     def execute(self, ops: Operations) -> Results:
         said = Results()
@@ -149,7 +149,7 @@ class Evicting(MemoryStore):
 
 @pytest.mark.parametrize("items", [1, 5])
 def test_a_server_that_evicts_at_once(items: int) -> None:
-    """Everything is new where no shard is ever kept, as often as it is asked for, and every call ends."""
+    """If every shard is evicted, every item is new each time, and every call ends."""
     bloom = BaseBloomFilter(Evicting(), "k", PLAN)
     batch = [f"item {number}" for number in range(items)]
     assert bloom.add_many(batch) == [True] * items
@@ -158,20 +158,20 @@ def test_a_server_that_evicts_at_once(items: int) -> None:
 
 
 def evicting_the_second_layer(_: FilterProtocol) -> Steps[int]:
-    """The server evicts the layer that the first growth makes, if it has come."""
+    """The server evicts the layer that the first growth creates, if it exists."""
     yield [Unlink(filter_keys.shard_key(KEY, 1, 0))]
     return 0
 
 
 @pytest.mark.long
 def test_a_layer_is_lost_behind_a_mark_in_a_sealed_one() -> None:
-    """Whoever has marked in a sealed layer, and then finds a newer one lost, takes the own mark for nobody's."""
+    """A worker's own mark in a sealed layer does not make the item seen after a newer layer is lost."""
     search = Search(SMALL, [adding, growing(2), evicting_the_second_layer], whole=True)
     assert min(winners(search)) == 1
 
 
 class EvictsBeforeMarks(MemoryStore):
-    """A server without room: the shards are gone whenever items are marked."""
+    """A store without room: the shards are evicted at each marking of items."""
 
     def execute(self, ops: Operations) -> Results:
         if any(isinstance(op, CheckBits) and op.mark for op in ops):
@@ -181,13 +181,13 @@ class EvictsBeforeMarks(MemoryStore):
 
 @pytest.mark.parametrize("batch", [1, 100, 5000])
 def test_a_server_that_evicts_in_a_large_batch(batch: int) -> None:
-    """Whatever is added while the filter is lost again and again is new, what had to wait for its turn too."""
+    """All items of a large batch are new while the filter is lost repeatedly, including its last part."""
     bloom = BaseBloomFilter(EvictsBeforeMarks(), "k", FilterParameters(capacity=20_000), cache_size=0)
     assert all(bloom.add_many([f"item {number}" for number in range(batch)]))
 
 
 class EvictsWhenOneIsMade(MemoryStore):
-    """A server that has room for all shards of a layer but one, and evicts another whenever it makes one."""
+    """A server with room for all shards of a layer but one, which evicts one for each that it creates."""
 
     evicts = False
 
@@ -202,7 +202,7 @@ class EvictsWhenOneIsMade(MemoryStore):
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["no credit is left", "sealed, with credit left"])
 def test_a_full_layer_of_which_a_shard_is_always_missing(is_sealed: bool) -> None:
-    """A layer that can never be sealed, since its server evicts another shard each time, does not hang a worker."""
+    """A layer that can never be sealed, since a shard is always evicted, does not hang a worker."""
     store = EvictsWhenOneIsMade()
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=40_000, error_rate=1e-6), cache_size=0)
     bloom.add("first")
@@ -238,7 +238,7 @@ class GrowsBeforeMarks(MemoryStore):
 
 @pytest.mark.parametrize(("capacity", "error_rate"), [(2, 0.5), (3, 0.1), (20, 0.1), (1000, 1e-3)])
 def test_layers_are_sealed_under_a_batch(capacity: int, error_rate: float) -> None:
-    """A batch that is larger than the layers that follow goes on through them, and makes no more than it fills."""
+    """A batch larger than the next layers passes through them, and creates no more layers than it fills."""
     store = GrowsBeforeMarks()
     parameters = FilterParameters(capacity=capacity, error_rate=error_rate, expansion=1)
     bloom = BaseBloomFilter(store, "k", parameters, cache_size=0)
@@ -252,7 +252,7 @@ def test_layers_are_sealed_under_a_batch(capacity: int, error_rate: float) -> No
 
 
 def test_marks_of_a_worker_that_stood_still(store: Unlucky) -> None:
-    """A worker that did nothing for seconds looks whether its filter is still there, and sets no bits in another."""
+    """A worker idle for seconds checks that its filter still exists, and sets no bits in another."""
     now = 1000.0
     parameters = FilterParameters(capacity=20_000, error_rate=1e-3)
     late, early = (BaseBloomFilter(store, "k", parameters, cache_size=0, monotonic=lambda: now) for _ in range(2))
@@ -274,7 +274,7 @@ def test_marks_of_a_worker_that_stood_still(store: Unlucky) -> None:
 
 
 def test_an_interrupt_while_room_is_given_back(store: Unlucky) -> None:
-    """Ctrl-C while an addition gives back what lay idle leaves its item new."""
+    """Ctrl-C while an addition returns idle credit leaves its item new."""
     now = 1000.0
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1_000_000), cache_size=100, monotonic=lambda: now)
     bloom.add("before")

@@ -1,4 +1,4 @@
-"""A filter with a time to live expires by itself: not before its time, and with all of it, whoever was at what then."""
+"""A filter with a TTL expires by itself: not early, and with all its keys, in every interleaving."""
 
 import logging
 from collections.abc import Iterator
@@ -19,28 +19,28 @@ LONG_AFTER = 10_000.0
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; that it is logged is tested elsewhere."""
+    """A search meets every fault thousands of times; their logging is tested elsewhere."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 def arriving(protocol: FilterProtocol) -> Steps[int]:
-    """A worker that knows nothing of the filter opens it, and adds the item."""
+    """A new worker opens the filter and adds the item."""
     protocol.stack.void()
     yield from protocol.opening.open()
     return len((yield from membership.add(protocol, [ITEM])).new)
 
 
 def opening(protocol: FilterProtocol) -> Steps[int]:
-    """A worker that knows nothing of the filter opens it, or makes its hash."""
+    """A new worker opens the filter, or creates its hash."""
     protocol.stack.void()
     yield from protocol.opening.verify()
     return 0
 
 
 def replacing(protocol: FilterProtocol) -> Steps[int]:
-    """A worker puts a filter without a time to live in the place of this one, as often as it must."""
+    """A worker replaces this filter by one without a TTL, as often as it must."""
     other = FilterProtocol(LayerStack(KEY, SMALL, lambda: 0.0), protocol.events)
     while True:
         yield from protocol.lifecycle.clear()
@@ -52,7 +52,7 @@ def replacing(protocol: FilterProtocol) -> Steps[int]:
 
 
 def perhaps(work: Work) -> Work:
-    """A worker does something, unless another filter has taken the place of its own."""
+    """Wrap a worker's steps, to end if another filter has replaced its own."""
 
     def attempt(protocol: FilterProtocol) -> Steps[int]:
         try:
@@ -65,7 +65,7 @@ def perhaps(work: Work) -> Work:
 
 
 def test_a_filter_that_is_used_does_not_expire() -> None:
-    """The hash is kept as long as its newest layer: who comes within the TTL knows what was added last."""
+    """The hash lives as long as its newest layer: a worker within the TTL finds the latest additions."""
     before = [(100.0, ageing), (101.0, adding)]
     search = Search(AGEING, [arriving, ageing], before=before, ticks=[150.1, 200.9], whole=True)
     assert winners(search) == {0}
@@ -73,9 +73,9 @@ def test_a_filter_that_is_used_does_not_expire() -> None:
 
 @pytest.mark.parametrize(("tick", "expected"), [(124.9, {1}), pytest.param(150.1, {1, 2}, marks=pytest.mark.long)])
 def test_no_item_is_lost_as_the_filter_expires(tick: float, expected: set[int]) -> None:
-    """Whenever the time passes, one worker is told "new", and another only where it is forgotten in between.
+    """Whenever the time passes, one worker gets "new", and a second one only after the expiry.
 
-    All that they have made then expires, too.
+    All their keys then expire, too.
     """
     search = Search(AGEING, [adding, arriving], ticks=[tick], whole=True)
     assert winners(search) == expected
@@ -84,12 +84,12 @@ def test_no_item_is_lost_as_the_filter_expires(tick: float, expected: set[int]) 
 
 @pytest.mark.parametrize("work", [growing_once, ageing], ids=["growing", "ageing"])
 def test_nothing_is_left_of_a_filter_that_nobody_uses(work: Work) -> None:
-    """Wherever the time passes, and whatever workers make after it, all of it expires in the end."""
+    """Whenever the time passes, all keys created before and after it expire in the end."""
     assert Search(AGEING, [work, arriving], ticks=[150.1], whole=True).left_behind(LONG_AFTER) == {()}
 
 
 @pytest.mark.parametrize("work", [growing_once, opening], ids=["growing", "opening"])
 def test_another_filter_does_not_expire(work: Work) -> None:
-    """A late worker has its own filter expire, and not one without a TTL that took its place."""
+    """A late worker sets an expiry on its own filter, and not on its successor without a TTL."""
     search = Search(AGEING, [perhaps(work), replacing], whole=True)
     assert all(KEY in keys for keys in search.left_behind(LONG_AFTER))

@@ -1,4 +1,4 @@
-"""Exactly one worker is told that an item is new, in whatever order workers come between each other."""
+"""In every interleaving exactly one worker gets "new" for an item."""
 
 import logging
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ AGEING = FilterParameters(capacity=10, error_rate=1e-4, ttl=100)
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; that it is logged is tested elsewhere."""
+    """A search meets every fault thousands of times; their logging is tested elsewhere."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 class CreatesBeforeSealing(Lifecycle):
-    """The growth that the design rejects: the next layer exists before the full one is sealed."""
+    """The rejected design of a growth: the next layer exists before the full one is sealed."""
 
     def grow(self, full: Layer) -> Steps[None]:
         now = yield from self.opening.open()
@@ -67,7 +67,7 @@ growing_once = growing(1)
 
 
 def ageing(protocol: FilterProtocol) -> Steps[int]:
-    """A worker looks whether layers are over."""
+    """A worker checks whether layers have ended."""
     yield from protocol.lifecycle.rotate(adds=True)
     return 0
 
@@ -85,7 +85,7 @@ def describing(protocol: FilterProtocol) -> Steps[int]:
 
 
 def asking(protocol: FilterProtocol) -> Steps[int]:
-    """A worker looks the item up in a filter of which a generation may be over."""
+    """A worker looks the item up in a filter with a generation that may have ended."""
     yield from protocol.lifecycle.rotate(adds=False)
     yield from membership.contains(protocol, [ITEM])
     return 0
@@ -110,7 +110,7 @@ def evicting(protocol: FilterProtocol) -> Steps[int]:
 
 
 def winners(search: Search) -> set[int]:
-    """Return how many workers are told that the item is new, over all ends."""
+    """Return how many workers get "new" for the item, over all ends."""
     return {sum(results) for results in search.results()}
 
 
@@ -123,17 +123,17 @@ def winners(search: Search) -> set[int]:
     ],
 )
 def test_one_winner_while_the_filter_grows(works: list[Work]) -> None:
-    """Before, during and after growths exactly one of all workers is told "new"."""
+    """Before, during and after growths exactly one of all workers gets "new"."""
     assert winners(Search(SMALL, works, whole=len(works) > 3)) == {1}
 
 
 def test_the_search_can_fail() -> None:
-    """With the next layer created before the full one is sealed, two workers can both be told "new"."""
+    """If the next layer is created before the full one is sealed, two workers can both get "new"."""
     assert winners(Search(SMALL, [adding, joining, growing_once], lifecycle=CreatesBeforeSealing)) == {1, 2}
 
 
 def test_one_winner_while_a_generation_ends() -> None:
-    """The same holds when a layer is sealed because of its age, at any moment of the checks."""
+    """The same holds if a layer is sealed by age at any moment of the checks."""
     assert winners(Search(AGEING, [adding, adding, ageing], ticks=[19.9, 20.1])) == {1}
 
 
@@ -142,7 +142,7 @@ LIFE = [(0.0, adding), *((time, ageing) for time in (20.0, 40.0, 60.0, 80.0, 100
 
 
 def test_no_winner_within_the_ttl() -> None:
-    """Until its layer's time is over an item stays seen, whatever workers do."""
+    """Until its layer ends an item stays seen, in every interleaving."""
     assert winners(Search(AGEING, [adding, adding, ageing], before=LIFE, ticks=[124.9], whole=True)) == {0}
 
 
@@ -163,7 +163,7 @@ def test_one_winner_when_an_item_is_forgotten() -> None:
     ],
 )
 def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
-    """At least one worker is told "new" when the filter vanishes under them: the item is never called seen by all."""
+    """If the filter vanishes meanwhile, at least one worker gets "new": the item is never lost to all."""
     assert min(winners(Search(SMALL, works, whole=clearing in works))) == 1
 
 
@@ -171,12 +171,12 @@ def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
 @pytest.mark.parametrize("other", [describing, asking])
 @pytest.mark.parametrize("deleting", [leaving, clearing])
 def test_a_look_leaves_a_filter_deleted(deleting: Work, other: Work, whole: bool) -> None:
-    """Whenever other workers look at a filter that is deleted, no key is left of it."""
+    """When other workers read a filter that is being deleted, no key is left of it."""
     assert Search(SMALL, [deleting, other, other], whole=whole).left_behind(0.0) == {()}
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["pipelines", "single operations"])
 @pytest.mark.parametrize("deleting", [leaving, clearing])
 def test_a_hash_that_is_restored_too_late_is_deleted(deleting: Work, whole: bool) -> None:
-    """Whenever a worker that is about to add restores the hash of a filter that is deleted, no key is left of it."""
+    """When a worker about to add restores the hash of a deleted filter, no key is left of it."""
     assert Search(SMALL, [deleting, restoring], whole=whole).left_behind(0.0) == {()}

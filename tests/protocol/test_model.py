@@ -1,4 +1,4 @@
-"""The filter beside an exact model, through everything that can happen to it."""
+"""The filter beside an exact model, through all events of its life."""
 
 import logging
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TTL = 100.0
 
 
 class FilterBesideModel(RuleBasedStateMachine):
-    """Two workers share a filter; the model knows when each item was last told to be new."""
+    """Two workers share a filter; the model knows when each item was last reported as new."""
 
     parameters = FilterParameters(capacity=40, error_rate=1e-4, expansion=2)
 
@@ -35,7 +35,7 @@ class FilterBesideModel(RuleBasedStateMachine):
         return BaseBloomFilter(self.store, "k", self.parameters, cache_size=8, monotonic=lambda: self.now)
 
     def must_be_seen(self, item: bytes) -> bool:
-        """Return whether the filter owes this item to be known."""
+        """Return whether the filter must know this item."""
         return item in self.told and (self.parameters.ttl is None or self.now - self.told[item] <= self.parameters.ttl)
 
     def may_be_new(self, item: bytes) -> bool:
@@ -73,7 +73,7 @@ class FilterBesideModel(RuleBasedStateMachine):
     @rule(worker=st.integers(0, 1))
     def clear(self, worker: int) -> None:
         self.workers[worker].clear()
-        # The other worker's cache is emptied by its next look at the filter, and not before.
+        # The other worker's cache is emptied by its next check of the filter, and not before.
         self.workers[1 - worker].contains_many([b"nobody adds this"])
         self.told.clear()
         self.doubtful.clear()
@@ -86,7 +86,7 @@ class FilterBesideModel(RuleBasedStateMachine):
         worker=st.integers(0, 1), batch=st.lists(items, min_size=1, max_size=60, unique=True), left=st.integers(0, 80)
     )
     def crash(self, worker: int, batch: list[bytes], left: int) -> None:
-        """A worker dies before one of its operations: what it was about to tell nobody knows."""
+        """A worker dies before one of its operations, and its answers are lost."""
         self.store.left = left
         try:
             answers = self.workers[worker].add_many(batch)
@@ -122,14 +122,14 @@ class FilterBesideModel(RuleBasedStateMachine):
 
 
 class AgeingBesideModel(FilterBesideModel):
-    """The same with a time to live."""
+    """The same with a TTL."""
 
     parameters = FilterParameters(capacity=40, error_rate=1e-4, expansion=2, ttl=TTL)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """The model meets faults by the thousand; that they are logged is tested elsewhere."""
+    """The model meets faults by the thousand; their logging is tested elsewhere."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)

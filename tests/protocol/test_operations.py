@@ -1,4 +1,4 @@
-"""Each operation says the same over Redis and in memory, and leaves the same bytes: the twin is exact."""
+"""Each operation has the same reply and the same bytes over Redis and in memory: the twin is exact."""
 
 import pytest
 import redis
@@ -15,7 +15,7 @@ from tests.support.servers import expires_at
 SIZE = 64
 BITS = (SIZE - 8) * 8
 EPOCHS = (1, 2**40 - 1)
-# Unix times in milliseconds: over for long, and not over for long.
+# Unix times in milliseconds: long past, and far ahead.
 TIMES = (1000, 10**13, 2 * 10**13)
 
 names = st.sampled_from(["0:0", "0:1"])
@@ -92,14 +92,14 @@ operations = st.one_of(
     st.builds(counters.CloseCounter, st.just("meta"), st.just("credit")),
     st.builds(counters.ReturnCredit, st.just("meta"), st.just("credit"), st.integers(1, 9)),
 )
-# What somebody else may keep at a shard's key, and what late writes leave there.
+# Foreign values at a shard's key, and remains of late writes.
 STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1", b"\2", b"\0\0\1"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(sequence=st.lists(operations, max_size=12), before=st.none() | st.sampled_from(STRINGS))
 def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: Operations, before: bytes | None) -> None:
-    """Any sequence of operations gives the same replies, the same strings and the same expiries in both stores."""
+    """Any sequence of operations gives the same replies, strings and expiries in both stores."""
     names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1")}
     client.delete(*names.values())
     over_redis, memory = RedisStore(client), MemoryStore()
@@ -131,7 +131,7 @@ def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> N
 
 
 def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:
-    """A shard is recognised whatever stands in the 16 reserved bits."""
+    """A shard is recognised with any value in the 16 reserved bits."""
     store = RedisStore(client)
     store.execute([shards.CreateShard(key, SIZE, 77, sealed=False)])
     client.bitfield(key).set("u16", 48, 0xFFFF).execute()
@@ -140,7 +140,7 @@ def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:
 
 
 def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
-    """A new shard takes its size class and no more, also where a late write left something at its key."""
+    """A new shard takes its size class and no more, even over the remains of a late write."""
     size = 3 * 2**20 - 64
     client.setbit(key, 5 * 8 * 2**18, 1)
     RedisStore(client).execute([shards.CreateShard(key, size, 1, sealed=False)])
@@ -157,7 +157,7 @@ def test_a_shard_is_allocated_exactly(client: redis.Redis, key: str) -> None:
     ],
 )
 def test_load_tells_what_is_at_a_key(client: redis.Redis, key: str, kind: str, fill: object) -> None:
-    """A look at a key that holds something else is no error; it says what is there."""
+    """`Load` of a foreign key is no error, and returns its type."""
     fill(client, key)  # type: ignore[operator]
     [snapshot] = RedisStore(client).execute([filter_hash.Load(key)])
     assert (snapshot.kind, snapshot.members, snapshot.fields) == (kind, 2 if kind == "set" else 0, {})
@@ -177,7 +177,7 @@ def test_load_tells_what_is_at_a_key(client: redis.Redis, key: str, kind: str, f
 def test_a_hash_that_is_used_is_not_deleted(
     client: redis.Redis, key: str, stored: dict[str, str], is_deleted: bool
 ) -> None:
-    """A hash that another worker has restored goes only if it is of the deleted filter, and nobody uses it."""
+    """A restored hash is deleted only if it is the deleted filter's and has no references."""
     for name, value in stored.items():
         client.hset(key, name, value)
     memory = MemoryStore()

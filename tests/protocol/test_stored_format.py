@@ -1,4 +1,4 @@
-"""The stored format is a promise: a filter that an older release wrote is opened as it is."""
+"""The stored format is a promise: a filter of an older release is opened as it is."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ each_format = pytest.mark.parametrize("stored", FORMATS.values(), ids=[f"format 
 
 
 def restore(client: redis.Redis, key: str, stored: dict[str, Any]) -> None:
-    """Put a filter of an older format, with its full layer and one in use, onto a server."""
+    """Restore a filter of an older format, with its full layer and one in use."""
     client.hset(key, mapping=stored["fields"])
     for suffix, bits in stored["strings"].items():
         client.set(key + suffix, base64.b64decode(bits))
@@ -33,7 +33,7 @@ def dump(client: redis.Redis, key: str) -> dict[bytes, Any]:
 
 @each_format
 def test_a_stored_filter_is_opened_unchanged(client: redis.Redis, key: str, stored: dict[str, Any]) -> None:
-    """Its parameters and layers are adopted, every item is found, and not one byte is written."""
+    """Its parameters and layers are adopted, every item is found, and no byte is written."""
     restore(client, key, stored)
     before = dump(client, key)
     bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis", cache_size=0)
@@ -45,7 +45,7 @@ def test_a_stored_filter_is_opened_unchanged(client: redis.Redis, key: str, stor
 
 @each_format
 def test_a_stored_filter_goes_on_growing(client: redis.Redis, key: str, stored: dict[str, Any]) -> None:
-    """Items that are added to a stored filter now are remembered beside what was there."""
+    """A stored filter keeps its old items when new ones are added."""
     restore(client, key, stored)
     bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis", cache_size=0)
     assert sum(bloom.add_many([f"https://example.org/{number}" for number in range(500)])) >= 495
@@ -54,7 +54,7 @@ def test_a_stored_filter_goes_on_growing(client: redis.Redis, key: str, stored: 
 
 
 def test_a_filter_of_format_1_begins_with_what_its_bits_say(client: redis.Redis, key: str) -> None:
-    """Its newest layer has no counter: what is in it is counted, and takes its room as if it were added now."""
+    """Its newest layer has no counter: its items are counted by their bits, and take room like new ones."""
     restore(client, key, FORMATS[1])
     bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis", cache_size=0)
     counted = bloom.info().by_layer[-1].estimated_count
@@ -65,7 +65,7 @@ def test_a_filter_of_format_1_begins_with_what_its_bits_say(client: redis.Redis,
 
 
 def test_retired_field(client: redis.Redis, key: str) -> None:
-    """A filter with a field that only an earlier version wrote opens unchanged, grows, and can be deleted."""
+    """A filter with a retired field opens unchanged, grows, and can be deleted."""
     restore(client, key, FORMATS[2])
     client.hset(key, "merged:0:7", "40")
     before = dump(client, key)
@@ -80,7 +80,7 @@ def test_retired_field(client: redis.Redis, key: str) -> None:
 
 
 def test_what_is_written_today_is_format_2(client: redis.Redis, key: str) -> None:
-    """The fields of the hash are those of the stored example; a new one needs a new format."""
+    """The fields of the hash are those of the stored example; a new field needs a new format."""
     bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis")
     bloom.add("https://example.com/")
     fields = FORMATS[2]["fields"]

@@ -1,4 +1,4 @@
-"""Crawlers in the process of the tests, which have no engine that would ask again."""
+"""Crawlers in the tests' own process, without an engine that would poll again."""
 
 import math
 import threading
@@ -13,12 +13,12 @@ from scrapy_bloom.queue.tuning import TUNING
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call of a scheduler takes as long as it needs: on a busy machine it would stop in the middle."""
+    """Let a scheduler's call take as long as it needs: on a busy machine it would stop half-way."""
     monkeypatch.setattr(BloomScheduler, "_tuning", replace(TUNING, reactor_seconds=math.inf))
 
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Each test closes what it opens: heartbeats that go on would count as the round trips of a later test."""
+    """Each test closes its schedulers: a leaked heartbeat thread would add round trips to a later test."""
     yield
     assert [thread.name for thread in threading.enumerate() if "heartbeat" in thread.name] == []

@@ -1,4 +1,4 @@
-"""The add-on: what it sets, what it leaves and says of it, and what it refuses before there is an engine."""
+"""The add-on: the settings that it sets, leaves, logs and refuses, all before the engine exists."""
 
 import logging
 
@@ -17,22 +17,22 @@ STOCK_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
 
 
 class OwnDupeFilter(BloomRFPDupeFilter):
-    """A user's."""
+    """A user's dupefilter."""
 
 
 class OwnScheduler(BloomScheduler):
-    """A user's."""
+    """A user's scheduler."""
 
 
 class ChoosingSpider(ShopSpider):
-    """A spider that chooses for itself."""
+    """A spider with its own `custom_settings`."""
 
     custom_settings = {"SCHEDULER": crawling.REDIS_SCHEDULER}  # noqa: RUF012  # as Scrapy has it
 
 
 @pytest.fixture(autouse=True)
 def levels(caplog: pytest.LogCaptureFixture) -> None:
-    """Keep the whole log."""
+    """Capture all log levels."""
     caplog.set_level(logging.INFO)
 
 
@@ -43,13 +43,13 @@ def begun(settings: Kind, spidercls: type[Spider] = ShopSpider) -> Kind:
 
 
 def told(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
-    """Return what the add-on has logged at a level."""
+    """Return the add-on's log lines of a level."""
     records = [record for record in caplog.records if record.name == "scrapy_bloom.addon"]
     return [record.getMessage() for record in records if record.levelno == level]
 
 
 def test_nothing_is_set(caplog: pytest.LogCaptureFixture) -> None:
-    """Without other settings both classes are ours, which one line says; another one recommends JSON."""
+    """Without other settings both classes are ours, as one log line says; a second line recommends JSON."""
     assert begun({}) == OURS
     what, hint = told(caplog)
     assert what.endswith(": " + ", ".join(f"{name} = {value!r} was set" for name, value in OURS.items()))
@@ -59,7 +59,7 @@ def test_nothing_is_set(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("serializer", ["scrapy_bloom.serializers.json", "scrapy_redis.picklecompat"])
 def test_serializer_is_set(serializer: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is recommended to who has chosen."""
+    """A user who has chosen a serializer gets no recommendation."""
     begun({"SCHEDULER_SERIALIZER": serializer})
     assert len(told(caplog)) == 1
 
@@ -75,7 +75,7 @@ FOUND: dict[str, tuple[Kind, str]] = {
 
 @pytest.mark.parametrize("what", FOUND)
 def test_settings_that_are_found(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A class that the user has set stays, and the log says what it means where it is not ours."""
+    """A user's class stays, and the log explains the consequences if it is not ours."""
     settings, part = FOUND[what]
     assert begun(settings) == {**OURS, **settings}
     line = told(caplog)[0]
@@ -83,18 +83,18 @@ def test_settings_that_are_found(what: str, caplog: pytest.LogCaptureFixture) ->
     assert all(f"{value!r} was found" in line for value in settings.values())
     assert (". " in line) == ("'s scheduler" in what)
     assert told(caplog, logging.WARNING) == []
-    # Scrapy's own scheduler has another way to the disk.
+    # Scrapy's own scheduler serializes in its own way.
     assert len(told(caplog)) == (1 if what == "Scrapy's scheduler" else 2)
 
 
 def test_spider_has_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    """A class that a spider has chosen stays like one that its project has."""
+    """A spider's class stays, as a project's does."""
     assert begun({}, ChoosingSpider) == {**OURS, "SCHEDULER": crawling.REDIS_SCHEDULER}
     assert f"SCHEDULER = '{crawling.REDIS_SCHEDULER}' was found" in told(caplog)[0]
 
 
 def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """Beside a filter of another package nothing is set, since our scheduler needs ours; one warning says so."""
+    """Beside another package's filter no class is set, since our scheduler needs our filter; one warning is logged."""
     settings: Kind = {"DUPEFILTER_CLASS": STOCK_FILTER}
     assert begun(settings)["DUPEFILTER_CLASS"] == STOCK_FILTER
     assert begun(settings)["SCHEDULER"] == crawling.OWN_SCHEDULER
@@ -106,7 +106,7 @@ def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("priority", ["command", "addon"])
 def test_others_have_chosen(priority: str) -> None:
-    """A class that a command of Scrapy or another add-on has set stays, too."""
+    """A class set by a Scrapy command or another add-on stays, too."""
     settings = Settings()
     settings.set("SCHEDULER", crawling.REDIS_SCHEDULER, priority)
     Addon.from_crawler(start({})).update_settings(settings)
@@ -114,10 +114,10 @@ def test_others_have_chosen(priority: str) -> None:
 
 
 def test_spider_without_a_name() -> None:
-    """A spider that is named only when it is made has its keys checked all the same."""
+    """The keys of a spider that gets its name when it is created are checked all the same."""
 
     class NamedLater(Spider):
-        """A spider of any name."""
+        """A spider without a fixed name."""
 
     with pytest.raises(ConfigError, match="must not name the same keys"):
         begun({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, NamedLater)
@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Kind, str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    """Settings that the engine would stumble over are refused before there is one, and without any connection."""
+    """Invalid settings are refused before the engine and any connection exist."""
     settings, part = REFUSED[what]
     with pytest.raises(ConfigError) as raised:
         begun({"REDIS_URL": "redis://127.0.0.1:1", **settings})
@@ -147,7 +147,7 @@ def test_refused(what: str) -> None:
 
 
 def test_settings_that_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
-    """Settings of a part that this crawl does not have are not looked at; the rest is set and told of as ever."""
+    """Settings that this crawl does not use are not checked; the others are set and logged as usual."""
     settings: Kind = {"SCHEDULER": crawling.OWN_SCHEDULER, "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}
     assert begun(settings) == {**OURS, "SCHEDULER": crawling.OWN_SCHEDULER}
     (what,) = told(caplog)

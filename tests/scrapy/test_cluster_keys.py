@@ -1,4 +1,4 @@
-"""The filter's key on a real cluster: in the slot of the queue, so that a failover takes the same from both."""
+"""The filter's key in a real cluster: in the queue's slot, so that a failover rolls both back together."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.dupefilters import KEY, crawler_of, page, spider_of, warnings
 from tests.support.servers import Server
 
 OVER_A_CLUSTER: dict[str, Any] = {"REDIS_PARAMS": {"redis_cls": "redis.RedisCluster"}}
-# The first layer of a filter for so many takes more than a gigabyte.
+# The first layer of a filter of this capacity takes more than a gigabyte.
 LARGE = 300_000_000
 
 
@@ -34,7 +34,7 @@ def client(node: Server) -> Iterator[Any]:
 
 
 def build(node: Server, spider: str, **settings: Any) -> BloomRFPDupeFilter:
-    """The dupefilter of a worker, as its scheduler builds it."""
+    """Return a worker's dupefilter, as its scheduler builds it."""
     return BloomRFPDupeFilter.from_spider(spider_of(crawler_of(node, spider_name=spider, **OVER_A_CLUSTER, **settings)))
 
 
@@ -49,7 +49,7 @@ def warnings_of_failovers(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A new filter is in the slot of the queue, with all its keys; each worker and each later crawl finds it there."""
+    """All keys of a new filter are in the queue's slot, where every worker and later crawl finds it."""
     first, second = build(node, key), build(node, key)
     assert [first.request_seen(page(1)), second.request_seen(page(1))] == [False, True]
     found = keys_of(client, key)
@@ -60,19 +60,19 @@ def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptu
 
 
 def test_larger_capacity_than_before(node: Server, key: str) -> None:
-    """A filter in the slot of its queue stays the crawl's, also where one of the wanted size would not."""
+    """A filter in the queue's slot stays in use, even if one of the new capacity would not fit there."""
     build(node, key).request_seen(page(1))
     with pytest.raises(MismatchError, match=f"capacity = {LARGE}"):
         build(node, key, BLOOMFILTER_CAPACITY=LARGE)
 
 
 def test_queue_of_another_name(node: Server, key: str) -> None:
-    """The slot is that of the queue that the settings name."""
+    """The slot is that of the queue named by the settings."""
     assert build(node, key, SCHEDULER_QUEUE_KEY="{%(spider)s}:jobs").key == f"{{{key}}}:jobs:dupefilter"
 
 
 def test_filter_at_the_key_of_a_single_server(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that is at the default key of a server goes on being used; one line says what a failover may cost."""
+    """A filter at the default key of a single server stays in use; one line warns of the cost of a failover."""
     build(node, key, **{KEY: "%(spider)s:dupefilter"}).request_seen(page(1))
     caplog.clear()
     dupefilter = build(node, key)
@@ -85,7 +85,7 @@ def test_filter_at_the_key_of_a_single_server(node: Server, key: str, caplog: py
 
 
 def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) -> None:
-    """A SET of scrapy-redis is not passed over: the start is refused, as on a server."""
+    """A SET of scrapy-redis is not overlooked: the start is refused, as on a single server."""
     client.sadd(f"{key}:dupefilter", "a fingerprint")
     with pytest.raises(WrongTypeError, match="holds a SET of 1 members"):
         build(node, key)
@@ -95,7 +95,7 @@ def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) 
     ("settings", "name"),
     [
         ({KEY: "%(spider)s:dupefilter"}, "{}:dupefilter"),
-        # The hash is in the slot of the queue, and no shard is.
+        # The hash is in the queue's slot, and no shard is.
         ({KEY: "%(spider)s", "SCHEDULER_QUEUE_KEY": "{%(spider)s}:requests"}, "{}"),
         ({"BLOOMFILTER_CAPACITY": LARGE}, "{}:dupefilter"),
         ({"SCHEDULER_QUEUE_KEY": "requests of all"}, "{}:dupefilter"),
@@ -105,20 +105,20 @@ def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) 
 def test_filter_elsewhere(
     node: Server, key: str, settings: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key that was set stays, and so does that of a filter too large for a node; one line says what it costs."""
+    """A configured key stays, and so does that of a filter too large for one node; one line gives the risk."""
     assert build(node, key, **settings).key == name.format(key)
     (warning,) = warnings_of_failovers(caplog)
     assert repr(name.format(key)) in warning
 
 
 def test_key_that_was_set_to_the_slot(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that is in the slot of the queue by its settings has nothing said of it."""
+    """A filter that the settings place in the queue's slot causes no warning."""
     build(node, key, **{KEY: "{%(spider)s:requests}:seen"})
     assert warnings_of_failovers(caplog) == []
 
 
 def test_single_server(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A single server has one stream of replication whatever its keys: it has the default key of scrapy-redis."""
+    """A single server replicates all keys in one stream: the filter has scrapy-redis's default key."""
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler_of(valkey, spider_name=key)))
     assert dupefilter.key == f"{key}:dupefilter"
     assert warnings_of_failovers(caplog) == []
@@ -126,7 +126,7 @@ def test_single_server(valkey: Server, key: str, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("name", ["{shop:requests}:dupefilter", "shop:dupefilter"])
 def test_commands_find_it(node: Server, client: Any, name: str, tmp_path: Path) -> None:
-    """Every action looks where the crawl's filter is."""
+    """Every action finds the crawl's filter."""
     bloom = BloomFilter(client, name, capacity=1000, fingerprint="scrapy-redis")
     bloom.add("an item")
     project = command.make_project(tmp_path, REDIS_URL=node.url, BLOOMFILTER_CAPACITY=1000, **OVER_A_CLUSTER)

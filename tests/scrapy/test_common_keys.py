@@ -1,4 +1,4 @@
-"""A queue and a filter that would write to the same keys are refused before anything is stored."""
+"""A queue and a filter with common keys are refused before the first write."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from tests.support.servers import Server
 
 every_scheduler = pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
 
-# The queue's name and the filter's, below the test's key.
+# The names of queue and filter, below the test's key.
 COMMON = {
     "the same": ("", ""),
     "through the spider's name": (":shop", ":%(spider)s"),
@@ -43,7 +43,7 @@ def settings_of(server: Server, key: str, queue: str, name: str) -> dict[str, ob
 
 
 def stored(server: Server, key: str) -> list[bytes]:
-    """List what there is below a key."""
+    """List the keys below a key."""
     with server.client() as client:
         return list(client.scan_iter(match=f"{key}*", count=10_000))
 
@@ -51,7 +51,7 @@ def stored(server: Server, key: str) -> list[bytes]:
 @every_scheduler
 @pytest.mark.parametrize("names", COMMON)
 def test_common_keys_are_refused(names: str, scheduler_class: type[Scheduler], valkey: Server, key: str) -> None:
-    """The error names both settings and their values, and nothing is stored, nor deleted when the start is undone."""
+    """The error names both settings with their values; no key is written or deleted."""
     crawler = start(settings_of(valkey, key, *COMMON[names]))
     scheduler = scheduler_class.from_crawler(crawler)
     with contextlib.closing(scheduler.server), pytest.raises(ConfigError) as raised:
@@ -65,7 +65,7 @@ def test_common_keys_are_refused(names: str, scheduler_class: type[Scheduler], v
 @every_scheduler
 @pytest.mark.parametrize("names", APART)
 def test_other_names_are_not(names: str, scheduler_class: type[Scheduler], valkey: Server, key: str) -> None:
-    """A name that only begins like the other's is fine."""
+    """A name that merely shares a prefix with the other is accepted."""
     crawler = start(settings_of(valkey, key, *APART[names]))
     scheduler = scheduler_class.from_crawler(crawler)
     scheduler.open(crawler.spider)
@@ -75,7 +75,7 @@ def test_other_names_are_not(names: str, scheduler_class: type[Scheduler], valke
 
 
 def test_close_after_a_refused_start(client: redis.Redis, server: Server, key: str) -> None:
-    """The engine closes a scheduler that could not be opened: that is no other error, and deletes nothing."""
+    """Closing a scheduler whose start was refused raises no further error and deletes no key."""
     client.sadd(key, "an earlier crawl's")
     client.zadd(f"{key}:queue", {"a request": 1})
     crawler = start({**settings_of(server, key, ":queue", ""), "SCHEDULER_PERSIST": False})
@@ -88,7 +88,7 @@ def test_close_after_a_refused_start(client: redis.Redis, server: Server, key: s
 
 
 def test_keys_may_be_bytes(valkey: Server, key: str) -> None:
-    """A key that is given as bytes is compared, and used, like its text."""
+    """A key given as bytes is compared and used like its text."""
     settings = {**settings_of(valkey, key, "", ""), "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter".encode()}
     crawler = start(settings)
     scheduler = Scheduler.from_crawler(crawler)
@@ -100,7 +100,7 @@ def test_keys_may_be_bytes(valkey: Server, key: str) -> None:
 
 
 def test_worker_that_could_not_join_is_not_left(valkey: Server, key: str) -> None:
-    """A worker whose joining was refused is no longer registered: a later crawl would wait for it."""
+    """A worker whose join was refused is no longer registered: a later crawl would wait for it."""
     settings = {**settings_of(valkey, key, "", ""), "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter"}
     crawler = start(settings)
     with valkey.client() as client:
@@ -115,14 +115,14 @@ def test_worker_that_could_not_join_is_not_left(valkey: Server, key: str) -> Non
 
 
 class OwnRequestSeen(BloomRFPDupeFilter):
-    """A dupefilter whose answers are a subclass's."""
+    """A dupefilter with an own `request_seen`."""
 
     def request_seen(self, request: Request) -> bool:  # noqa: ARG002  # as Scrapy calls it
         return False
 
 
 def test_request_seen_of_a_subclass_is_refused(valkey: Server, key: str) -> None:
-    """BloomScheduler would never call it; scrapy-redis's Scheduler does."""
+    """BloomScheduler, unlike scrapy-redis's Scheduler, would never call an overridden `request_seen`."""
     name = f"{OwnRequestSeen.__module__}.{OwnRequestSeen.__qualname__}"
     crawler = start({**settings_of(valkey, key, "", ":filter"), "DUPEFILTER_CLASS": name})
     with pytest.raises(ConfigError, match="overrides request_seen"):

@@ -1,4 +1,4 @@
-"""The connections of a crawl: there are none left when it has ended, whichever of its parts has made them."""
+"""All connections of a crawl's parts are closed at its end."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from tests.support.servers import Server
 
 @pytest.fixture
 def crawler(valkey: Server, key: str) -> Crawler:
-    """A crawl whose connections have its name."""
+    """A crawl whose connections carry its name."""
     params = {"client_name": key.replace(":", "-")}
     return start(
         {
@@ -34,7 +34,7 @@ def crawler(valkey: Server, key: str) -> Crawler:
 
 @pytest.fixture
 def watching(valkey: Server) -> Iterator[redis.Redis]:
-    """Somebody who sees all connections."""
+    """A client that lists all connections."""
     with valkey.client() as client:
         yield client
 
@@ -50,7 +50,7 @@ def spider_of(crawler: Crawler) -> Spider:
 
 
 def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> None:
-    """Neither the queue's connections stay, nor the heartbeats', nor the filter's."""
+    """The connections of queue, heartbeats and filter are all closed."""
     scheduler = BloomScheduler.from_crawler(crawler)
     scheduler.open(spider_of(crawler))
     assert scheduler.enqueue_request(Request("https://example.com/"))
@@ -59,12 +59,12 @@ def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> No
     scheduler.close("shutdown")
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
     until(lambda: number_of(watching, key) == 0)
-    # They are kept until here: the collector has closed nothing.
+    # They stay open until here: the garbage collector has closed none.
     assert scheduler.df.server is not scheduler.server
 
 
 def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, key: str) -> None:
-    """The filter's connections go, and those of scrapy-redis's scheduler are its own."""
+    """The filter's connections are closed; those of scrapy-redis's scheduler are its own."""
     scheduler = Scheduler.from_crawler(crawler)
     scheduler.open(spider_of(crawler))
     assert scheduler.enqueue_request(Request("https://example.com/"))
@@ -76,7 +76,7 @@ def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, ke
 
 
 def test_client_of_a_user(crawler: Crawler, valkey: Server, watching: redis.Redis, key: str) -> None:
-    """A client that was passed in is the caller's, and stays open."""
+    """A client passed in by the user stays open."""
     with valkey.client(client_name=key.replace(":", "-")) as client:
         scheduler = BloomScheduler(client, queue_key=f"{key}:queue", dupefilter_key=key, dupefilter_cls=crawling.BLOOM)
         scheduler.stats = crawler.stats

@@ -1,4 +1,4 @@
-"""Which fingerprints a dupefilter takes, and what it answers by them."""
+"""The fingerprints of a dupefilter, and its answers by them."""
 
 import random
 from collections.abc import Callable
@@ -40,7 +40,7 @@ REQUESTS = [
 @pytest.mark.parametrize("request_", REQUESTS)
 @every_way
 def test_fingerprint_is_that_of_scrapy_redis(valkey: Server, key: str, way: Way, request_: Request) -> None:
-    """Unless told otherwise the fingerprints are those that scrapy-redis's SETs hold."""
+    """By default the fingerprints are those in scrapy-redis's SETs."""
     expected = RFPDupeFilter(None, key).request_fingerprint(request_)
     assert way(crawler_of(valkey, **{KEY: key})).request_fingerprint(request_) == expected
     assert BloomRFPDupeFilter(None, key).request_fingerprint(request_) == expected
@@ -49,7 +49,7 @@ def test_fingerprint_is_that_of_scrapy_redis(valkey: Server, key: str, way: Way,
 @pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
 @every_way
 def test_fingerprinter_of_the_user(valkey: Server, key: str, way: Way, priority: str) -> None:
-    """A REQUEST_FINGERPRINTER_CLASS that was set, at whatever priority, makes the fingerprints."""
+    """A REQUEST_FINGERPRINTER_CLASS set at any priority makes the fingerprints."""
 
     class Priority(ShopSpider):
         @classmethod
@@ -75,7 +75,7 @@ def test_fingerprinter_of_scrapy_if_it_is_wanted(valkey: Server, key: str) -> No
 
 
 def test_fingerprinter_that_needs_a_crawler(valkey: Server, key: str) -> None:
-    """from_settings refuses a fingerprinter that is built from the crawler, which it does not know."""
+    """`from_settings` refuses a fingerprinter that is built from the crawler, which it does not know."""
     crawler = crawler_of(valkey, REQUEST_FINGERPRINTER_CLASS=BUILT_FROM_CRAWLER, **{KEY: key})
     BloomRFPDupeFilter.from_crawler(crawler)
     with pytest.raises(ConfigError) as refusal:
@@ -85,7 +85,7 @@ def test_fingerprinter_that_needs_a_crawler(valkey: Server, key: str) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"REQUEST_FINGERPRINTER_CLASS": PATH_FINGERPRINTER}], ids=["alone", "both"])
 def test_overridden_fingerprint_wins(valkey: Server, key: str, settings: dict[str, str]) -> None:
-    """A subclass that overrides request_fingerprint makes the fingerprints, whatever the settings say."""
+    """A subclass that overrides `request_fingerprint` makes the fingerprints, with any settings."""
     dupefilter = HostDupeFilter.from_spider(spider_of(crawler_of(valkey, **{KEY: key}, **settings)))
     assert not dupefilter.request_seen(Request("http://one.test/a"))
     assert dupefilter.request_seen(Request("http://one.test/b"))
@@ -115,7 +115,7 @@ SCHEMES: dict[Callable[[Server, str], BloomRFPDupeFilter], str] = {
 def test_scheme_is_stored(
     server: Server, client: redis.Redis, key: str, make: Callable[[Server, str], BloomRFPDupeFilter]
 ) -> None:
-    """The name of what makes fingerprints is stored, and any worker that makes others is refused with both names."""
+    """The name of the fingerprinter is stored, and a worker with another one is refused with both names."""
     make(server, key)
     assert parameters_of(client, key)["fingerprint"] == SCHEMES[make]
     for other, scheme in SCHEMES.items():
@@ -128,7 +128,7 @@ def test_scheme_is_stored(
             assert part in str(refusal.value)
 
 
-# What it answers.
+# The answers.
 
 PAIRS = [
     pytest.param(Request("http://shop.test/a"), True, id="same"),
@@ -147,7 +147,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("second", "expected"), PAIRS)
 def test_what_is_the_same_request(valkey: Server, key: str, second: Request, expected: bool) -> None:
-    """Method, canonical URL and body tell requests apart, and nothing else does."""
+    """Requests differ by method, canonical URL and body alone."""
     dupefilter = build(valkey, key)
     assert dupefilter.request_seen(Request("http://shop.test/a")) is False
     assert dupefilter.request_seen(second) is expected
@@ -173,7 +173,7 @@ def test_answers_as_the_set_does(server: Server, client: redis.Redis, key: str, 
 
 
 def test_repeats_stay_in_the_process(valkey: Server, key: str) -> None:
-    """A request that a worker has seen once costs no round trip again."""
+    """A request that a worker has seen costs no further round trip."""
     dupefilter = build(valkey, key)
     dupefilter.request_seen(page(1))
     before = dupefilter.filter.counters.round_trips

@@ -18,7 +18,7 @@ from tests.support.servers import Server
 @pytest.mark.parametrize("persist", [False, True])
 @pytest.mark.parametrize("named", [False, True])
 def test_jobdir_keeps_its_filter(server: Server, key: str, tmp_path: Path, named: bool, persist: bool) -> None:
-    """Under Scrapy's own Scheduler a filter lives as long as its JOBDIR, whether its key was set or drawn."""
+    """Under Scrapy's own Scheduler a filter lives as long as its JOBDIR, with a configured or a random key."""
     settings: dict[str, Any] = {
         **({KEY: key} if named else {}),
         "SCHEDULER_PERSIST": persist,
@@ -38,13 +38,13 @@ def test_jobdir_keeps_its_filter(server: Server, key: str, tmp_path: Path, named
 
 
 def test_each_jobdir_has_its_own_filter(valkey: Server, tmp_path: Path) -> None:
-    """Crawls in two job directories know nothing of each other."""
+    """Crawls in two job directories have separate filters."""
     jobs = [crawler_of(valkey, JOBDIR=str(tmp_path / name)) for name in ("one", "other")]
     assert [BloomRFPDupeFilter.from_crawler(job).request_seen(page(1)) for job in jobs] == [False, False]
 
 
 def test_flush_on_start_empties_the_filter_of_a_jobdir(server: Server, client: redis.Redis, tmp_path: Path) -> None:
-    """With SCHEDULER_FLUSH_ON_START a crawl in a JOBDIR begins anew, and leaves nothing of the filter before."""
+    """With SCHEDULER_FLUSH_ON_START a crawl in a JOBDIR starts afresh and deletes the old filter."""
     jobdir = str(tmp_path)
     first = BloomRFPDupeFilter.from_crawler(crawler_of(server, JOBDIR=jobdir, BLOOMFILTER_CAPACITY=20))
     for number in range(100):
@@ -57,7 +57,7 @@ def test_flush_on_start_empties_the_filter_of_a_jobdir(server: Server, client: r
 
 
 def test_jobdir_is_no_business_of_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """scrapy-redis's Scheduler, whose queue is in Redis, finds its filter as ever, and clears it as ever."""
+    """scrapy-redis's Scheduler, whose queue is in Redis, finds and clears its filter as ever."""
     crawler = crawler_of(valkey, spider_name=key, JOBDIR=str(tmp_path))
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
     assert dupefilter.key == f"{key}:dupefilter"
@@ -69,7 +69,7 @@ def test_jobdir_is_no_business_of_scrapy_redis(valkey: Server, key: str, tmp_pat
 def test_close_says_that_the_filter_of_a_jobdir_stays(
     server: Server, client: redis.Redis, tmp_path: Path, persist: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end of a crawl in a JOBDIR says in one line that its filter stays, and what it says deletes all of it."""
+    """The end of a crawl in a JOBDIR logs that its filter stays; the code in this line deletes the whole filter."""
     crawler = crawler_of(server, JOBDIR=str(tmp_path), SCHEDULER_PERSIST=persist)
     dupefilter = BloomRFPDupeFilter.from_crawler(crawler)
     dupefilter.request_seen(page(1))
@@ -86,7 +86,7 @@ def test_close_says_that_the_filter_of_a_jobdir_stays(
 
 
 def test_filter_of_a_jobdir_that_is_gone(valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that is resumed on a server that has lost its filter says so, and goes on; a flush was meant."""
+    """A resumed crawl whose server has lost the filter warns and continues; after a flush it does not warn."""
     settings = {"JOBDIR": str(tmp_path)}
     first = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **settings))
     first.request_seen(page(1))
@@ -114,7 +114,7 @@ SPOILED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
 def test_key_of_a_jobdir_that_cannot_be_read(valkey: Server, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
-    """A job directory whose key is spoiled is refused with the file's name and what to do, and the file stays."""
+    """A job directory with a corrupt key file is refused with the file's name and advice; the file stays."""
     file = tmp_path / KEY_FILE
     spoil(file)
     with pytest.raises(ConfigError) as refusal:
@@ -125,7 +125,7 @@ def test_key_of_a_jobdir_that_cannot_be_read(valkey: Server, tmp_path: Path, spo
 
 
 def test_key_of_a_jobdir_that_cannot_be_written(valkey: Server, tmp_path: Path) -> None:
-    """A crawl whose key cannot be kept is refused, and no filter stays that nobody could find again."""
+    """If the key cannot be saved, the crawl is refused and its filter, which no later crawl could find, is deleted."""
     (tmp_path / KEY_FILE).with_suffix(".part").mkdir()
     with valkey.client() as client:
         before = keys_of(client, "dupefilter:")

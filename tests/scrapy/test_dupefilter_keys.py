@@ -1,4 +1,4 @@
-"""The building of a dupefilter, the place of its filter, and how long that is kept."""
+"""Building a dupefilter: the key of its filter, and how long the filter is kept."""
 
 import re
 import time
@@ -27,7 +27,7 @@ from tests.support.servers import Server
 
 @every_way
 def test_key_is_the_setting(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """The filter is at SCHEDULER_DUPEFILTER_KEY, with everything of it below that key, once it is built."""
+    """Once built, the filter is at SCHEDULER_DUPEFILTER_KEY, with all its keys below that one."""
     dupefilter = way(crawler_of(server, **{KEY: key}))
     assert dupefilter.key == key
     assert client.type(key) == b"hash"
@@ -38,20 +38,20 @@ def test_key_is_the_setting(server: Server, client: redis.Redis, key: str, way: 
 
 @by_crawler
 def test_key_names_the_spider(valkey: Server, key: str, way: Way) -> None:
-    """%(spider)s in the key is the spider's name."""
+    """`%(spider)s` in the key is the spider's name."""
     dupefilter = way(crawler_of(valkey, **{KEY: f"{key}:%(spider)s:seen"}))
     assert dupefilter.key == f"{key}:shop:seen"
 
 
 def test_key_before_there_is_a_spider(valkey: Server, key: str) -> None:
-    """A crawler that has no spider yet knows the name from the class."""
+    """A crawler without a spider instance takes the name from the class."""
     crawler = crawler_of(valkey, **{KEY: f"{key}:%(spider)s"})
     crawler.spider = None
     assert BloomRFPDupeFilter.from_crawler(crawler).key == f"{key}:shop"
 
 
 def test_key_of_from_settings_names_no_spider(valkey: Server, key: str) -> None:
-    """from_settings refuses a key that names the spider, which it does not know."""
+    """`from_settings` refuses a key with the spider's name, which it does not know."""
     template = f"{key}:%(spider)s"
     with pytest.raises(ConfigError) as refusal:
         BloomRFPDupeFilter.from_settings(crawler_of(valkey, **{KEY: template}).settings)
@@ -59,14 +59,14 @@ def test_key_of_from_settings_names_no_spider(valkey: Server, key: str) -> None:
 
 
 def test_default_key_of_from_spider(valkey: Server, key: str) -> None:
-    """Without the setting from_spider uses the key of scrapy-redis."""
+    """Without the setting, `from_spider` uses scrapy-redis's key."""
     crawler = crawler_of(valkey, spider_name=key)
     assert BloomRFPDupeFilter.from_spider(spider_of(crawler)).key == f"{key}:dupefilter"
 
 
 @pytest.mark.parametrize("way", [WAYS["from_crawler"], WAYS["from_settings"]], ids=["from_crawler", "from_settings"])
 def test_unique_key(valkey: Server, way: Way) -> None:
-    """Without the setting each crawl has a key of its own that says when it began, also within one second."""
+    """Without the setting each crawl has a unique key with its start time, even within one second."""
     while True:
         before = int(time.time())
         keys = [way(crawler_of(valkey)).key for _ in range(2)]
@@ -80,7 +80,7 @@ def test_unique_key(valkey: Server, way: Way) -> None:
 @pytest.mark.parametrize("persist", [False, True])
 @pytest.mark.parametrize("way", [WAYS["from_crawler"], WAYS["from_settings"]], ids=["from_crawler", "from_settings"])
 def test_close_deletes_a_unique_key(server: Server, client: redis.Redis, way: Way, persist: bool) -> None:
-    """A key that nobody can find again is deleted at the end, even with SCHEDULER_PERSIST."""
+    """A unique key, which no later crawl can find, is deleted at the end even with SCHEDULER_PERSIST."""
     dupefilter = way(crawler_of(server, SCHEDULER_PERSIST=persist))
     dupefilter.request_seen(page(1))
     assert keys_of(client, dupefilter.key)
@@ -88,12 +88,12 @@ def test_close_deletes_a_unique_key(server: Server, client: redis.Redis, way: Wa
     assert keys_of(client, dupefilter.key) == []
 
 
-# What is kept otherwise.
+# The filters that are kept.
 
 
 @by_crawler
 def test_close_keeps(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """With SCHEDULER_PERSIST the filter stays, and the next crawl goes on with it."""
+    """With SCHEDULER_PERSIST the filter stays, and the next crawl continues with it."""
     settings: dict[str, Any] = {KEY: key, "SCHEDULER_PERSIST": True}
     first = way(crawler_of(server, **settings))
     assert not first.request_seen(page(1))
@@ -107,7 +107,7 @@ def test_close_keeps(server: Server, client: redis.Redis, key: str, way: Way) ->
 
 @by_crawler
 def test_close_deletes(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """Without SCHEDULER_PERSIST nothing of the filter is left, of none of its layers."""
+    """Without SCHEDULER_PERSIST all layers of the filter are deleted."""
     dupefilter = way(crawler_of(server, BLOOMFILTER_CAPACITY=20, **{KEY: key}))
     for number in range(100):
         dupefilter.request_seen(page(number))
@@ -117,7 +117,7 @@ def test_close_deletes(server: Server, client: redis.Redis, key: str, way: Way) 
 
 
 def test_clear_begins_anew(server: Server, client: redis.Redis, key: str) -> None:
-    """After clear, which scrapy-redis's Scheduler calls, everything is new again."""
+    """After `clear`, which scrapy-redis's Scheduler calls, every request is new again."""
     dupefilter = build(server, key)
     dupefilter.request_seen(page(1))
     dupefilter.clear()
@@ -127,7 +127,7 @@ def test_clear_begins_anew(server: Server, client: redis.Redis, key: str) -> Non
 
 
 def test_is_true(valkey: Server, key: str) -> None:
-    """scrapy-redis's Scheduler asks `if not self.df`: the filter is true, empty or not, open or not."""
+    """scrapy-redis's Scheduler tests `if not self.df`: the filter is always true, empty or unopened."""
     with valkey.client() as client:
         assert bool(BloomRFPDupeFilter(client, key)) is True
     assert bool(build(valkey, key)) is True
@@ -137,7 +137,7 @@ def test_is_true(valkey: Server, key: str) -> None:
 
 
 def test_constructor_has_the_defaults(client: redis.Redis, key: str) -> None:
-    """Built as scrapy-redis's dupefilter is built, it has the default settings, and scrapy-redis's attributes."""
+    """Built like scrapy-redis's dupefilter, it has the default settings and scrapy-redis's attributes."""
     dupefilter = BloomRFPDupeFilter(client, key)
     assert (dupefilter.server, dupefilter.key, dupefilter.debug) == (client, key, False)
     assert dupefilter.config == BloomSettings()
@@ -146,7 +146,7 @@ def test_constructor_has_the_defaults(client: redis.Redis, key: str) -> None:
 
 
 def test_constructor_opens_lazily(client: redis.Redis, key: str) -> None:
-    """Built directly, it touches the server at its first use and not before; then it filters."""
+    """Built directly, it connects at its first use and not before; then it filters."""
     dupefilter = BloomRFPDupeFilter(client, key)
     dupefilter.open()
     assert keys_of(client, key) == []
@@ -159,7 +159,7 @@ def test_constructor_opens_lazily(client: redis.Redis, key: str) -> None:
 
 
 def test_constructor_over_a_set(client: redis.Redis, key: str) -> None:
-    """Built directly over a SET, it raises at the first use: no crawl to end is no reason to drop requests."""
+    """Built directly over a SET, it raises at its first use: without a crawl to stop, it drops no requests."""
     client.sadd(key, "a")
     dupefilter = BloomRFPDupeFilter(client, key)
     with pytest.raises(WrongTypeError):

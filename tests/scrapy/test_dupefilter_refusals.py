@@ -1,4 +1,4 @@
-"""A dupefilter's refusals at the start, and what a flush deletes; settings that arrive."""
+"""A dupefilter's refusals at the start, the deletions of a flush, and the effect of settings."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ every_put = pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
 
 @every_way
 def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """A SET at the key is refused at the start; the text names the key, how much is in it, and how to import it."""
+    """A SET at the key is refused at the start; the error gives the key, its size, and how to import it."""
     client.sadd(key, *range(1234))
     with pytest.raises(WrongTypeError) as refusal:
         way(crawler_of(server, **{KEY: key}))
@@ -55,7 +55,7 @@ def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key
 def test_foreign_value_is_refused(
     server: Server, client: redis.Redis, key: str, put: Callable[[redis.Redis, str], object]
 ) -> None:
-    """Whatever is at the key that is no filter is refused at the start, and stays as it was."""
+    """A foreign value at the key is refused at the start and stays unchanged."""
     put(client, key)
     before = client.dump(key)
     with pytest.raises(WrongTypeError) as refusal:
@@ -77,7 +77,7 @@ PARAMETERS = [
 def test_other_parameters_are_refused(
     server: Server, client: redis.Redis, key: str, setting: str, values: tuple[object, object]
 ) -> None:
-    """A worker with another value than the filter's is refused at the start, whoever was first, and told both."""
+    """A worker whose parameters differ from the filter's is refused with both values, in either direction."""
     for stored, mine in (values, values[::-1]):
         build(server, key, **{f"BLOOMFILTER_{setting}": stored})
         before = client.hgetall(key)
@@ -91,13 +91,13 @@ def test_other_parameters_are_refused(
 
 
 def test_cache_size_may_differ(valkey: Server, key: str) -> None:
-    """The size of a worker's cache is its own business."""
+    """The cache size may differ between workers."""
     assert not build(valkey, key, BLOOMFILTER_CACHE_SIZE=5).request_seen(page(1))
     assert build(valkey, key, BLOOMFILTER_CACHE_SIZE=0).request_seen(page(1))
 
 
 def test_format_of_the_future_is_refused(server: Server, client: redis.Redis, key: str) -> None:
-    """A filter that a newer version has written is refused with both versions of the format, and stays."""
+    """A filter of a newer version is refused with both format versions, and stays."""
     build(server, key)
     stored = parameters_of(client, key)
     newer = stored["format"] + 41
@@ -113,7 +113,7 @@ def test_format_of_the_future_is_refused(server: Server, client: redis.Redis, ke
 def test_flush_on_start_deletes_anything(
     server: Server, client: redis.Redis, key: str, put: Callable[[redis.Redis, str], object]
 ) -> None:
-    """With SCHEDULER_FLUSH_ON_START whatever is at the key makes way for a filter."""
+    """With SCHEDULER_FLUSH_ON_START a foreign value at the key is replaced by a filter."""
     put(client, key)
     dupefilter = build(server, key, SCHEDULER_FLUSH_ON_START=True)
     assert not dupefilter.request_seen(page(1))
@@ -122,7 +122,7 @@ def test_flush_on_start_deletes_anything(
 
 @every_way
 def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """With SCHEDULER_FLUSH_ON_START a filter of other parameters is replaced, and none of its layers stays."""
+    """With SCHEDULER_FLUSH_ON_START a filter of other parameters is replaced with all its layers."""
     other = build(server, key, BLOOMFILTER_CAPACITY=20)
     for number in range(100):
         other.request_seen(page(number))
@@ -135,7 +135,7 @@ def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.R
 
 
 def test_flush_on_start_deletes_the_future(server: Server, client: redis.Redis, key: str) -> None:
-    """With SCHEDULER_FLUSH_ON_START a filter of a newer format is replaced, whatever its layers look like."""
+    """With SCHEDULER_FLUSH_ON_START a filter of a newer format is replaced, even with unknown layer fields."""
     build(server, key)
     client.hset(key, "filter", json.dumps({"format": 42, "epoch": 5}))
     client.hset(key, "layer:0", json.dumps({"size": "another layout"}))
@@ -146,14 +146,14 @@ def test_flush_on_start_deletes_the_future(server: Server, client: redis.Redis, 
 
 @every_way
 def test_settings_are_checked(valkey: Server, key: str, way: Way) -> None:
-    """A setting that is not allowed is refused before anything is stored."""
+    """An invalid setting is refused before the first write."""
     with valkey.client() as client, pytest.raises(ConfigError, match=r"BLOOMFILTER_CAPACITY = 'many'"):
         way(crawler_of(valkey, BLOOMFILTER_CAPACITY="many", **{KEY: key}))
     assert keys_of(client, key) == []
 
 
 def test_settings_arrive(valkey: Server, key: str) -> None:
-    """The filter is made as the settings say."""
+    """The filter is created with the parameters of the settings."""
     settings: dict[str, Any] = {"CAPACITY": "5e3", "ERROR_RATE": "0.01", "EXPANSION": "3", "TTL": "60"}
     build(valkey, key, **{f"BLOOMFILTER_{name}": value for name, value in settings.items()})
     with valkey.client() as client:
@@ -162,7 +162,7 @@ def test_settings_arrive(valkey: Server, key: str) -> None:
 
 
 def test_settings_of_the_process_arrive(valkey: Server, key: str) -> None:
-    """A worker remembers as much, and waits as long, as the settings say."""
+    """The settings set a worker's cache size and timeouts."""
     dupefilter = build(valkey, key, BLOOMFILTER_CACHE_SIZE="0", BLOOMFILTER_RETRY_TIMEOUT="7")
     assert dupefilter.filter.retry_timeout == 7
     dupefilter.request_seen(page(1))
@@ -172,8 +172,8 @@ def test_settings_of_the_process_arrive(valkey: Server, key: str) -> None:
 
 
 def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl whose filter does not fit the server is told at its start how much it takes, and what there is."""
-    # The server may refuse what comes after the warning.
+    """A crawl whose filter exceeds `maxmemory` logs both sizes at its start."""
+    # The server may refuse writes after the warning.
     with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
         build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
     needed = BloomSettings(capacity=1_000_000).parameters().memory_bytes

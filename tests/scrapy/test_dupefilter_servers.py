@@ -1,4 +1,4 @@
-"""A dupefilter and its server: how it is found, lost, and replaced, with no password in sight."""
+"""A dupefilter and its server: connection, loss and replacement of the filter, no password in any log."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, los
 from tests.support.in_process import start
 from tests.support.servers import KINDS, Server, running
 
-# How it finds its server.
+# The connection.
 
 CONNECTIONS: dict[str, tuple[int, Callable[[Server], dict[str, Any]]]] = {
     "url": (0, lambda server: {"REDIS_URL": server.url}),
@@ -37,7 +37,7 @@ CONNECTIONS: dict[str, tuple[int, Callable[[Server], dict[str, Any]]]] = {
 
 @pytest.mark.parametrize(("db", "settings"), CONNECTIONS.values(), ids=CONNECTIONS)
 def test_connection(server: Server, key: str, db: int, settings: Callable[[Server], dict[str, Any]]) -> None:
-    """The server is found as scrapy-redis finds it, and the whole life of a filter works over each connection."""
+    """The server is found as by scrapy-redis, and a filter's whole life works over each connection."""
     crawler = start({**settings(server), KEY: key, "BLOOMFILTER_CAPACITY": 20})
     first, second = (BloomRFPDupeFilter.from_spider(spider_of(crawler)) for _ in range(2))
     assert not any(first.request_seen(page(number)) for number in range(50))
@@ -76,9 +76,9 @@ def test_lost_filter_is_noticed(
     harm: Callable[[redis.Redis, str, BloomRFPDupeFilter], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A filter that is lost is noticed at the next request that needs it, warned about once, and replaced.
+    """A lost filter is noticed at the next request that needs it, warned about once, and replaced.
 
-    Until then repeats are answered from memory; after it nothing is called seen that the new filter does not know.
+    Until then repeats are answered from the cache; afterwards only items of the new filter are seen.
     """
     dupefilter, other = build(server, key), build(server, key)
     for number in range(10):
@@ -96,7 +96,7 @@ def test_lost_filter_is_noticed(
 
 
 def test_workers_meet_again_after_a_loss(server: Server, client: redis.Redis, key: str) -> None:
-    """All workers go on with one new filter, and each request is new to exactly one of them again."""
+    """All workers continue with one new filter, and each request is new to exactly one of them again."""
     workers = [build(server, key) for _ in range(3)]
     for number in range(10):
         workers[number % 3].request_seen(page(number))
@@ -106,7 +106,7 @@ def test_workers_meet_again_after_a_loss(server: Server, client: redis.Redis, ke
 
 
 def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The first loss is warned about at once, and those that follow within a minute are counted."""
+    """The first loss is logged at once; further losses within a minute are counted."""
     dupefilter = build(valkey, key)
     with valkey.client() as client:
         for number in range(3):
@@ -119,7 +119,7 @@ def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFi
 
 
 def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key: str) -> None:
-    """A filter of other parameters in its place raises where there is no crawl to end, and answers nothing."""
+    """Replaced by a filter of other parameters, it raises where no crawl can be stopped, and gives no answer."""
     dupefilter = WAYS["from_settings"](crawler_of(server, **{KEY: key}))
     dupefilter.request_seen(page(1))
     BloomFilter(client, key, capacity=77, flush=True)
@@ -135,7 +135,7 @@ PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as lo
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The password in REDIS_URL or REDIS_PARAMS is in no line of the log, in no error and in no repr."""
+    """The password in REDIS_URL or REDIS_PARAMS is in no log line, error or repr."""
     caplog.set_level(logging.DEBUG)
     with running(kind, "--requirepass", PASSWORD) as server, server.client(password=PASSWORD) as client:
         url = server.url.replace("//", f"//:{PASSWORD}@")
@@ -158,7 +158,7 @@ def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFix
 
 
 def test_wrong_password_is_not_shown(key: str) -> None:
-    """A server that refuses the password is refused at the start, and the refusal does not repeat the password."""
+    """A wrong password is refused at the start, and the error does not repeat it."""
     with running("valkey", "--requirepass", "another") as server:
         with pytest.raises(RefusedError) as refusal:
             BloomRFPDupeFilter.from_settings(

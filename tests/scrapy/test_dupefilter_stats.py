@@ -1,4 +1,4 @@
-"""The stats of a dupefilter, and its lines of the log."""
+"""The stats and log lines of a dupefilter."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from tests.support.servers import Server
 
 @pytest.mark.parametrize(("debug", "lines"), [(False, 1), (True, 3)])
 def test_log(valkey: Server, key: str, debug: bool, lines: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Each dropped request is counted as Scrapy counts it; the first is logged, and with DUPEFILTER_DEBUG all are."""
+    """Each dropped request is counted as Scrapy does; the first is logged, or all with DUPEFILTER_DEBUG."""
     caplog.set_level(logging.DEBUG)
     crawler = crawler_of(valkey, DUPEFILTER_DEBUG=debug, **{KEY: key})
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
@@ -35,7 +35,7 @@ def test_log(valkey: Server, key: str, debug: bool, lines: int, caplog: pytest.L
 @by_crawler
 @pytest.mark.parametrize("closes", [False, True], ids=["kept", "deleted"])
 def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -> None:
-    """A crawl ends with every stat of the filter, with the right values, also where the filter is deleted."""
+    """A crawl ends with correct values in every stat of the filter, even if the filter is deleted."""
     crawler = crawler_of(server, SCHEDULER_PERSIST=not closes, **{KEY: key})
     dupefilter = way(crawler)
     trips = counted_trips(dupefilter.filter)
@@ -56,13 +56,13 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
     assert stats["bloomfilter/added"] == 50
     assert stats["bloomfilter/ambiguous"] == 0
     assert stats["bloomfilter/cache_hits"] == 20
-    # What is added behind n others is taken for one of them with the error rate of n; that of 50 counts for the 50th.
+    # An item added after n others is a false positive with the error rate at n; that of 50 counts for the 50th.
     rates = [error_rate_at(layer.size, number) for number in range(1, 51)]
     expected = sum(rate / (1 - rate) for rate in rates)
     assert stats["bloomfilter/expected_false_positives"] == pytest.approx(expected, rel=1e-9, abs=0)
-    # After the report a filter that stays gives back its room.
+    # After the report a filter that stays returns its unused credit.
     assert stats["bloomfilter/round_trips"] == trips() - (not closes)
-    # Of 50 items a few positions are the same, by chance.
+    # A few positions of 50 items coincide by chance.
     ones = 50 * layer.size.hashes
     assert 0.9 * ones <= stats["bloomfilter/fill_ratio"] * layer.size.bits <= ones
     assert 49 <= stats["bloomfilter/estimated_count"] <= 51
@@ -73,7 +73,7 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
 
 
 def counted_trips(bloom: BloomFilter) -> Callable[[], int]:
-    """Count the round trips of a filter at its transport, and return what there were of them by now."""
+    """Count the round trips of a filter at its transport; return a function that reads the count."""
     store = bloom._retrying._store
     assert isinstance(store, RedisStore)
     execute, before, after = store._transport.execute, bloom.counters.round_trips, 0
@@ -89,7 +89,7 @@ def counted_trips(bloom: BloomFilter) -> Callable[[], int]:
 
 @by_crawler
 def test_room_is_given_back_at_the_end(server: Server, key: str, way: Way) -> None:
-    """A worker that ends, or that has had nothing to do for seconds, counts no more than it has added."""
+    """A worker that has ended, or been idle for seconds, holds credit only for the items that it added."""
     with server.client() as client:
         crawler = crawler_of(server, SCHEDULER_PERSIST=True, BLOOMFILTER_CAPACITY=1_000_000, **{KEY: key})
         dupefilter = way(crawler)
@@ -109,7 +109,7 @@ def test_room_is_given_back_at_the_end(server: Server, key: str, way: Way) -> No
 
 
 def test_stats_while_it_runs(valkey: Server, key: str) -> None:
-    """The stats soon show, during the crawl, what the process does."""
+    """The stats are updated during the crawl."""
     crawler = crawler_of(valkey, **{KEY: key})
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
     assert stats_of(crawler).get_value("bloomfilter/layers") == 1
@@ -129,7 +129,7 @@ def test_stats_while_it_runs(valkey: Server, key: str) -> None:
 
 @by_crawler
 def test_lines_at_start_and_end(valkey: Server, key: str, way: Way, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl is told once where its filter is and what it allows, and once at the end what it did."""
+    """The start logs the filter's key and capacity once; the end logs the outcome once."""
     caplog.set_level(logging.INFO, "scrapy_bloom")
     crawler = crawler_of(valkey, **{KEY: key})
     dupefilter = way(crawler)

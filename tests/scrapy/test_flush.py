@@ -1,4 +1,4 @@
-"""A crawl that is begun anew by SCHEDULER_FLUSH_ON_START, beside workers at work, or by halves."""
+"""A crawl restarted by SCHEDULER_FLUSH_ON_START, beside active workers or after a crash half-way."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def node() -> Iterator[Server]:
 def open_one(
     request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Opening]:
-    """Opens workers of one crawl, whose queue and filter are on one server, in one slot of a cluster or in two."""
+    """Opens workers of one crawl, with queue and filter on one server, or in one or two slots of a cluster."""
     monkeypatch.chdir(tmp_path)
     settings: dict[str, Any] = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
@@ -72,7 +72,7 @@ def enqueue(scheduler: BloomScheduler) -> None:
 
 
 def fetched_by(scheduler: BloomScheduler) -> list[int]:
-    """Take all that there is, when this worker has joined and delivered what it has."""
+    """Take all waiting requests, once this worker has joined and delivered its own."""
 
     def has_delivered() -> bool:
         scheduler.has_pending_requests()
@@ -83,7 +83,7 @@ def fetched_by(scheduler: BloomScheduler) -> list[int]:
 
 
 def before_the_filter_is_deleted(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """Have something happen once, between the deletion of the queue and that of the filter."""
+    """Call a function once, between the deletion of the queue and that of the filter."""
     clear = BloomRFPDupeFilter.clear
 
     def clear_later(dupefilter: BloomRFPDupeFilter) -> None:
@@ -95,19 +95,19 @@ def before_the_filter_is_deleted(monkeypatch: pytest.MonkeyPatch, happens: Calla
 
 
 def test_links_that_are_found_meanwhile(open_one: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that learns of the new crawl before the old filter is deleted has its links fetched, once."""
+    """Links found before the old filter is deleted are fetched once, by a worker that has learned of the new crawl."""
     old = open_one()
     enqueue(old)
     assert fetched_by(old) == [*PAGES]
 
     def go_on() -> None:
         for _ in range(10):
-            # It is told that it has expired, and joins again when it may.
+            # The worker learns that it has expired, and joins again when it may.
             assert old.next_request() is None
         enqueue(old)
         old._tick()
 
-    # The old crawl has gone on since the filter was emptied first.
+    # The old crawl has continued since the filter was first emptied.
     with monkeypatch.context() as patched:
         patched.setattr(BloomRFPDupeFilter, "_open_at", keeping(BloomRFPDupeFilter._open_at))
         before_the_filter_is_deleted(monkeypatch, go_on)
@@ -117,13 +117,13 @@ def test_links_that_are_found_meanwhile(open_one: Opening, monkeypatch: pytest.M
 
 
 def keeping(open_at: Any) -> Any:
-    """Return what opens a filter that is as full when the queue is flushed as it was at the start."""
+    """Return a function that opens a filter as full at the flush as it was at the start."""
     return lambda dupefilter, key, flush: open_at(dupefilter, key, flush=False)  # noqa: ARG005
 
 
 @pytest.mark.parametrize("who", ["a later start", "a worker at work"])
 def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    """A worker that dies between the deletion of the queue and that of the filter: another deletes the filter."""
+    """A worker dies between the deletion of the queue and that of the filter; another deletes the filter."""
     old = open_one(SCHEDULER_PERSIST=who == "a later start")
     enqueue(old)
     assert fetched_by(old) == [*PAGES]
@@ -145,7 +145,7 @@ def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: s
 
 
 def test_flush_in_the_middle(open_one: Opening) -> None:
-    """After a flush by a worker at work nobody closes the queue, and all begin anew at once."""
+    """After a flush by an active worker no worker closes the queue, and all start afresh at once."""
     one, other = open_one(), open_one()
     enqueue(one)
     fetched = [*fetched_by(one), *fetched_by(other)]

@@ -1,4 +1,4 @@
-"""BloomScheduler with requests as JSON: what it meets that is no JSON, and what it is given that cannot be."""
+"""BloomScheduler with JSON requests: foreign members of the queue, and requests that JSON cannot hold."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Opened = Callable[..., BloomScheduler]
 
 @pytest.fixture
 def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    """Opens schedulers of one crawl that is kept, in a directory of the test's own."""
+    """Opens schedulers of one persistent crawl, in a directory of this test's own."""
     monkeypatch.chdir(tmp_path)
     settings = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
@@ -51,7 +51,7 @@ def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def urls(scheduler: BloomScheduler) -> list[str]:
-    """The URLs of the requests that there are, as they come, until nothing but dead letters is left."""
+    """The URLs of the requests in their order, until only dead letters are left."""
     taken: list[str] = []
 
     def is_empty() -> bool:
@@ -65,7 +65,7 @@ def urls(scheduler: BloomScheduler) -> list[str]:
 def test_pickles_that_are_left(
     valkey: Server, opened: Opened, key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pickles of an earlier crawl are kept for those who read pickles, told of and counted, and never executed."""
+    """Pickles left by an earlier crawl are kept, logged and counted, and never executed."""
     before = opened()
     before.enqueue_request(Request(URL + "before"))
     before.close("shutdown")
@@ -86,7 +86,7 @@ def test_pickles_that_are_left(
 
 
 def test_request_that_cannot_be_json(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that cannot be JSON is told of with what in it cannot be, and counted; the others are crawled."""
+    """An unserializable request is logged with the offending part, and counted; the others are crawled."""
     scheduler = opened(**JSON)
     item: dict[str, Any] = {"item": {"price": 1j}}
     assert not scheduler.enqueue_request(Request(URL + "bad", meta=item))

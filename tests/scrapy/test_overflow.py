@@ -1,4 +1,4 @@
-"""Requests that a callback yields while Redis is away: beyond some thousands they wait on the disk."""
+"""Requests yielded while Redis is away: beyond some thousands they wait on disk."""
 
 import math
 import os
@@ -24,7 +24,7 @@ MANY = 120
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of the test's own that forgets nothing when it is killed."""
+    """A server of this test's own that keeps all data when it is killed."""
     with running("valkey", "--appendonly", "yes", "--appendfsync", "always") as server:
         yield server
 
@@ -71,7 +71,7 @@ def enqueue(scheduler: BloomScheduler, *numbers: int) -> None:
 
 
 def taken_from(scheduler: BloomScheduler) -> set[str]:
-    """Take all that there is."""
+    """Take all requests."""
     found: set[str] = set()
     while (request := scheduler.next_request()) is not None:
         found.add(request.url.rpartition("/")[2])
@@ -79,12 +79,12 @@ def taken_from(scheduler: BloomScheduler) -> set[str]:
 
 
 def files(directory: Path) -> list[Path]:
-    """The files of what Redis has not taken."""
+    """The files of undelivered requests."""
     return list(directory.glob("undelivered-*.jsonl"))
 
 
 def test_back_from_the_disk(opened: BloomScheduler, server: Server, tmp_path: Path) -> None:
-    """Requests that did not fit are queued when Redis is back, and their file is gone."""
+    """Requests from the disk are queued when Redis is back, and their file is deleted."""
     server.kill()
     enqueue(opened, *range(MANY))
     assert len(opened) == MANY
@@ -98,7 +98,7 @@ def test_back_from_the_disk(opened: BloomScheduler, server: Server, tmp_path: Pa
 
 
 def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -> None:
-    """A page is not acknowledged while what it led to is on this worker's disk alone."""
+    """A page is not acknowledged while its links are only on this worker's disk."""
     enqueue(opened, 1000)
     page = opened.next_request()
     assert page is not None
@@ -106,7 +106,7 @@ def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -
         leases = opened._requests.keys.leases(opened._worker.name)
         server.kill()
         enqueue(opened, *range(MANY))
-        # The engine is done with the page: the tick says so.
+        # The engine is done with the page: the tick notices.
         opened._tick()
         assert not opened._worker.state.finished
         server.start()
@@ -121,7 +121,7 @@ def test_finished_when_all_is_in_redis(opened: BloomScheduler, server: Server) -
 def test_not_idle_while_something_is_on_the_disk(
     settings: dict[str, object], server: Server, opened: BloomScheduler
 ) -> None:
-    """A worker is not idle between two portions, also where all that came back before was a repeat of another's."""
+    """A worker is not idle between two portions, even if the last portion held only repeats."""
     other = open_one(settings)
     other.df.filter.add_many(
         [other.df.fingerprint_of(Request(f"https://example.com/{number}")) for number in range(MANY)]
@@ -144,7 +144,7 @@ def test_kept_for_a_later_start(
     opened: BloomScheduler,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A worker that ends meanwhile leaves one file with everything, and says so; the next start takes it up."""
+    """A worker that ends during an outage leaves one file with all requests and logs it; the next start reads it."""
     server.kill()
     enqueue(opened, *range(MANY))
     opened.close("shutdown")
@@ -169,7 +169,7 @@ def links_on_the_disk(scheduler: BloomScheduler, server: Server, *links: int) ->
 
 
 def in_order_from(scheduler: BloomScheduler) -> list[int]:
-    """Take all that there is, as often as it is there."""
+    """Take all requests in order, with repetitions."""
     requests = iter(scheduler.next_request, None)
     return sorted(int(request.url.rpartition("/")[2]) for request in requests)
 
@@ -177,7 +177,7 @@ def in_order_from(scheduler: BloomScheduler) -> list[int]:
 def test_links_of_every_page_after_a_kill(
     settings: dict[str, object], server: Server, opened: BloomScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that many pages had is fetched once, where the worker that put it aside is killed and another begins."""
+    """A link of many pages is fetched once if the worker that wrote it to disk is killed and another starts."""
     links_on_the_disk(opened, server, 1, 2, 3)
     file = opened._dispatcher.disk_buffer._file
     assert file is not None
@@ -193,13 +193,13 @@ def test_links_of_every_page_after_a_kill(
 def test_links_of_every_page_after_an_end(
     settings: dict[str, object], server: Server, opened: BloomScheduler, tmp_path: Path
 ) -> None:
-    """The same where the worker ends in order; what it had asked the filter for is fetched although that knows it."""
+    """As above, but the worker ends in order; a link whose check is in doubt is fetched though the filter has it."""
     opened._heartbeats.stop()
     enqueue(opened, 0)
     opened._dispatcher._executor.execute_next()
     asked = opened._worker.next_operation()
     assert isinstance(asked, AskFilter)
-    # The reply of the filter is lost.
+    # The filter's reply is lost.
     opened.df.filter.add_many([entry.fingerprint or b"" for entry in asked.entries])
     opened._worker.lose(asked)
     links_on_the_disk(opened, server, 1, 2, 3)
@@ -218,7 +218,7 @@ def test_links_of_every_page_after_an_end(
 def test_known_pages_after_an_expiry(
     settings: dict[str, object], server: Server, opened: BloomScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Known pages that wait on the disk when others take the worker for dead, or later, are not fetched again."""
+    """Known pages on disk are not fetched again, even after others have taken the worker for dead."""
     outages = (range(1, 1001), range(1001, 2001))
     other = open_one(settings)
     urls = (f"https://example.com/{number}" for known in outages for number in known)
@@ -240,7 +240,7 @@ def test_known_pages_after_an_expiry(
 
 
 def test_portion_that_was_not_delivered(server: Server, opened: BloomScheduler, tmp_path: Path) -> None:
-    """A worker that is killed with a portion of its file in memory leaves that portion in the file."""
+    """A worker killed with a portion of its file in memory leaves that portion in the file."""
     server.kill()
     enqueue(opened, *range(MANY))
     (path,) = files(tmp_path)
@@ -256,7 +256,7 @@ def test_portion_that_was_not_delivered(server: Server, opened: BloomScheduler, 
 
 
 def test_what_is_called_afterwards(server: Server, opened: BloomScheduler) -> None:
-    """Those who asked while requests were on the disk are told once all of them are in Redis, and once only."""
+    """Callbacks of `when_queued` run once, when all requests on disk are in Redis."""
     told: list[int] = []
     with server.client() as client:
         for outage in (1, 2):
@@ -274,7 +274,7 @@ def test_what_is_called_afterwards(server: Server, opened: BloomScheduler) -> No
 def test_file_is_on_the_disk_at_the_end(
     server: Server, opened: BloomScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut after the end of a worker takes nothing with it: all of the file was synced."""
+    """A power cut after a worker's end loses no request: the whole file was synced."""
     server.kill()
     enqueue(opened, *range(MANY))
     sizes: list[int] = []
@@ -297,7 +297,7 @@ def test_no_room_on_the_disk(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All stays in memory if no file can be written, and one error says so."""
+    """If no file can be written, all requests stay in memory, and one error is logged."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError("No space left on device")

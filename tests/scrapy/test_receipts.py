@@ -1,4 +1,4 @@
-"""The receipts of BloomScheduler: when those who asked are told that requests are in Redis."""
+"""The receipts of BloomScheduler: `when_queued` reports that requests are in Redis."""
 
 from scrapy import Request
 
@@ -9,7 +9,7 @@ from tests.support.servers import Server
 
 
 def test_receipts_at_the_end(valkey: Server, key: str) -> None:
-    """Requests that are queued when a worker ends are told of, and only then."""
+    """Requests queued at a worker's end are reported then, and not before."""
     settings = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
         "REDIS_URL": valkey.url,

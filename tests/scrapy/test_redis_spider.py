@@ -1,4 +1,4 @@
-"""RedisSpider beside a scheduler, without a crawl: what becomes of each start URL, and when it may end."""
+"""RedisSpider beside a scheduler, without a crawl: the fate of each start URL, and when the spider may end."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,17 +27,17 @@ def two(url: str) -> Iterator[Request]:
 
 
 def one_and_error(url: str) -> Iterator[Request]:
-    """One request, and no other."""
+    """A request, then an error."""
     yield Request(url)
     raise ValueError("no more")
 
 
 def error(url: str) -> Request:
-    """No request."""
+    """An error instead of a request."""
     raise ValueError(url)
 
 
-# What is made of a start URL, how many requests that gives, and whether it is a dead letter.
+# The result for a start URL, its number of requests, and whether it becomes a dead letter.
 MADE: dict[str, tuple[Made, int, bool]] = {
     "request": (Request, 1, False),
     "generator": (two, 2, False),
@@ -83,7 +83,7 @@ class Beside:
         self._crawler.signals.send_catch_log(signals.spider_closed, spider=self._crawler.spider, reason="finished")
 
     def left(self) -> tuple[object, int, object]:
-        """Those that wait, how many are leased, and the dead letters."""
+        """The waiting start URLs, the number of leased ones, and the dead letters."""
         keys = self.keys
         waiting, dead = self.client.lrange(keys.start, 0, -1), self.client.lrange(keys.dead_letters, 0, -1)
         return waiting, self.client.hlen(keys.leased), dead
@@ -91,7 +91,7 @@ class Beside:
 
 @pytest.fixture
 def beside(valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
-    """A proxy that fails looks at start keys when it is told to."""
+    """A proxy that can fail the commands on start keys."""
     with proxying(valkey.port, "LLEN", "HKEYS") as proxy, valkey.client() as client:
         yield Beside(proxy, client, key, monkeypatch)
 
@@ -99,7 +99,7 @@ def beside(valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @pytest.mark.parametrize("base", [RedisSpider, RedisCrawlSpider])
 @pytest.mark.parametrize("kind", MADE)
 def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
-    """Whatever is made of a start URL, it is acknowledged or a dead letter, and those around it are fetched."""
+    """Each kind of start URL is acknowledged or dead-lettered, and its neighbours are fetched."""
     make, number, is_dead = MADE[kind]
 
     class OwnSpider(base):  # type: ignore[misc]  # either of them
@@ -123,7 +123,7 @@ def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
 
 
 def test_those_not_reached(beside: Beside) -> None:
-    """An own next_requests that stops before the end gets the others with its next call; one that is in doubt stays."""
+    """URLs that an own `next_requests` did not reach come with its next call; one in doubt stays."""
     urls = [b"http://a", b"http://b", b"http://c"]
     beside.client.rpush(beside.keys.start, *urls)
     spider = beside.open()
@@ -133,7 +133,7 @@ def test_those_not_reached(beside: Beside) -> None:
 
 
 def test_error_of_the_spider(beside: Beside) -> None:
-    """An error for data that nobody has leased is the caller's."""
+    """An error for data that no worker has leased is the caller's."""
 
     class OwnSpider(RedisSpider):
         def make_request_from_data(self, data: bytes) -> Request:
@@ -149,7 +149,7 @@ MANY = 501
 
 
 def test_many_at_the_end(beside: Beside) -> None:
-    """All start URLs that are done with are acknowledged at the end, more of them than one command takes."""
+    """More finished start URLs than fit into one command are all acknowledged at the end."""
     beside.client.rpush(beside.keys.start, *(f"http://{number}" for number in range(MANY)))
     spider = beside.open()
     spider.redis_batch_size = MANY + 1
@@ -160,7 +160,7 @@ def test_many_at_the_end(beside: Beside) -> None:
 
 
 def test_acknowledgement_that_is_lost(beside: Beside) -> None:
-    """Start URLs whose acknowledgement did not arrive are acknowledged with the next one."""
+    """Start URLs whose acknowledgement was lost are acknowledged with the next one."""
     beside.client.rpush(beside.keys.start, "http://a", "http://b")
     spider = beside.open()
     for request in spider.next_requests():
@@ -178,7 +178,7 @@ def test_acknowledgement_that_is_lost(beside: Beside) -> None:
 
 
 def test_redis_away(beside: Beside) -> None:
-    """A spider that was idle for too long does not end while nobody can say whether there are start URLs."""
+    """A spider that has been idle for too long does not end while Redis is away."""
     spider = beside.open()
     for place in (Place.BEFORE, Place.REPLY):
         spider.spider_idle_start_time = 0
@@ -192,7 +192,7 @@ def test_redis_away(beside: Beside) -> None:
 
 @pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
 def test_several_keys(beside: Beside) -> None:
-    """Of several start keys the first one that holds something is read; what dead workers held of any comes back."""
+    """Of several start keys the first non-empty one is read; the leases of dead workers return to any of them."""
     other = StartKeys(f"{beside.keys.start}:second")
 
     class OwnSpider(RedisSpider):
@@ -212,7 +212,7 @@ def test_several_keys(beside: Beside) -> None:
 
 
 def test_dead_workers_of_several_keys(beside: Beside) -> None:
-    """Start URLs of all keys that a spider names come back from dead workers, whichever key is read."""
+    """The start URLs of dead workers come back for all keys of a spider, not only for the key being read."""
     other = StartKeys(f"{beside.keys.start}:second")
 
     class OwnSpider(RedisSpider):
@@ -228,7 +228,7 @@ def test_dead_workers_of_several_keys(beside: Beside) -> None:
 
 
 def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings that a worker is given of the class of its spider."""
+    """Return the warnings about a worker's spider class."""
     beside.open(spider_class)
     beside.close()
     return [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
@@ -236,17 +236,17 @@ def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.Log
 
 @pytest.mark.parametrize("stock", [spiders.RedisSpider, spiders.RedisCrawlSpider])
 def test_spider_that_pops_start_urls(stock: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """A spider of scrapy-redis loses start URLs under BloomScheduler, too: one warning says so, and what to import."""
+    """A scrapy-redis spider loses start URLs under BloomScheduler, too: one warning names the class to import."""
     (warning,) = complaints_about(type("Popping", (stock,), {"name": "popping"}), beside, caplog)
     assert "'shop'" in warning
 
 
 @pytest.mark.parametrize("ours", [RedisSpider, RedisCrawlSpider])
 def test_spider_that_leases_start_urls(ours: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is said of ours."""
+    """Our spiders cause no warning."""
     assert complaints_about(type("Leasing", (ours,), {"name": "leasing"}), beside, caplog) == []
 
 
 def test_spider_without_start_urls(beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor of a spider of Scrapy's."""
+    """Nor does a spider of Scrapy's."""
     assert complaints_about(ShopSpider, beside, caplog) == []

@@ -1,4 +1,4 @@
-"""A crawl whose data are lost again and again, and one that has ended: what its log says of that."""
+"""Repeated losses of a crawl's data, and a loss after its end: the log lines."""
 
 from collections.abc import Callable, Iterator
 
@@ -41,7 +41,7 @@ def opened(valkey: Server, key: str) -> Opened:
 
 @pytest.fixture
 def client(valkey: Server) -> Iterator[redis.Redis]:
-    """Somebody who deletes what a crawl has."""
+    """A client that deletes the crawl's data."""
     with valkey.client() as client:
         yield client
 
@@ -55,13 +55,13 @@ def crawl(scheduler: BloomScheduler, number: int) -> None:
 
 
 def end(scheduler: BloomScheduler) -> None:
-    """Say that the spider is closed, as the engine does after the scheduler's own end."""
+    """Send `spider_closed`, as the engine does after closing the scheduler."""
     spider = scheduler.spider
     spider.crawler.signals.send_catch_log(signals.spider_closed, spider=spider, reason="finished")
 
 
 def test_eviction_that_goes_on(opened: Opened, client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each kind of loss is one warning at once, and one at the end with the number of the others."""
+    """Each kind of loss is logged once at once, and once at the end with the number of the others."""
     scheduler = opened()
     for number in range(LOSSES):
         crawl(scheduler, number)
@@ -76,7 +76,7 @@ def test_eviction_that_goes_on(opened: Opened, client: redis.Redis, key: str, ca
 
 
 def test_worker_that_has_ended(opened: Opened, client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that leaves before the last one, which deletes the filter, has no crawl that goes on."""
+    """A worker that leaves before the last one, which deletes the filter, logs no loss."""
     first, last = opened(), opened()
     for number in range(5):
         crawl(first, number)

@@ -1,4 +1,4 @@
-"""A crawl's log on its filter: at the start, at the end, and where something is not as the user thinks."""
+"""A crawl's log lines about its filter: at the start, at the end, and on likely mistakes."""
 
 import logging
 import re
@@ -27,19 +27,19 @@ def crawler(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> Start
 
 
 def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    """Return what this package has logged at a level."""
+    """Return this package's log lines of a level."""
     records = [record for record in caplog.records if record.name.startswith("scrapy_bloom")]
     return [record.getMessage() for record in records if record.levelno == level]
 
 
 def opened(crawler: Crawler) -> BloomRFPDupeFilter:
-    """The dupefilter as a scheduler opens it."""
+    """Open the dupefilter as a scheduler does."""
     assert crawler.spider is not None
     return BloomRFPDupeFilter.from_spider(crawler.spider)
 
 
 def meet(dupefilter: BloomRFPDupeFilter, crawler: Crawler, *numbers: int) -> None:
-    """Do with requests what a scheduler does."""
+    """Handle requests as a scheduler does."""
     assert crawler.spider is not None
     for number in numbers:
         request = Request(f"https://example.com/{number}")
@@ -48,20 +48,20 @@ def meet(dupefilter: BloomRFPDupeFilter, crawler: Crawler, *numbers: int) -> Non
 
 
 def end(crawler: Crawler, caplog: pytest.LogCaptureFixture) -> None:
-    """End a crawl; its log is that of the end alone."""
+    """End a crawl; keep only the log of the end."""
     caplog.clear()
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
 
 
 def held(line: str) -> int:
-    """Return how many requests a filter holds by a line of the log: an estimate, by its bits."""
+    """Parse the number of requests in a filter from a log line: an estimate, from its bits."""
     found = re.search(r"t holds about ([\d,]+) requests", line)
     assert found is not None
     return int(found[1].replace(",", ""))
 
 
 def test_new_filter(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that holds nothing is said to be new, with what it will take, and no word of what it holds."""
+    """An empty filter is logged as new, with its future size and without an item count."""
     opened(crawler(BLOOMFILTER_CAPACITY=1000))
     (line,) = logged(caplog, logging.INFO)
     assert f"{key!r}: it is new" in line
@@ -69,7 +69,7 @@ def test_new_filter(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) 
 
 
 def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that finds requests in its filter is told that these are not fetched again, and how to begin anew."""
+    """A crawl over a filled filter logs that these requests are not fetched again, and how to start afresh."""
     first = crawler(BLOOMFILTER_CAPACITY=1000)
     meet(opened(first), first, *range(100))
     caplog.clear()
@@ -82,7 +82,7 @@ def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.Log
 
 
 def test_begun_anew(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that begins anew as it was told to is told that its filter is new."""
+    """A crawl that starts afresh by its settings logs that its filter is new."""
     first = crawler(BLOOMFILTER_CAPACITY=1000)
     meet(opened(first), first, *range(100))
     caplog.clear()
@@ -94,7 +94,7 @@ def test_begun_anew(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
 def test_begun_anew_beside_others(
     crawler: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crawl that begins anew is not told of what others have added to the new filter meanwhile."""
+    """A crawl that starts afresh does not log items that others have added to the new filter."""
     beside = crawler(BLOOMFILTER_CAPACITY=1000)
     others, report = opened(beside), BaseBloomFilter.info
 
@@ -111,11 +111,11 @@ def test_begun_anew_beside_others(
 
 
 def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """At the end stands how many requests were new and how many repeats, and how many of these cost a round trip."""
+    """The end logs the numbers of new requests, of repeats, and of repeats that cost a round trip."""
     earlier = crawler(BLOOMFILTER_CAPACITY=1000)
     meet(opened(earlier), earlier, *range(30))
     ended = crawler(BLOOMFILTER_CAPACITY=1000)
-    # Thirty that only Redis knows, ten that are new, and fifteen that this process has met.
+    # Thirty that only Redis knows, ten new ones, and fifteen that this process has seen.
     meet(opened(ended), ended, *range(40), *range(25, 40))
     end(ended, caplog)
     (line,) = logged(caplog, logging.INFO)
@@ -129,7 +129,7 @@ def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def again(crawler: Start, *numbers: int, **settings: object) -> tuple[Crawler, BloomRFPDupeFilter]:
-    """Return a crawl, and its filter, that has met some of a hundred requests that an earlier one has left."""
+    """Return a crawl and its filter, which has seen some of the hundred requests of an earlier crawl."""
     first = crawler(BLOOMFILTER_CAPACITY=1000, **settings)
     meet(opened(first), first, *range(100))
     ended = crawler(BLOOMFILTER_CAPACITY=1000, **settings)
@@ -139,7 +139,7 @@ def again(crawler: Start, *numbers: int, **settings: object) -> tuple[Crawler, B
 
 
 def said_of_nothing(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Return the levels and the texts by which a crawl says that it has fetched nothing."""
+    """Return level and text of the lines that report a crawl without a fetch."""
     records = [(record.levelname, record.getMessage()) for record in caplog.records]
     return [(level, text) for level, text in records if re.search("nothing (was|new was) fetched", text)]
 
@@ -148,7 +148,7 @@ def said_of_nothing(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 def test_nothing_fetched(
     is_alone: bool | None, level: str, crawler: Start, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A crawl whose requests were all known says so, and warns where it knows that nobody else is at work."""
+    """A crawl whose requests were all known logs it, as a warning if it knows that it is alone."""
     ended, dupefilter = again(crawler, 1, 2, 2)
     if is_alone:
         dupefilter.note_workers(is_alone=True)
@@ -159,7 +159,7 @@ def test_nothing_fetched(
 
 
 def fetch(crawler: Crawler, request: Request) -> None:
-    """Do what the engine does when a request reaches the downloader."""
+    """Send the signal of a request that reaches the downloader."""
     crawler.signals.send_catch_log(signals.request_reached_downloader, request=request, spider=crawler.spider)
 
 
@@ -174,7 +174,7 @@ PAST_THE_FILTER = {
 def test_nothing_new_fetched(
     what: str, ttl: int | None, crawler: Start, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A crawl that fetched only requests which bypass the filter says so, too, and what its TTL has to do with it."""
+    """A crawl that fetched only requests that bypass the filter logs it, too, with the role of the TTL."""
     ended, dupefilter = again(crawler, 1, 2, 2, BLOOMFILTER_TTL=ttl)
     dupefilter.note_workers(is_alone=True)
     fetch(ended, PAST_THE_FILTER[what])
@@ -190,23 +190,23 @@ Meet = Callable[[Crawler, BloomRFPDupeFilter], object]
 
 
 def others_add(_: Crawler, dupefilter: BloomRFPDupeFilter) -> None:
-    """Another process fills the filter meanwhile."""
+    """Another process adds to the filter meanwhile."""
     BloomFilter(dupefilter.server, dupefilter.key, capacity=1000, fingerprint="scrapy-redis").add_many(["a", "b", "c"])
 
 
 def others_were_there(_: Crawler, dupefilter: BloomRFPDupeFilter) -> None:
-    """Another worker was seen, and has ended since."""
+    """Another worker was seen and has left since."""
     for is_alone in (True, False, True):
         dupefilter.note_workers(is_alone=is_alone)
 
 
 def fetches(crawler: Crawler, _: BloomRFPDupeFilter) -> None:
-    """A request that an earlier worker has left in the queue reaches the downloader."""
+    """A request left in the queue by an earlier worker reaches the downloader."""
     fetch(crawler, Request("https://example.com/1"))
 
 
 def has_a_copy(crawler: Crawler, _: BloomRFPDupeFilter) -> None:
-    """Its response comes from a cache."""
+    """The response comes from a cache."""
     request = Request("https://example.com/1")
     crawler.signals.send_catch_log(signals.response_received, response=None, request=request, spider=crawler.spider)
 
@@ -223,7 +223,7 @@ BUSY: dict[str, Meet] = {
 
 @pytest.mark.parametrize("what", BUSY)
 def test_something_happened(what: str, crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl in which anything has happened, to it or to its filter, says nothing of the kind."""
+    """No such line is logged if the crawl fetched a page, or other workers used the filter."""
     ended, dupefilter = again(crawler, 1, 2)
     BUSY[what](ended, dupefilter)
     end(ended, caplog)
@@ -231,7 +231,7 @@ def test_something_happened(what: str, crawler: Start, caplog: pytest.LogCapture
 
 
 def test_nothing_was_asked_for(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that met nothing, or was stopped, or began with a filter that is new, says nothing of the kind."""
+    """No such line is logged by a crawl without requests, a stopped one, or one with a new filter."""
     unused, _ = again(crawler)
     end(unused, caplog)
     stopped, _ = again(crawler, 1)
@@ -240,7 +240,7 @@ def test_nothing_was_asked_for(crawler: Start, caplog: pytest.LogCaptureFixture)
 
 
 def test_filter_was_new(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that begins with the first of a crawl says nothing of the kind: no earlier one has left any."""
+    """The worker that starts a crawl logs no such line: there was no earlier crawl."""
     first, second = (crawler(BLOOMFILTER_CAPACITY=1000) for _ in range(2))
     filters = [opened(first), opened(second)]
     meet(filters[0], first, 1)
@@ -250,7 +250,7 @@ def test_filter_was_new(crawler: Start, caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_too_full(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that holds more than it can ends with a warning: how wrong it is, and how many pages that cost."""
+    """An overfull filter ends with a warning: its error rate, and the number of missed pages."""
     ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, BLOOMFILTER_EXPANSION=0)
     meet(opened(ended), ended, *range(400))
     end(ended, caplog)
@@ -262,7 +262,7 @@ def test_too_full(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_barely_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter is too full as soon as its error rate is above the one that is allowed, and not before."""
+    """A filter is too full exactly when its error rate exceeds the allowed one."""
     ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, BLOOMFILTER_EXPANSION=0)
     dupefilter, number = opened(ended), 0
     while dupefilter.filter.info().estimated_error_rate <= 0.01:
@@ -275,7 +275,7 @@ def test_barely_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_not_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that has grown keeps its error rate, and warns of nothing."""
+    """A filter that has grown keeps its error rate and causes no warning."""
     ended = crawler(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01)
     meet(opened(ended), ended, *range(400))
     end(ended, caplog)
@@ -283,7 +283,7 @@ def test_not_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_nothing_is_shared(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """Under Scrapy's own Scheduler without a key or a JOBDIR one warning says so, with what can be set."""
+    """Under Scrapy's own Scheduler without a key or a JOBDIR, one warning names the settings to share a filter."""
     alone = crawler(SCHEDULER_DUPEFILTER_KEY=None)
     dupefilter = BloomRFPDupeFilter.from_crawler(alone)
     dupefilter.close()
@@ -300,7 +300,7 @@ def test_nothing_is_shared(crawler: Start, caplog: pytest.LogCaptureFixture) -> 
 def test_something_is_shared(
     crawler: Start, key: str, valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a key, with a JOBDIR, and under a scheduler that shares its queue there is nothing to warn of."""
+    """With a key, a JOBDIR, or a scheduler with a shared queue there is no warning."""
     BloomRFPDupeFilter.from_crawler(crawler())
     resumed = BloomRFPDupeFilter.from_crawler(crawler(SCHEDULER_DUPEFILTER_KEY=None, JOBDIR=str(tmp_path)))
     assert crawler().spider is not None

@@ -1,6 +1,7 @@
-"""The costs of a real site's links, in counts that no machine changes: round trips, commands and bytes.
+"""The costs of a real site's links, in counts that are the same on every machine.
 
-A change that makes any of these grow makes crawls slower everywhere; one that makes them shrink lowers the numbers.
+Round trips, commands and bytes: higher numbers make crawls slower everywhere; when a change lowers them, lower them
+here.
 """
 
 import math
@@ -25,7 +26,7 @@ Give = Callable[[Sequence[Request]], None]
 
 
 class Cost(NamedTuple):
-    """Round trips, bytes sent, and how often each command was carried out."""
+    """Round trips, bytes sent, and calls of each command."""
 
     trips: int
     bytes: int
@@ -34,7 +35,7 @@ class Cost(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def on_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No machine is slow: a worker that is asks for less credit, gives back what lies idle, and looks more often."""
+    """Exclude the effects of a slow machine: smaller credit blocks, returned credit, more frequent checks."""
     for seconds in ("credit._FAST_SECONDS", "credit._IDLE_SECONDS", "layer_stack._STALE_SECONDS"):
         monkeypatch.setattr(f"scrapy_bloom.filter.{seconds}", math.inf)
 
@@ -47,7 +48,7 @@ def crawler_settings(server: Server, key: str) -> dict[str, Any]:
         "DUPEFILTER_CLASS": crawling.BLOOM,
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-        # Beyond the time of any test: no sign of life comes in between.
+        # Beyond the time of any test: no heartbeat comes in between.
         "BLOOMFILTER_LEASE": 3600,
     }
 
@@ -62,23 +63,23 @@ def spider(crawler_settings: dict[str, Any]) -> Spider:
 
 @pytest.fixture
 def scheduler(spider: Spider) -> Iterator[BloomScheduler]:
-    """A scheduler that is open."""
+    """An open scheduler."""
     scheduler = BloomScheduler.from_crawler(spider.crawler)
     scheduler.open(spider)
     begin(scheduler.df)
-    # The first sign of life, which is the only one within the lease.
+    # The first heartbeat, which is the only one within the lease.
     until(lambda: scheduler._heartbeats._failure_detector._last_look is not None)
     yield scheduler
     scheduler.close("finished")
 
 
 def begin(dupefilter: BloomRFPDupeFilter) -> None:
-    """Have the filter made, which is done once in its life, with its first addition."""
+    """Create the filter with its first addition, a cost once in its life."""
     dupefilter.filter.add("the first")
 
 
 def cost(client: redis.Redis, site: str, give: Give) -> Cost:
-    """Give all pages of a site, one after another, and return what that costs."""
+    """Pass all pages of a site to `give`, one after another, and return the cost."""
     client.config_resetstat()
     with counting() as sent:
         for links in pages(site):
@@ -89,7 +90,7 @@ def cost(client: redis.Redis, site: str, give: Give) -> Cost:
 
 
 def test_dupefilter(client: redis.Redis, spider: Spider) -> None:
-    """Under scrapy-redis's Scheduler a new request is one round trip of one command, and a repeat is nothing."""
+    """Under scrapy-redis's Scheduler a new request is one round trip of one command, and a repeat is free."""
     dupefilter = BloomRFPDupeFilter.from_spider(spider)
     begin(dupefilter)
 
@@ -102,8 +103,8 @@ def test_dupefilter(client: redis.Redis, spider: Spider) -> None:
     assert size <= 1169 * 660
 
 
-# A page is a fifth of a round trip and less, the taking of requests included. A new request is one BITFIELD, and the
-# scripts are of many at once.
+# A page costs at most a fifth of a round trip, including taking its requests. A new request is one BITFIELD, and each
+# script serves many requests.
 SITES = {
     "python": (90, {"bitfield": 530, "eval": 78, "zadd": 93}),
     "postgresql": (189, {"bitfield": 1169, "eval": 171, "zadd": 190}),
@@ -122,5 +123,5 @@ def test_scheduler(site: str, client: redis.Redis, scheduler: BloomScheduler) ->
 
     found = cost(client, site, give)
     assert (found.trips, found.commands) == (trips, commands)
-    # The check, and the serialised request three times: held, queued, and held as it is taken.
+    # The check, and the serialized request three times: pending, pushed and leased.
     assert found.bytes <= 2400 * commands["bitfield"]

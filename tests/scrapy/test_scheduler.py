@@ -1,4 +1,4 @@
-"""BloomScheduler as Scrapy sees it: what it refuses, takes, orders and drops."""
+"""BloomScheduler as Scrapy sees it: its refusals, and the order and fate of requests."""
 
 import contextlib
 import math
@@ -45,7 +45,7 @@ from tests.support.servers import Server
     ],
 )
 def test_unfit_parts_are_refused(setting: str, value: str, instead: str) -> None:
-    """A queue or a filter that it cannot work with is an error that says why and what to set, before any connection."""
+    """An unsuitable queue or filter is refused with the setting to change, before any connection."""
     settings = Settings({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": "redis://127.0.0.1:1", setting: value})
     with pytest.raises(ConfigError) as raised:
         BloomScheduler.from_settings(settings)
@@ -55,7 +55,7 @@ def test_unfit_parts_are_refused(setting: str, value: str, instead: str) -> None
 
 @pytest.mark.parametrize("queue", [None, "scrapy_redis.queue.PriorityQueue", "scrapy_redis.queue.SpiderPriorityQueue"])
 def test_fit_parts(valkey: Server, queue: str | None) -> None:
-    """Its own filter and scrapy-redis's queue, by either of its names, or by its default, are taken."""
+    """Its own filter and scrapy-redis's queue, by either name or by default, are accepted."""
     settings = Settings({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": valkey.url})
     if queue is not None:
         settings.set("SCHEDULER_QUEUE_CLASS", queue)
@@ -63,7 +63,7 @@ def test_fit_parts(valkey: Server, queue: str | None) -> None:
         assert server.ping()
 
 
-# How long a command and a connection may take: the setting's value, and what becomes of it.
+# The timeouts of commands and connections: the settings, and the resulting values.
 TIMEOUTS: dict[str, tuple[dict[str, object], str, float, float]] = {
     "by default": ({}, "", 5, 5),
     "REDIS_PARAMS": ({"REDIS_PARAMS": {"socket_timeout": 30}}, "", 30, 5),
@@ -79,7 +79,7 @@ CLIENTS: dict[str, Callable[[Settings], Any]] = {
 @pytest.mark.parametrize("whose", CLIENTS)
 @pytest.mark.parametrize("way", TIMEOUTS)
 def test_reactor_is_not_blocked_for_long(way: str, whose: str, valkey: Server, key: str) -> None:
-    """Neither client waits longer than 5 s for an answer or a connection unless the user says otherwise."""
+    """No client waits longer than 5 s for a reply or a connection unless the user allows it."""
     given, query, answer, connection = TIMEOUTS[way]
     url = valkey.url + query
     settings = {"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, **given}
@@ -88,7 +88,7 @@ def test_reactor_is_not_blocked_for_long(way: str, whose: str, valkey: Server, k
         assert (waits["socket_timeout"], waits["socket_connect_timeout"]) == (answer, connection)
 
 
-# What Scrapy asks of any scheduler.
+# The contract of a Scrapy scheduler.
 
 SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializers.json")
 Opened = Callable[..., BloomScheduler]
@@ -96,7 +96,7 @@ Opened = Callable[..., BloomScheduler]
 
 @pytest.fixture
 def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    """Opens schedulers with real crawlers, all of one crawl, in a directory of the test's own."""
+    """Opens schedulers of one crawl with real crawlers, in a directory of this test's own."""
     monkeypatch.chdir(tmp_path)
     settings = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
@@ -121,13 +121,13 @@ def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def taken_from(scheduler: Scheduler, most: int | None = None) -> list[Request]:
-    """The requests that there are, as they come, all of them or the first."""
+    """Take all requests, or the first ones, in their order."""
     return list(islice(iter(scheduler.next_request, None), most))
 
 
 @pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
 def test_priorities(scheduler_class: type[Scheduler], opened: Opened) -> None:
-    """Requests come in the order of their priorities, the highest first, as from scrapy-redis's Scheduler."""
+    """Requests come by priority, highest first, as from scrapy-redis's Scheduler."""
     scheduler = opened(scheduler_class)
     given = [0, 5, -3, 10, 5, -20, 1, 0, 7, 3, 2, 4, 6, 8, 9, -1, -2, -5, 11, 12]
     for number, priority in enumerate(given):
@@ -136,7 +136,7 @@ def test_priorities(scheduler_class: type[Scheduler], opened: Opened) -> None:
 
 
 def test_priority_over_what_was_taken_ahead(opened: Opened) -> None:
-    """A request with a higher priority is before those that were waiting, however many of them."""
+    """A request of higher priority precedes all waiting requests."""
     scheduler = opened()
     for number in range(40):
         scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=number % 3))
@@ -151,7 +151,7 @@ def test_priority_over_what_was_taken_ahead(opened: Opened) -> None:
 
 @pytest.mark.parametrize(("max_deliveries", "leased"), [(2, 1), (3, 2), (0, 2)])
 def test_request_on_its_last_delivery(max_deliveries: int, leased: int, valkey: Server, opened: Opened) -> None:
-    """Nothing is taken beside a request whose next death makes it a dead letter; beside others it is."""
+    """A request on its last delivery is taken alone; earlier deliveries run beside others."""
     scheduler = opened(BLOOMFILTER_MAX_DELIVERIES=max_deliveries)
     for number in range(6):
         scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=-number))
@@ -168,7 +168,7 @@ def test_request_on_its_last_delivery(max_deliveries: int, leased: int, valkey: 
 
 
 def test_dont_filter(opened: Opened) -> None:
-    """A request with dont_filter is fetched however often its page was seen, and is no addition to the filter."""
+    """A request with `dont_filter` is always fetched and never added to the filter."""
     scheduler = opened()
     seen, again = Request("http://shop.test/"), Request("http://shop.test/", dont_filter=True)
     assert scheduler.enqueue_request(seen)
@@ -184,7 +184,7 @@ def test_dont_filter(opened: Opened) -> None:
 
 
 def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
-    """A repeat that is found when its batch is checked is told of and counted once, as one that was known at once."""
+    """A repeat found by a batch's check is logged and counted once, like an immediate repeat."""
     one, other = opened(), opened()
     dropped: list[tuple[str, str]] = []
 
@@ -201,14 +201,14 @@ def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
     assert [request.url for request in taken_from(other)] == [further.url]
     assert dropped == [(page.url, "shop")]
     assert not other.enqueue_request(page)
-    # The engine tells of one that is refused at once.
+    # The engine reports a request that is refused at once.
     assert dropped == [(page.url, "shop")]
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
     assert crawler.stats.get_value("dupefilter/filtered") == 2
 
 
 def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
-    """The file that a worker would have left which had asked the filter for these requests, and got no reply."""
+    """Write the file of a worker that ended while the filter's reply for these requests was pending."""
     parcels = [
         OutboxEntry(
             scheduler.queue._encode_request(request),
@@ -222,7 +222,7 @@ def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
 
 
 def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
-    """A request in a file is fetched although the filter has it: its addition may have been what got through."""
+    """A request in a file is fetched although the filter has it: the addition may be the worker's own."""
     first = opened(SCHEDULER_PERSIST=True)
     marked, unmarked = Request("http://shop.test/marked"), Request("http://shop.test/unmarked", priority=-1)
     assert not first.df.request_seen(marked)
@@ -234,13 +234,13 @@ def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
 
 
 def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Opened) -> None:
-    """The file is still there after a start that fails before all is queued, for the start that succeeds."""
+    """The file survives a start that fails before all its requests are queued."""
     first = opened(SCHEDULER_PERSIST=True)
     first.df.request_seen(Request("http://shop.test/other"))
     page = Request("http://shop.test/")
     file = undelivered(first, page)
     with valkey.client() as client:
-        # The queue may be read, and what else belongs to the crawl written.
+        # The queue is read-only; the crawl's other keys may be written.
         allowed = (f"%R~{key}:queue", f"~{key}", f"~{key}:[0-9]*", f"~{key}:queue:*")
         client.execute_command("ACL", "SETUSER", "default", "resetkeys", *allowed)
         try:
@@ -254,7 +254,7 @@ def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Open
 
 
 def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where the worker has joined, and the first request of the file is refused: a kill then loses nothing."""
+    """The file survives if its first request is refused after the join: a kill then loses no request."""
     first, page = opened(SCHEDULER_PERSIST=True), Request("http://shop.test/")
     file = undelivered(first, page)
     execute = RequestQueue.execute
@@ -278,12 +278,12 @@ def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: 
 
 
 def test_lost_reply_at_the_end(valkey: Server, key: str, opened: Opened) -> None:
-    """A worker ends whose leave was carried out without an answer, and nothing of the crawl stays."""
+    """A worker whose leave was executed without a reply ends, and no key of the crawl stays."""
     with forwarding(valkey.port) as link, valkey.client() as client:
         scheduler = opened(REDIS_URL=link.url)
         assert scheduler.enqueue_request(Request("http://shop.test/"))
         assert len(taken_from(scheduler)) == 1
-        # The engine has none of it in progress: it is finished.
+        # The engine has no request in progress: the crawl is finished.
         assert taken_from(scheduler) == []
         until(lambda: not scheduler.has_pending_requests())
         link.link.lost_replies = 1
@@ -294,7 +294,7 @@ def test_lost_reply_at_the_end(valkey: Server, key: str, opened: Opened) -> None
 
 @pytest.mark.parametrize("scheduler_class", [Scheduler, BloomScheduler])
 def test_stats_of_the_queue(scheduler_class: type[Scheduler], opened: Opened) -> None:
-    """Requests that are queued and taken are counted as by scrapy-redis's Scheduler, and repeats are not."""
+    """Requests queued and taken are counted as by scrapy-redis's Scheduler; repeats are not."""
     other, scheduler = opened(scheduler_class), opened(scheduler_class)
     shared, further = Request("http://shop.test/"), Request("http://shop.test/further")
     assert other.enqueue_request(shared)
@@ -302,7 +302,7 @@ def test_stats_of_the_queue(scheduler_class: type[Scheduler], opened: Opened) ->
     for request in (shared, further, further.replace(dont_filter=True)):
         scheduler.enqueue_request(request)
     assert len(taken_from(scheduler)) == 2
-    # The worker learns at its end that it is a repeat.
+    # The worker learns only at its end that this is a repeat.
     scheduler.enqueue_request(shared.replace(priority=1))
     scheduler.enqueue_request(Request("http://shop.test/last"))
     scheduler.close("finished")
@@ -312,7 +312,7 @@ def test_stats_of_the_queue(scheduler_class: type[Scheduler], opened: Opened) ->
 
 
 def test_receipt_at_the_end(opened: Opened) -> None:
-    """A receipt is due also where a request is delivered when the worker ends."""
+    """A receipt is due also for a request that is delivered at the worker's end."""
     scheduler = opened(SCHEDULER_PERSIST=True)
     called: list[str] = []
     scheduler.enqueue_request(Request("http://shop.test/"))
@@ -324,7 +324,7 @@ def test_receipt_at_the_end(opened: Opened) -> None:
 def test_start_while_the_queue_is_closed(
     valkey: Server, key: str, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A start that waits for a worker that closes the queue says so, once; one that died at it is replaced."""
+    """A start that waits for a closing worker logs it once; a closing worker that died is replaced."""
     caplog.set_level("INFO")
     with valkey.client() as client:
         client.hset(f"{{{key}:queue}}:workers", "dead", "0.5 3 7 closing")
@@ -336,7 +336,7 @@ def test_start_while_the_queue_is_closed(
 
 
 def test_crawl_while_the_queue_is_closed(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker at work that has to wait for one that begins anew says so, once."""
+    """An active worker that waits for a flushing one logs it once."""
     caplog.set_level("INFO")
     scheduler = opened(BLOOMFILTER_LEASE=60)
     scheduler.enqueue_request(Request("http://shop.test/"))
@@ -351,7 +351,7 @@ def test_crawl_while_the_queue_is_closed(valkey: Server, opened: Opened, caplog:
 
 
 def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) -> None:
-    """A request of any priority is queued, and goes where it belongs."""
+    """A request of any priority is queued in its right place."""
     scheduler = opened(REDIS_URL=valkey.url)
     for name, priority in (("last", -(10**400)), ("first", 10**400), ("second", 1)):
         scheduler.enqueue_request(Request(f"http://shop.test/{name}", dont_filter=True, priority=priority))
@@ -375,7 +375,7 @@ def _remembering(set_up: Callable[..., None], schedulers: list[BloomScheduler]) 
 
 
 class Score:
-    """A number of a user's own that is whole, as those of numpy are."""
+    """A user's whole number, like numpy's."""
 
     def __init__(self, value: int) -> None:
         self._value = value
@@ -392,7 +392,7 @@ NO_PRIORITIES = (math.nan, math.inf, -math.inf, 0.5, 1.0, Decimal(3), Fraction(1
 def test_priority_that_is_no_whole_number(
     priority: Any, serializer: str, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A middleware sets a priority that no server can sort by: its request is refused, and the others are crawled."""
+    """A request whose priority Redis cannot sort by is refused; the others are crawled."""
     scheduler = opened(SCHEDULER_SERIALIZER=serializer)
     refused, taken = Request("http://shop.test/refused"), Request("http://shop.test/taken")
     refused.priority = priority
@@ -407,7 +407,7 @@ def test_priority_that_is_no_whole_number(
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize("priority", [Score(4), True], ids=["__index__", "bool"])
 def test_priority_that_is_like_an_int(priority: Any, serializer: str, opened: Opened) -> None:
-    """A priority that stands for a whole number is taken as that number, and can be read by every worker."""
+    """A priority that stands for a whole number is stored as that number, and every worker can read it."""
     scheduler = opened(SCHEDULER_SERIALIZER=serializer)
     request = Request("http://shop.test/")
     request.priority = priority
@@ -417,7 +417,7 @@ def test_priority_that_is_like_an_int(priority: Any, serializer: str, opened: Op
 
 
 def test_end_that_fails(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever an end meets, what Redis does not have is written to a file, which the next start takes up."""
+    """An end that fails writes the undelivered requests to a file, which the next start reads."""
     scheduler = opened(SCHEDULER_PERSIST=True)
     assert scheduler.enqueue_request(Request("http://shop.test/"))
 
@@ -434,7 +434,7 @@ def test_end_that_fails(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exchange that was carried out, and whose reply a fault of this process lost, is asked about as any other."""
+    """A sync that was executed, but whose reply an error in this process lost, is resolved like any other."""
     scheduler = opened()
     execute = scheduler._requests.execute
 
@@ -453,7 +453,7 @@ def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pyte
 
 
 def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
-    """Requests that are yielded after an exchange whose reply was lost are queued, too, and those before it once."""
+    """Requests yielded after a sync without a reply are queued, and the earlier ones are queued once."""
     with forwarding(valkey.port) as link:
         scheduler = opened(REDIS_URL=link.url)
         first, second = (Request(f"http://shop.test/{name}", dont_filter=True) for name in ("first", "second"))
@@ -477,7 +477,7 @@ def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
 def test_exchanges_that_get_no_reply_now_and_then(
     valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lost replies with good ones between them are no sign of a slow link, however many they are in the end."""
+    """Occasional lost replies are not taken for a slow link, however many they become."""
     with forwarding(valkey.port) as link:
         scheduler = opened(REDIS_URL=link.url)
         scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
@@ -495,7 +495,7 @@ def test_exchanges_that_get_no_reply_now_and_then(
 
 
 def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """If one is lost after another although Redis is there, the log says once what may be wrong."""
+    """If one sync after another is lost although Redis answers, the log gives the likely cause once."""
     with forwarding(valkey.port) as link:
         scheduler = opened(REDIS_URL=link.url)
         scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
@@ -515,16 +515,16 @@ def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pyt
 @pytest.mark.parametrize("setting", ["SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY"])
 @pytest.mark.parametrize("template", ["%(spidr)s:x", "%(spider):x", "100%"])
 def test_percent_signs_that_mean_nothing(setting: str, template: str, opened: Opened) -> None:
-    """The error names the setting, and what it may have in it."""
+    """The error names the setting and the placeholders that it may have."""
     with pytest.raises(ConfigError, match=f"^{setting} = .*may have %\\(spider\\)s in it"):
         opened(**{setting: template})
 
 
 @pytest.mark.parametrize("left", ["nothing", "a worker", "a request"])
 def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker whose start request others have queued is not told to begin anew, also if they end before it looks.
+    """No advice to start afresh for a worker whose start request others have queued, even if they have left.
 
-    Nor is one that finds requests of an earlier crawl, and can read none of them.
+    Nor for a worker that finds only unreadable requests of an earlier crawl.
     """
     first = opened(SCHEDULER_PERSIST=True)
     first.enqueue_request(Request("https://example.com/"))
@@ -545,7 +545,7 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
 
 
 def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: str) -> None:
-    """A request that a producer queues while the last worker ends a finished crawl stays, and so does the filter."""
+    """A request queued by a producer while the last worker ends a finished crawl stays, and so does the filter."""
     scheduler = opened()
     page = Request("http://shop.test/")
     assert scheduler.enqueue_request(page)
@@ -562,14 +562,14 @@ def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: s
 
 
 def test_filter_never_blocks_the_reactor(opened: Opened) -> None:
-    """While a crawl runs, the filter waits for no Redis: BLOOMFILTER_RETRY_TIMEOUT counts at the start alone."""
+    """During a crawl the filter never waits for Redis: BLOOMFILTER_RETRY_TIMEOUT applies to the start alone."""
     assert opened(BLOOMFILTER_RETRY_TIMEOUT=30).df.filter.retry_timeout == 0
 
 
 def test_start_that_fails_while_it_joins(
     opened: Opened, valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is registered when its start fails takes itself out at its end."""
+    """A worker registered by a start that fails deregisters at its end."""
     schedulers: list[BloomScheduler] = []
 
     def fail(dispatcher: Dispatcher, timeout: float) -> None:
@@ -589,14 +589,14 @@ def test_start_that_fails_while_it_joins(
 
 
 def test_worker_that_was_taken_for_dead_clears_nothing(opened: Opened, valkey: Server) -> None:
-    """A worker that others took for dead, and that is stopped before it joins again, leaves the queue to them."""
+    """A worker taken for dead, and stopped before it joins again, leaves the queue to the others."""
     scheduler = opened()
     keys = scheduler.queue_keys
     scheduler.enqueue_request(Request("http://shop.test/"))
     with valkey.client() as client:
         client.hdel(keys.workers, scheduler.worker_name)
         client.zadd(keys.queue, {b"a request of the others": 0})
-        # Its next exchange tells the worker.
+        # The worker learns it from its next sync.
         assert scheduler.has_pending_requests()
         assert scheduler._worker.phase is Phase.JOINING
         scheduler.close("shutdown")
@@ -604,7 +604,7 @@ def test_worker_that_was_taken_for_dead_clears_nothing(opened: Opened, valkey: S
 
 
 def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that goes on says so, and calls nothing that Scrapy is about to remove."""
+    """A resumed crawl logs it, and calls no deprecated API of Scrapy."""
     caplog.set_level("INFO")
     first = opened(SCHEDULER_PERSIST=True)
     first.enqueue_request(Request("http://shop.test/"))
@@ -616,7 +616,7 @@ def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that this worker cannot read is counted and logged once, however often it looks for some it can."""
+    """An unreadable request is counted and logged once, however often the worker polls."""
     scheduler = opened()
     scheduler.server.zadd(scheduler.queue_keys.queue, {b"nothing that a worker reads": 0})
     for _ in range(5):
@@ -627,7 +627,7 @@ def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixtu
 
 
 def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A request whose callback the spider does not have is told of with it, and with the setting that is to blame."""
+    """A request whose callback the spider lacks is logged with the callback and the setting to blame."""
     scheduler = opened()
     other = {**Request("https://example.com/").to_dict(), "callback": "parse_item"}
     scheduler.server.zadd(scheduler.queue_keys.queue, {scheduler.queue.serializer.dumps(other): 0})

@@ -1,4 +1,4 @@
-"""`len(BloomScheduler)`: every request that waits, wherever it is."""
+"""`len(BloomScheduler)`: every waiting request, in Redis or in the worker."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.support.servers import Server, running
 
 Made = Callable[..., BloomScheduler]
 
-# So many that a worker takes several at once.
+# Enough for a worker to take several at once.
 MANY = 40
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of the test's own."""
+    """A server of this test's own."""
     with running("valkey") as server:
         yield server
 
@@ -58,21 +58,21 @@ def enqueue(scheduler: BloomScheduler, *numbers: int) -> None:
 
 
 def test_before_open(made: Made) -> None:
-    """A scheduler that is not open knows of no request, and may be asked."""
+    """The length of an unopened scheduler is 0."""
     scheduler = made(is_open=False)
     assert len(scheduler) == 0
     scheduler.server.close()
 
 
 def test_in_the_outbox(made: Made) -> None:
-    """A request that was not delivered yet waits."""
+    """An undelivered request waits."""
     scheduler = made()
     enqueue(scheduler, 1, 2, 3)
     assert len(scheduler) == 3
 
 
 def test_in_the_queue(made: Made) -> None:
-    """Requests that one worker has queued wait for all workers."""
+    """Requests queued by one worker wait for all workers."""
     one, other = made(), made()
     enqueue(one, 1, 2, 3)
     one.deliver()
@@ -82,7 +82,7 @@ def test_in_the_queue(made: Made) -> None:
 
 
 def test_taken_ahead(made: Made) -> None:
-    """Requests that a worker has taken and not handed out wait too; those that it has handed out do not."""
+    """Requests taken ahead count until the engine gets them."""
     scheduler = made()
     enqueue(scheduler, *range(MANY))
     for left in reversed(range(MANY)):
@@ -93,7 +93,7 @@ def test_taken_ahead(made: Made) -> None:
 
 
 def test_redis_away(made: Made, server: Server) -> None:
-    """While Redis is away a scheduler counts what it has itself."""
+    """While Redis is away a scheduler counts its own requests."""
     scheduler = made()
     enqueue(scheduler, *range(MANY))
     assert scheduler.next_request() is not None

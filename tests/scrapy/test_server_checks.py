@@ -1,4 +1,4 @@
-"""The meaning of a server's own settings for a filter: warned about where it says them, and quiet where it does not."""
+"""Checks of server settings: a warning for each risk that the server reports, and none otherwise."""
 
 import logging
 import re
@@ -32,7 +32,7 @@ def advised(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("excess", [1, 0], ids=["larger", "as large"])
 def test_filter_and_maxmemory(limited: Server, key: str, excess: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that is larger than maxmemory is warned about once, with both figures; one that fits is not."""
+    """A filter larger than `maxmemory` is warned about once, with both sizes; a smaller one is not."""
     with limited.client() as client:
         warn_about_memory_policy(client, key, LIMIT + excess)
     parts = (repr(key), "maxmemory", str(LIMIT), str(LIMIT + 1))
@@ -40,7 +40,7 @@ def test_filter_and_maxmemory(limited: Server, key: str, excess: int, caplog: py
 
 
 def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server without a limit takes anything, and evicts nothing whatever its policy."""
+    """A server without a memory limit evicts no keys under any policy."""
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         warn_about_memory_policy(client, key, 1 << 50)
@@ -51,7 +51,7 @@ def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("policy", [*EVICTING, *KEEPING])
 def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy that may evict any key is warned about by its name, however much room there is; no other is."""
+    """A policy that may evict any key is warned about by name, however much memory is free; no other is."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
         warn_about_memory_policy(client, key, 1000)
@@ -64,7 +64,7 @@ def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptur
 def test_policy_and_a_filter_that_expires(
     limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The keys of a filter with a TTL expire: every policy but noeviction may evict them, and no other is advised."""
+    """Keys of a filter with a TTL can be evicted by every policy but noeviction; the warnings reflect it."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
         settings = {"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_TTL": 3600}
@@ -78,7 +78,7 @@ def test_policy_and_a_filter_that_expires(
 def test_every_kind_of_reply(
     limited: Server, key: str, options: dict[str, bool | int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The advice is the same however replies are read."""
+    """The warnings are the same for every type of reply."""
     with limited.client(**options) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         warn_about_memory_policy(client, key, LIMIT + 1)
@@ -86,7 +86,7 @@ def test_every_kind_of_reply(
 
 
 def test_server_that_denies_info(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that does not let this user ask, as managed ones do, gives no advice and no trouble."""
+    """A server that denies INFO, as managed ones do, causes neither warning nor error."""
     with limited.client() as admin:
         admin.config_set("maxmemory-policy", "allkeys-lru")
         admin.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-info", "-config"])
@@ -98,7 +98,7 @@ def test_server_that_denies_info(limited: Server, key: str, caplog: pytest.LogCa
 
 
 def test_crawl_is_advised(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A dupefilter that is built from settings gives this advice at its start."""
+    """A dupefilter built from settings logs these warnings at its start."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         BloomRFPDupeFilter.from_settings(Settings({"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key}))

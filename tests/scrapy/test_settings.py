@@ -1,4 +1,4 @@
-"""Which settings there are, which one counts, and what becomes of unknown ones."""
+"""The settings: names, defaults, priorities, and refusal of unknown names."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ DEFAULTS = {
 
 
 def test_defaults() -> None:
-    """Without settings: a million requests, one in a million lost, doubling layers, for ever, 65,536 repeats."""
+    """The defaults: a million requests, one in a million lost, doubling layers, no TTL, a cache of 65,536."""
     assert dataclasses.asdict(read({})) == {field_of(setting): value for setting, value in DEFAULTS.items()}
     assert read({}) == BloomSettings()
 
@@ -61,7 +61,7 @@ def test_names() -> None:
     ],
 )
 def test_unknown_name(unknown: str, nearest: str) -> None:
-    """A misspelt setting is refused, not ignored, and the refusal names the one that was meant before all others."""
+    """A misspelt setting is refused, and the error lists the nearest name first."""
     with pytest.raises(ConfigError) as refusal:
         read({unknown: 5})
     _, given, rest = str(refusal.value).partition(f"{unknown} = 5")
@@ -71,7 +71,7 @@ def test_unknown_name(unknown: str, nearest: str) -> None:
 
 @pytest.mark.parametrize("setting", ["BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER"])
 def test_settings_of_the_forks(setting: str) -> None:
-    """A setting of scrapy-redis-bloomfilter is refused with what to set instead, and with nothing else."""
+    """A setting of scrapy-redis-bloomfilter is refused with its replacement alone."""
     with pytest.raises(ConfigError) as refusal:
         read({setting: 30})
     assert f"{setting} = 30" in str(refusal.value)
@@ -80,12 +80,12 @@ def test_settings_of_the_forks(setting: str) -> None:
 
 @pytest.mark.parametrize("name", ["BLOOM_FILTER_CAPACITY", "MY_BLOOMFILTER_BIT", "REDIS_URL"])
 def test_settings_of_others(name: str) -> None:
-    """Settings without the prefix are none of its business."""
+    """Settings without the prefix are ignored."""
     assert read({name: "x"}) == BloomSettings()
 
 
 def test_priorities() -> None:
-    """The setting of the highest priority counts, in whatever order they were set."""
+    """The setting of the highest priority counts, in any order."""
     settings = Settings({CAPACITY: 3}, priority="project")
     settings.set(CAPACITY, "5e1", priority="cmdline")
     settings.set(CAPACITY, 4, priority="spider")
@@ -104,7 +104,7 @@ def test_every_priority(priority: str) -> None:
 
 
 def test_frozen() -> None:
-    """Nothing changes a configuration once it is read."""
+    """A configuration is immutable."""
     config = read({})
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.capacity = 5  # type: ignore[misc]  # the point of the test

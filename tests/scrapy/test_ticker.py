@@ -1,4 +1,4 @@
-"""Something that a scheduler has done every so often."""
+"""The periodic call of a scheduler."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ HOUR = 3600.0
 
 
 def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A call that raises is logged, and comes again."""
+    """An exception in a call is logged, and the calls continue."""
     calls: list[int] = []
 
     async def ticking() -> None:
@@ -27,7 +27,7 @@ def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
         ticker.start()
         await asyncio.wait_for(over.wait(), LIMIT)
         ticker.stop()
-        # What was due when it was stopped calls nothing.
+        # A call that was due at the stop is not made.
         ticker._tick()
 
     asyncio.run(ticking())
@@ -36,7 +36,7 @@ def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_more_to_do_is_done_at_once() -> None:
-    """A call that says that there is more comes again without the usual wait, until there is no more."""
+    """A call that reports more work is repeated at once until there is none."""
     calls = [False, True, True]
 
     async def ticking() -> None:

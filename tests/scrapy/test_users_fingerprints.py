@@ -1,4 +1,4 @@
-"""Only a fingerprint that may be remembered is: never one that the user's code makes."""
+"""Fingerprints are cached only if they depend on known parts of a request: never those of user code."""
 
 import re
 from typing import Any
@@ -14,21 +14,21 @@ from tests.support.servers import Server
 
 
 class HeadersToo:
-    """A fingerprinter that looks at more than the method, the URL and the body."""
+    """A fingerprinter that reads more than method, URL and body."""
 
     def fingerprint(self, request: Request) -> bytes:
         return fingerprint(request, include_headers=["X-A"])
 
 
 class PageToo(RequestFingerprinter):
-    """Scrapy's fingerprinter, and what a user has put into the meta."""
+    """Scrapy's fingerprinter, plus a value in the request's meta."""
 
     def fingerprint(self, request: Request) -> bytes:
         return super().fingerprint(request) + str(request.meta["page"]).encode()
 
 
 class OverriddenDupeFilter(BloomRFPDupeFilter):
-    """A fingerprint of the user's, as scrapy-redis lets them be made."""
+    """An overridden `request_fingerprint`, as scrapy-redis allows."""
 
     def request_fingerprint(self, request: Request) -> str:
         return f"{request.url} {request.meta.get('version')}"
@@ -54,7 +54,7 @@ USERS: dict[str, tuple[type[BloomRFPDupeFilter], dict[str, object], list[Request
 
 
 def test_what_scrapys_fingerprint_depends_on_besides(server_settings: dict[str, object]) -> None:
-    """A request whose meta matters to Scrapy's own fingerprint has the one that is made of it."""
+    """A request whose meta changes Scrapy's own fingerprint gets that fingerprint."""
     scrapys = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
     dupefilter = BloomRFPDupeFilter.from_crawler(start({**server_settings, **scrapys}))
     url = "http://a.test/?b=2&a=1"
@@ -75,14 +75,14 @@ def server_settings(valkey: Server, key: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("way", USERS)
 def test_users_fingerprints_are_never_remembered(way: str, server_settings: dict[str, object]) -> None:
-    """Requests that differ in what only the user's code looks at are different, though method, URL and body agree."""
+    """Requests of equal method, URL and body differ if the user's fingerprinter tells them apart."""
     dupefilter_class, chosen, different = USERS[way]
     dupefilter = dupefilter_class.from_crawler(start({**server_settings, **chosen}))
     assert [dupefilter.request_seen(request) for request in (*different, *different)] == [False, False, True, True]
 
 
 def by_host(request: Request) -> str:
-    """A fingerprint that a user sets on a filter that is there."""
+    """A fingerprint that a user sets on an existing filter."""
     return request.url.split("/")[2]
 
 
@@ -91,7 +91,7 @@ PAGES_OF_A_HOST = [Request("http://a.test/1"), Request("http://a.test/2"), Reque
 
 @pytest.mark.parametrize("way", ["before the filter is open", "after"])
 def test_fingerprint_that_is_set_on_a_filter(way: str, valkey: Server, key: str) -> None:
-    """A request_fingerprint that is set on one filter makes its fingerprints from then on, as scrapy-redis's does."""
+    """A `request_fingerprint` set on one filter makes its fingerprints from then on, as in scrapy-redis."""
     with valkey.client() as client:
         dupefilters: list[Any] = [RFPDupeFilter(client, f"{key}:set"), BloomRFPDupeFilter(client, key)]
         for dupefilter in dupefilters:
@@ -102,7 +102,7 @@ def test_fingerprint_that_is_set_on_a_filter(way: str, valkey: Server, key: str)
 
 
 def test_users_fingerprint_on_one_filter_is_never_remembered(valkey: Server, key: str) -> None:
-    """It is made anew for each request, as it may look at more than method, URL and body."""
+    """It is made anew for each request, since it may read more than method, URL and body."""
     with valkey.client() as client:
         dupefilter: Any = BloomRFPDupeFilter(client, key)
         dupefilter.request_fingerprint = lambda request: str(request.meta["version"])
@@ -111,7 +111,7 @@ def test_users_fingerprint_on_one_filter_is_never_remembered(valkey: Server, key
 
 
 def test_scheme_of_a_fingerprint_that_is_set_on_a_filter(valkey: Server, key: str) -> None:
-    """Its name is stored as of any other, so that a worker that makes other fingerprints is refused."""
+    """Its name is stored like any other, so that a worker with other fingerprints is refused."""
     with valkey.client() as client:
         dupefilter = BloomRFPDupeFilter(client, key)
         dupefilter.request_fingerprint = by_host  # type: ignore[method-assign]  # the point of the test
@@ -123,7 +123,7 @@ def test_scheme_of_a_fingerprint_that_is_set_on_a_filter(valkey: Server, key: st
 def test_fingerprint_that_is_set_too_late_to_be_stored(
     server_settings: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that is set when the name of another one is stored already is told of, once, with what to do instead."""
+    """A `request_fingerprint` set after another's name was stored is logged once, with the alternative."""
     dupefilter = BloomRFPDupeFilter.from_crawler(start(server_settings))
     dupefilter.request_fingerprint = by_host  # type: ignore[method-assign]  # the point of the test
     (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("scrapy_bloom")]
@@ -140,14 +140,14 @@ class SetsIt(BloomRFPDupeFilter):
 
 
 def test_fingerprint_that_is_set_by_a_constructor(server_settings: dict[str, object]) -> None:
-    """A subclass may set it before the rest of the filter is there."""
+    """A subclass may set it before the rest of the filter exists."""
     dupefilter = SetsIt.from_crawler(start(server_settings))
     assert [dupefilter.request_seen(request) for request in PAGES_OF_A_HOST] == [False, True, False]
     assert dupefilter.filter.parameters.fingerprint == f"{__name__}.by_host"
 
 
 def test_fingerprint_of_another_filter(server_settings: dict[str, object], valkey: Server, key: str) -> None:
-    """A request_fingerprint that is another filter's is the user's like any other."""
+    """A `request_fingerprint` of another filter is user code like any other."""
     with valkey.client() as client:
         dupefilter = BloomRFPDupeFilter(client, f"{key}:other")
         users = BloomRFPDupeFilter.from_crawler(start({**server_settings, "REQUEST_FINGERPRINTER_CLASS": HeadersToo}))

@@ -16,6 +16,10 @@ FINISHED = (
     "SECURITY.md",
     "example_project",
     "benchmarks",
+    "tests/crawls",
+    "tests/filter",
+    "tests/project",
+    "tests/scrapy",
     "devtools/prose.py",
     "tests/unit/test_prose.py",
 )

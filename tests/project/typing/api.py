@@ -1,6 +1,6 @@
-"""The public API as a user writes it. It is never run: mypy and pyright say whether each type is what is promised here.
+"""The public API as a user writes it, never run: mypy and pyright check each promised type.
 
-An `ignore` marks what must be refused; both checkers report one that is not needed.
+An `ignore` marks an expected error; both checkers report unneeded ones.
 """
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
@@ -85,7 +85,7 @@ def addon_of_a_crawl(crawler: Crawler, settings: BaseSettings) -> None:
 
 
 class OwnDupeFilter(BloomRFPDupeFilter):
-    """Both classes can be derived from."""
+    """Both classes can be subclassed."""
 
     def request_fingerprint(self, request: Request) -> str:
         return request.url
