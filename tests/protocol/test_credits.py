@@ -205,7 +205,7 @@ def test_what_lies_idle_is_given_back_once() -> None:
     clock = Clock()
     credit, layer_ = Credits(clock), layer(1000)
     credit.take(layer_, Granted(7, 7))
-    assert credit.held(layer_) == 0, "what was granted before the layer was known is void"
+    assert credit.held(layer_) == 0, "credit granted before the layer was known is void"
     credit.take(layer_, Granted(7, 7))
     assert not credit.is_idle
     clock.now += 5.1
