@@ -1,1 +1,1 @@
-"""The command `scrapy bloom`: a thin module for each action, which reads arguments and prints what `admin` finds."""
+"""The command `scrapy bloom`: one module per action, and next to it the work of the action."""

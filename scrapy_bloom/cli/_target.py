@@ -1,4 +1,4 @@
-"""Resolve the filter and the queue that an action works on: a spider's of the project, or named keys."""
+"""Resolve the filter and the queue of an action: those of a spider of the project, or of named keys."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -17,6 +17,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import _filter_key
 from scrapy_bloom._filter_key import FilterKey, queue_of
+from scrapy_bloom._format import plural
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.cli._console import note
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
@@ -32,28 +33,32 @@ from scrapy_bloom.storage.operation import Steps, T, run_steps
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 from scrapy_bloom.transport.retry import retry_until
 
-# What Scrapy and redis-py raise of settings that they cannot use.
+# Errors of Scrapy and redis-py for settings that they cannot use.
 UNREADABLE = (ImportError, NameError, AttributeError, TypeError, ValueError, KeyError)
-_PLACE = "the name of a spider of the project, or --key KEY"
+_TARGET = "the name of a spider of the project, or --key KEY"
 
 
-def add_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None:
-    """Let an action be told which filter it is about; without `spider` its name is not the first argument."""
+def add_target_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None:
+    """Add the options that name a filter; with `spider`, a spider's name is the first argument."""
     if spider:
         parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project")
-    parser.add_argument("--key", metavar="KEY", help="the key of the filter, where it is not that of a spider")
-    parser.add_argument("--queue", metavar="KEY", help="the key of the queue, where it is not that of a spider")
-    parser.add_argument("--redis-url", metavar="URL", help="the server, where it is not that of the settings")
+    parser.add_argument("--key", metavar="KEY", help="the key of the filter, if it is not a spider's")
+    parser.add_argument("--queue", metavar="KEY", help="the key of the queue, if it is not a spider's")
+    parser.add_argument("--redis-url", metavar="URL", help="the server, if it is not that of the settings")
 
 
 @dataclass(frozen=True)
 class CrawlTarget:
-    """A crawl's settings, and where its filter and its queue are.
+    """A crawl's settings, filter and queue.
 
-    `crawler` is one that is never started: it knows the spider's class and what the add-ons made of the settings. The
-    settings of the `project` are those before that.
-    `has_spider` says that it is a spider of the project, and not only a place for keys. `refusal` is the error by which
-    an add-on refused the settings.
+    Attributes:
+        crawler: a crawler that never starts; it has the spider's class and the settings of the add-ons.
+        project: the settings before the add-ons.
+        has_spider: whether the target is a spider of the project; otherwise only keys are known.
+        named_key: the filter's key from the command line, or None.
+        named_queue: the queue's key from the command line, or None.
+        wait: seconds for which an unreachable server is retried.
+        refusal: the error of an add-on that refused the settings, or None.
     """
 
     crawler: Crawler
@@ -68,7 +73,7 @@ class CrawlTarget:
     def of(
         cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False, may_be_refused: bool = False
     ) -> "CrawlTarget":
-        """Return what options mean; with `wait`, a server that goes away is waited for as in a crawl.
+        """Return the target of an action's options; with `wait`, retry an unreachable server as a crawl does.
 
         Raises:
             BloomError: an add-on refuses the settings, unless they `may_be_refused`.
@@ -101,12 +106,12 @@ class CrawlTarget:
 
     @cached_property
     def client(self) -> Any:
-        """A client as the crawl would have it."""
+        """A client with the crawl's options."""
         return connect(self.settings)
 
     @cached_property
     def store(self) -> RetryingStore:
-        """The store in which the filter is."""
+        """The store of the filter."""
         return RetryingStore(RedisStore(self.client), self.wait)
 
     @cached_property
@@ -115,21 +120,23 @@ class CrawlTarget:
         if self.named_key is not None:
             return self.named_key
         if not self.has_spider:
-            raise UsageError(f"give {_PLACE}", print_help=False)
+            raise UsageError(f"give {_TARGET}", print_help=False)
         if issubclass(load_object(self.settings["SCHEDULER"]), Scheduler):
-            return self._key_of_workers()
+            key = FilterKey.for_workers(self.settings, self.spider)
+            memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
+            return retry_until(lambda: key.on(self.client, memory_bytes), self.wait).name
         return self._key_without_scheduler()
 
     @property
     def queues(self) -> list[str]:
-        """The keys of the queues that are known: the one that was named, or the spider's."""
+        """The keys of the known queues: the named one, or the spider's."""
         if self.named_queue is not None:
             return [self.named_queue]
         return [queue_of(self.settings, self.spider)] if self.has_spider else []
 
     @cached_property
     def dupefilter(self) -> BloomRFPDupeFilter:
-        """The dupefilter that the crawl would have, without its filter; ours, where the crawl has another one."""
+        """The dupefilter of the crawl without its filter; this package's if the crawl has another."""
         kind = load_object(self.settings["DUPEFILTER_CLASS"])
         if not issubclass(kind, BloomRFPDupeFilter):
             kind = BloomRFPDupeFilter
@@ -139,18 +146,18 @@ class CrawlTarget:
 
     @property
     def parameters(self) -> FilterParameters:
-        """The parameters that the crawl wants its filter to have."""
+        """The filter's parameters according to the settings."""
         return self.dupefilter.parameters()
 
     @property
-    def sharers(self) -> list[str]:
-        """The other spiders of the project that have the spider's queue."""
+    def queue_sharers(self) -> list[str]:
+        """The names of the project's other spiders with the same queue."""
         queue, loader = queue_of(self.settings, self.spider), _spiders(self.project)
         others = [name for name in sorted(loader.list()) if name != self.spider]
         return [name for name in others if self._has_queue(loader.load(name), name, queue)]
 
     def run_steps(self, steps: Steps[T]) -> T:
-        """Carry out steps on the server."""
+        """Run steps on the server."""
         return run_steps(steps, self.store.execute)
 
     def inspect_queue(self, key: str) -> QueueState:
@@ -158,29 +165,27 @@ class CrawlTarget:
         return retry_until(lambda: inspect(self.client, key), self.wait)
 
     def warn_about_queued(self, queues: Iterable[str]) -> None:
-        """Say on stderr that a filter knows requests which are not fetched yet: they are in queues that stay behind."""
+        """Warn about unfetched requests of these queues: the filter knows them, and the queues are not exported."""
         for state in map(self.inspect_queue, queues):
             if number := state.waiting + state.leased + state.dead_letters:
-                note(
-                    f"{number:,} requests of the queue {state.key!r} are in the filter and not fetched yet: the queue "
-                    "stays where it is"
-                )
+                requests = plural(number, "unfetched request")
+                note(f"the filter knows {requests} of the queue {state.key!r}, which is not exported")
 
-    def read(self) -> StoredFilter | None:
-        """Return the filter as it is stored, or None: there is none."""
+    def read_filter(self) -> StoredFilter | None:
+        """Return the stored filter, or None if the key is empty."""
         return self.run_steps(stored_filter.read(self.key))
 
-    def require(self) -> StoredFilter:
-        """Return the filter as it is stored.
+    def require_filter(self) -> StoredFilter:
+        """Return the stored filter.
 
         Raises:
-            WrongTypeError: there is none.
+            WrongTypeError: the key is empty.
         """
-        found = self.read()
+        found = self.read_filter()
         if found is None:
             raise WrongTypeError(
-                f"there is no filter at {self.key!r} on {self.server}: no crawl has begun with it, or it has ended and "
-                "was cleared"
+                f"there is no filter at {self.key!r} on {self.server}: no crawl has used it yet, or it was cleared at "
+                "the end of its crawl"
             )
         return found
 
@@ -198,9 +203,9 @@ class CrawlTarget:
         return f"{address}, database {where.get('db', 0) or 0}"
 
     def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
-        """Return whether another spider has this queue, under a scheduler whose workers share one.
+        """Return whether another spider has this queue, under a scheduler that shares queues.
 
-        Add-ons are not asked: the scheduler that they set for this spider is that of all which set none.
+        A spider that sets no scheduler gets the one of this crawl's add-ons.
         """
         settings = self.project.copy()
         kind.update_settings(settings)
@@ -209,16 +214,11 @@ class CrawlTarget:
             scheduler = load_object((settings if is_set else self.settings)["SCHEDULER"])
             return issubclass(scheduler, Scheduler) and queue_of(settings, name) == queue
         except (BloomError, *UNREADABLE):
-            # No crawl of it would start.
+            # Its crawl would not start.
             return False
 
-    def _key_of_workers(self) -> str:
-        key = FilterKey.for_workers(self.settings, self.spider)
-        memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
-        return retry_until(lambda: key.on(self.client, memory_bytes), self.wait).name
-
     def _key_without_scheduler(self) -> str:
-        """Return the key under Scrapy's own scheduler, or under one that this package does not know."""
+        """Return the key under Scrapy's own scheduler, or under an unknown one."""
         template = self.settings.get("SCHEDULER_DUPEFILTER_KEY")
         if template:
             return key_of("SCHEDULER_DUPEFILTER_KEY", template, self.spider)
@@ -227,45 +227,39 @@ class CrawlTarget:
         if kept is not None:
             return kept
         raise ConfigError(
-            f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl of it has a filter of its own, whose key its log "
-            f"names; give that by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
+            f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl has its own filter, whose key is in its log; give "
+            "that key by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
             f"{defaults.SCHEDULER_DUPEFILTER_KEY!r}"
         )
 
 
 def require_file(options: argparse.Namespace, settings: Settings) -> None:
-    """Refuse an action that has a spider where it should have a file: whoever gives one name may forget either."""
+    """Refuse a spider's name in place of the file: a single argument is the file."""
     if options.spider is None and str(options.file) in _spiders(settings).list():
-        raise UsageError(f"{str(options.file)!r} is a spider: give the FILE behind it", print_help=False)
+        raise UsageError(f"{str(options.file)!r} is a spider: give the FILE after it", print_help=False)
 
 
 def crawl_settings(spider: str | None, settings: Settings) -> BaseSettings:
-    """Return the settings of a spider's crawl, or those of the project where none is named."""
+    """Return the settings of a spider's crawl; without a name, those of the only spider or of the project."""
     name = spider or _only_spider(_spiders(settings).list())
-    return _crawler(_spider_class(name, settings) if name else Spider, settings).settings
-
-
-def _crawler(kind: type[Spider], settings: Settings) -> Crawler:
-    """Return a crawler that is never started, with what the add-ons make of the settings."""
-    crawler = Crawler(kind, settings)
+    crawler = Crawler(_spider_class(name, settings) if name else Spider, settings)
     crawler.addons.load_settings(crawler.settings)
-    return crawler
+    return crawler.settings
 
 
 def _spider_class(name: str | None, settings: Settings) -> type[Spider]:
     loader = _spiders(settings)
-    names: list[str] = loader.list()
+    names: list[str] = sorted(loader.list())
     name = _only_spider(names) if name is None else name
     if name is None:
-        raise UsageError(f"give {_PLACE}; there are {', '.join(sorted(names)) or 'none'}", print_help=False)
+        raise UsageError(f"give {_TARGET}; there are {', '.join(names) or 'no spiders'}", print_help=False)
     if name not in names:
-        where = f"there are {', '.join(sorted(names))}" if names else "run it in a project, or give --key KEY"
-        raise UsageError(f"{name!r} is no spider of a project: {where}", print_help=False)
+        advice = f"there are {', '.join(names)}" if names else "run it in a project, or give --key KEY"
+        raise UsageError(f"{name!r} is no spider of a project: {advice}", print_help=False)
     return loader.load(name)  # type: ignore[no-any-return]  # load_object: Any
 
 
 def _only_spider(names: Sequence[str]) -> str | None:
-    """Return the spider of a project that has one alone: nobody need name it."""
     return names[0] if len(names) == 1 else None
 
 
@@ -273,30 +267,31 @@ def _spiders(settings: Settings) -> Any:
     return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
 
 
-_OPTIONS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
+_PARAMETERS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 
 
 def add_parameter_options(parser: argparse.ArgumentParser) -> None:
-    """Let an action be told the parameters of a filter."""
-    for option in _OPTIONS:
+    """Add the options that set the filter's parameters."""
+    for option in _PARAMETERS:
         meaning = f"{option.meaning} (default {option.default_text})"
         parser.add_argument(_flag(option), metavar="N", help=meaning)
 
 
 def given_parameters(options: argparse.Namespace, settings: BloomSettings) -> dict[str, Any]:
-    """Return the parameters that were given, by their names; the others are those of the settings.
+    """Return the parameters from the command line by name; the settings have the others.
 
     Raises:
-        ConfigError: one is not allowed, or not together with the others; the text names the options.
+        ConfigError: a value, or the combination with the settings, is not allowed; the text names the options.
     """
-    found = {option: getattr(options, option.name) for option in _OPTIONS if getattr(options, option.name) is not None}
-    values = {option.name: option.read(_flag(option), value) for option, value in found.items()}
+    given = {option: getattr(options, option.name) for option in _PARAMETERS}
+    values = {option.name: option.read(_flag(option), value) for option, value in given.items() if value is not None}
     try:
         replace(settings, **values).parameters()
     except ConfigError as error:
         text = str(error)
-        for option in found:
-            text = text.replace(f"{PREFIX}{option.name.upper()} = ", f"{_flag(option)} = ")
+        for option in _PARAMETERS:
+            if option.name in values:
+                text = text.replace(f"{PREFIX}{option.name.upper()} = ", f"{_flag(option)} = ")
         raise ConfigError(text) from None
     return values
 

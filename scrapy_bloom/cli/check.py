@@ -1,7 +1,7 @@
-"""Say of requests if they would be dropped as repeats, and why. Nothing is added.
+"""Show whether requests would be dropped as repeats, and why. Nothing is added to the filter.
 
-The exit code is 0 if all would be dropped, 1 if not. With two URLs it says if they are the same to the filter, and
-where their canonical forms differ.
+The exit code is 0 if all would be dropped, and 1 otherwise. With two URLs the output shows whether they are one request
+to the filter, or the parts of their canonical forms that differ.
 """
 
 import argparse
@@ -16,8 +16,7 @@ from w3lib.url import canonicalize_url
 
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import CrawlTarget
-from scrapy_bloom.cli._target import add_options as add_target
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter.stored_filter import Place, StoredFilter, look_up
 
@@ -29,15 +28,14 @@ examples:
   scrapy bloom check --key news:dupefilter https://example.com/a
 """
 
-_PAIR = 2
-# The scheme of a filter that was made without Scrapy: its items are what was added.
-_ITEMS_AS_THEY_ARE = "bytes"
-_SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
+# The scheme of a filter whose items are the added strings themselves.
+_BYTES_SCHEME = "bytes"
+_SCRAPY_SCHEME = "scrapy.utils.request.RequestFingerprinter"
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """A URL, what the filter knows it as, and the places where it looks."""
+class _CheckedRequest:
+    """A request, its fingerprint and its place in each layer."""
 
     url: str
     canonical_url: str
@@ -52,116 +50,99 @@ class _Checked:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]"
-    parser.add_argument("urls", nargs="+", metavar="URL", help="what to look for; before it, a spider of the project")
-    add_target(parser, spider=False)
+    parser.add_argument("urls", nargs="+", metavar="URL", help="the URLs to check; a spider may come first")
+    add_target_options(parser, spider=False)
     parser.add_argument("--method", default="GET", help="the method of the requests (default GET)")
     parser.add_argument("--body", default="", help="the body of the requests")
-    _console.add_options(parser)
+    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Carry it out."""
-    options.spider, urls = _split(options.urls)
-    target = CrawlTarget.of(options, settings)
-    stored = target.require()
-    fingerprint_of = _fingerprints(target, stored)
-    checked = []
-    for url in urls:
-        request = _request(url, options)
-        item = fingerprint_of(request) if fingerprint_of else url.encode()
-        places = target.run_steps(look_up(stored, item))
-        checked.append(_Checked(url, canonicalize_url(request.url), item.decode(errors="replace"), places))
-    if options.json:
-        _console.print_json(_as_dict(stored, checked))
-    else:
-        print("\n\n".join([*map(_told, checked), *_comparison(checked)]))
-    return ExitCode.DONE if all(each.is_seen for each in checked) else ExitCode.NO
-
-
-def _split(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Return the spider, which stands before the URLs or is left out, and the URLs."""
-    first, *rest = arguments
-    spider, urls = (None, arguments) if "://" in first else (first, rest)
+    """Run the command and return its exit code."""
+    first, *rest = options.urls
+    options.spider, urls = (None, options.urls) if "://" in first else (first, rest)
     if not urls:
         raise UsageError("give a URL", print_help=False)
-    return spider, urls
-
-
-def _request(url: str, options: argparse.Namespace) -> Request:
-    try:
-        return Request(url, method=options.method, body=options.body)
-    except ValueError as error:
-        raise UsageError(f"{url!r}: {error}", print_help=False) from None
-
-
-def _fingerprints(target: CrawlTarget, stored: StoredFilter) -> Any:
-    """Return what makes the fingerprints that the filter holds, or None where it holds URLs as they are."""
-    scheme = stored.parameters.fingerprint
-    if scheme == _ITEMS_AS_THEY_ARE:
-        return None
-    # Only what is known: whoever can write to Redis would choose what is imported here.
-    if not target.has_spider and scheme == _SCRAPYS:
-        target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")
-    ours = target.dupefilter.fingerprint_scheme()
-    if ours != scheme:
-        raise MismatchError(
-            f"the filter at {stored.key!r} holds fingerprints of {scheme!r}, and these settings make those of "
-            f"{ours!r}: workers with them would be refused; set REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS, by -s "
-            "outside a project"
-        )
-    return target.dupefilter.fingerprint_of
-
-
-def _as_dict(stored: StoredFilter, checked: list[_Checked]) -> dict[str, Any]:
-    return {
+    target = CrawlTarget.of(options, settings)
+    stored = target.require_filter()
+    fingerprint_of = _fingerprinter(target, stored)
+    checked = []
+    for url in urls:
+        try:
+            request = Request(url, method=options.method, body=options.body)
+        except ValueError as error:
+            raise UsageError(f"{url!r}: {error}", print_help=False) from None
+        item = fingerprint_of(request) if fingerprint_of else url.encode()
+        places = target.run_steps(look_up(stored, item))
+        checked.append(_CheckedRequest(url, canonicalize_url(request.url), item.decode(errors="replace"), places))
+    report = {
         "key": stored.key,
         "all_seen": all(each.is_seen for each in checked),
         "same": len({each.fingerprint for each in checked}) == 1 if len(checked) > 1 else None,
         "requests": [{**asdict(each), "is_seen": each.is_seen} for each in checked],
     }
+    texts = [_text(each) for each in checked]
+    if len(checked) == 2:  # noqa: PLR2004  # a pair is compared
+        texts.append(_comparison(*checked))
+    _console.print_report(options, report, "\n\n".join(texts))
+    return ExitCode.DONE if report["all_seen"] else ExitCode.NO
 
 
-def _told(checked: _Checked) -> str:
-    answer = "seen: it would be dropped, unless it has dont_filter" if checked.is_seen else "new: it would be fetched"
+def _fingerprinter(target: CrawlTarget, stored: StoredFilter) -> Any:
+    """Return the function that makes the filter's fingerprints, or None if its items are plain URLs."""
+    scheme = stored.parameters.fingerprint
+    if scheme == _BYTES_SCHEME:
+        return None
+    # Import only a known class: anybody who can write to Redis could name another one.
+    if not target.has_spider and scheme == _SCRAPY_SCHEME:
+        target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")
+    ours = target.dupefilter.fingerprint_scheme()
+    if ours != scheme:
+        raise MismatchError(
+            f"the filter at {stored.key!r} holds fingerprints of {scheme!r}, but these settings make those of "
+            f"{ours!r}, and workers with them would be refused: set REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS, "
+            "outside a project by -s"
+        )
+    return target.dupefilter.fingerprint_of
+
+
+def _text(checked: _CheckedRequest) -> str:
+    answer = "new: it would be fetched"
+    if checked.is_seen:
+        answer = "seen: it would be dropped, unless it has dont_filter"
     rows = [
         ("request", checked.url),
         ("canonical", checked.canonical_url),
         ("fingerprint", checked.fingerprint),
         ("answer", answer),
-        *((f"layer {place.layer}", f"{_state(place)}, in {place.key}") for place in checked.places),
     ]
+    for place in checked.places:
+        state = "all bits are set" if place.is_seen else "not in this layer"
+        if place.is_lost:
+            state = "LOST: the shard is gone or belongs to another filter"
+        rows.append((f"layer {place.layer}", f"{state}, in {place.key}"))
     return _console.pairs(rows)
 
 
-def _state(place: Place) -> str:
-    if place.is_lost:
-        return "LOST: the string is gone or another's"
-    return "all of its bits are set" if place.is_seen else "not there"
-
-
-def _comparison(checked: list[_Checked]) -> list[str]:
-    if len(checked) != _PAIR:
-        return []
-    first, second = checked
+def _comparison(first: _CheckedRequest, second: _CheckedRequest) -> str:
     if first.fingerprint == second.fingerprint:
-        return ["The two are the same to the filter."]
+        return "Both are one request to the filter."
     differences = _differences(first.canonical_url, second.canonical_url)
-    where = "\n".join(f"  {name}: {one} and {other}" for name, one, other in differences)
-    return [
-        f"The two are different to the filter. Their canonical forms differ in\n{where}" if where else _NO_DIFFERENCE
-    ]
-
-
-_NO_DIFFERENCE = "The two are different to the filter, though their canonical forms are the same."
+    if not differences:
+        return "They are two requests to the filter, though their canonical forms are equal."
+    lines = [f"  {name}: {one or 'none'} and {other or 'none'}" for name, one, other in differences]
+    return "\n".join(["They are two requests to the filter. Their canonical forms differ in", *lines])
 
 
 def _differences(first: str, second: str) -> list[tuple[str, str, str]]:
+    """Return the parts of two URLs that differ: each part's name and both values."""
     one, other = urlsplit(first), urlsplit(second)
     parts = [("scheme", one.scheme, other.scheme), ("host", one.netloc, other.netloc), ("path", one.path, other.path)]
-    differing = [(name, mine or "none", yours or "none") for name, mine, yours in parts if mine != yours]
-    mine, yours = parse_qsl(one.query, keep_blank_values=True), parse_qsl(other.query, keep_blank_values=True)
-    for name in dict.fromkeys(name for name, _ in [*mine, *yours]):
-        values = [[value for key, value in query if key == name] for query in (mine, yours)]
-        if values[0] != values[1]:
-            differing.append((f"argument {name}", *(", ".join(each) if each else "none" for each in values)))  # type: ignore[arg-type]
+    differing = [part for part in parts if part[1] != part[2]]
+    queries = [parse_qsl(url.query, keep_blank_values=True) for url in (one, other)]
+    for name in dict.fromkeys(name for query in queries for name, _ in query):
+        # An argument without a value is another URL than none.
+        mine, theirs = ([value for key, value in query if key == name] for query in queries)
+        if mine != theirs:
+            differing.append((f"argument {name}", ", ".join(mine), ", ".join(theirs)))
     return differing

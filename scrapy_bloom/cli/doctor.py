@@ -1,22 +1,23 @@
-"""Look for what would lose pages in a crawl, and say what to do about it.
+"""Find settings and faults that lose pages, with advice. Nothing is changed.
 
-The exit code is 1 if a crawl would lose something, or with `--fail-on advice` if there is anything to do. Nothing is
-changed.
+The exit code is 1 if a crawl would lose something; with `--fail-on advice` also if there is advice.
 """
 
 import argparse
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 
+from redis import exceptions
 from scrapy.settings import Settings
 
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import CrawlTarget
-from scrapy_bloom.cli._target import add_options as add_target
-from scrapy_bloom.cli.checks.case import Case, examine
-from scrapy_bloom.cli.checks.findings import Finding, Level
-from scrapy_bloom.cli.checks.leftovers import IDLE_SECONDS
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.cli.checks import configuration, contents, leftovers, server
+from scrapy_bloom.cli.checks.case import Case
+from scrapy_bloom.cli.checks.findings import Finding, Level, skipped
+from scrapy_bloom.errors import RefusedError
 
 EXAMPLES = """\
 examples:
@@ -26,55 +27,86 @@ examples:
   scrapy bloom doctor --key news:dupefilter --queue news:requests --redis-url redis://localhost:6379
 """
 
+Check = Callable[[Case], Iterable[Finding]]
+# Checks that need no server.
+SETTINGS_CHECKS: tuple[Check, ...] = (
+    configuration.check_versions,
+    configuration.check_settings,
+    configuration.check_classes,
+    configuration.check_values,
+)
+# Checks of the server and its data, by the name under which a denied check is reported.
+SERVER_CHECKS: dict[str, Check] = {
+    "server": server.check_nodes,
+    "slots": contents.check_slots,
+    "filter": contents.check_filter,
+    "capacity": configuration.check_parameters,
+    "queue": contents.check_queues,
+    "leases": leftovers.check_leases,
+    "start URLs": contents.check_start_urls,
+    "permissions": server.check_permissions,
+    "leftover filters": leftovers.check_filters,
+}
 _SIGNS = {Level.OK: "ok  ", Level.ADVICE: "!   ", Level.LOSS: "LOSS"}
-# The levels that make the exit code 1, by the least of them.
+# The levels that make the exit code 1, by --fail-on.
 _FAILING = {"loss": {Level.LOSS}, "advice": {Level.LOSS, Level.ADVICE}}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
-    add_target(parser)
+    add_target_options(parser)
     parser.add_argument(
         "--fail-on",
         choices=_FAILING,
         default="loss",
-        help="the least finding that makes the exit code 1 (default %(default)s)",
+        help="the lowest level that makes the exit code 1 (default %(default)s)",
     )
     parser.add_argument(
         "--idle",
         type=float,
-        default=IDLE_SECONDS,
+        default=leftovers.IDLE_SECONDS,
         metavar="SECONDS",
-        help="look for leftover filters that were not used for so long (default %(default)s)",
+        help="the time without use after which a filter counts as left over (default %(default)s)",
     )
-    _console.add_options(parser)
+    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Carry it out."""
+    """Run the command and return its exit code."""
     case = Case(CrawlTarget.of(options, settings, may_be_refused=True), options.idle)
-    findings = list(examine(case))
-    if options.json:
-        told = {"server": case.address, "key": case.key, "findings": [asdict(finding) for finding in findings]}
-        _console.print_json(told)
-    else:
-        print(_told(case, findings))
+    findings = list(_examine(case))
+    report = {"server": case.address, "key": case.key, "findings": [asdict(finding) for finding in findings]}
+    _console.print_report(options, report, _text(case, findings))
     return ExitCode.NO if _FAILING[options.fail_on] & {finding.level for finding in findings} else ExitCode.DONE
 
 
-def _told(case: Case, findings: list[Finding]) -> str:
+def _examine(case: Case) -> Iterator[Finding]:
+    """Run all checks."""
+    for check in SETTINGS_CHECKS:
+        yield from check(case)
+    if case.refusal is not None:
+        yield case.refusal
+    else:
+        for name, check in SERVER_CHECKS.items():
+            try:
+                yield from check(case)
+            except (exceptions.ResponseError, RefusedError) as error:
+                yield skipped(name, error)
+    yield from leftovers.check_files(case)
+
+
+def _text(case: Case, findings: list[Finding]) -> str:
     subject = case.key or f"the spider {case.target.spider!r}"
-    lines = [f"{subject} on {case.address or 'a server that is not known'}", ""]
+    lines = [f"{subject} on {case.address or 'an unknown server'}", ""]
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         lines.append(f"{_SIGNS[finding.level]}  {finding.check:<{width}}  {finding.text}")
         if finding.advice:
             lines.append(f"{'':{width + 6}}  -> {finding.advice}")
     count = Counter(finding.level for finding in findings)
-    return "\n".join([*lines, "", _verdict(count[Level.LOSS], count[Level.ADVICE])])
-
-
-def _verdict(losses: int, worth_doing: int) -> str:
-    if losses:
-        return "A crawl would lose pages, fetch them twice or not start, as LOSS says above."
-    return f"Nothing here loses pages.{' Look at what has a ! all the same.' if worth_doing else ''}"
+    verdict = "No losses found."
+    if count[Level.LOSS]:
+        verdict = "A crawl would lose pages, fetch them twice or not start: see each LOSS above."
+    elif count[Level.ADVICE]:
+        verdict = "No losses found. See the advice behind each ! above."
+    return "\n".join([*lines, "", verdict])

@@ -1,7 +1,7 @@
-"""Write a filter to a file, with all that it needs to be made again: crawls may go on meanwhile.
+"""Write a filter to a file from which it can be restored; crawls may run meanwhile.
 
-What was in the filter before this began is in the file. The file holds the filter's secret hash key, so that it is
-readable by its owner alone. Requests that wait in the queue are not in it.
+The file has all additions made before the export began. It holds the filter's secret hash key, so only its owner may
+read it. It does not hold the pending requests of the queue.
 """
 
 import argparse
@@ -10,12 +10,10 @@ from pathlib import Path
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_size
+from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._console import progress_of
-from scrapy_bloom.cli._exit_codes import ExitCode, stopped
-from scrapy_bloom.cli._target import CrawlTarget, require_file
-from scrapy_bloom.cli._target import add_options as add_target
+from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options, require_file
 from scrapy_bloom.cli.archive.exporting import export
 
 EXAMPLES = """\
@@ -27,26 +25,25 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
-    add_target(parser)
+    add_target_options(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the file to write")
-    parser.add_argument("--overwrite", action="store_true", help="write it where there is such a file already")
-    _console.add_options(parser)
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Carry it out."""
+    """Run the command and return its exit code."""
     require_file(options, settings)
     target = CrawlTarget.of(options, settings, wait=True)
-    found = target.require()
+    found = target.require_filter()
     total = sum(layer.size.bits // 8 for layer in found.layers)
-    with stopped("no file was written"), progress_of("exporting", total) as advance:
+    with advise_on_ctrl_c("no file was written"), _console.byte_progress("exporting", total) as advance:
         done = export(target.store, found, options.file, overwrite=options.overwrite, advance=advance)
-    if options.json:
-        _console.print_json({"server": target.server, "key": found.key, "file": str(options.file), **asdict(done)})
-    else:
-        print(
-            f"wrote {options.file} ({as_size(done.file_bytes)}): the filter at {found.key!r} on {target.server}, "
-            f"{done.layers} layer(s) of {as_size(done.read)}, with {done.granted:,} requests at most"
-        )
+    report = {"server": target.server, "key": found.key, "file": str(options.file), **asdict(done)}
+    text = (
+        f"wrote {options.file} ({as_size(done.file_bytes)}): the filter at {found.key!r} on {target.server}, "
+        f"{plural(done.layers, 'layer')} of {as_size(done.read)}, with at most {plural(done.granted, 'request')}"
+    )
+    _console.print_report(options, report, text)
     target.warn_about_queued(found.users)
     return ExitCode.DONE

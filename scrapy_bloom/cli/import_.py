@@ -1,11 +1,11 @@
-"""Move the SET that scrapy-redis left into a filter at its key.
+"""Move the SET that scrapy-redis left into a filter at the key of the SET.
 
-The SET is copied into a filter beside it. Then both change places in one step: the filter has the key, and the SET is
-at KEY:set. Every member is checked after that. Stopped at any moment, the import goes on when it is run again.
+The SET is copied into a staging filter. Then both are swapped in one step: the filter gets the key, and the SET moves
+to KEY:set. After that every member is checked. An interrupted import resumes when you run it again.
 
-From the change of places on, workers with the old settings get an error (WRONGTYPE) for each request, which is lost for
-the crawl. So the import stops before it, with exit code 1, if the SET grows while it is copied or in the --wait seconds
-after that. Stop the workers then, and run it again. --while-crawling changes places in any case.
+After the swap, each request of a worker with the old settings fails (WRONGTYPE) and is lost to its crawl. Therefore the
+import stops before the swap, with exit code 1, if the SET grows while it is copied or in the --wait seconds after that.
+In this case stop the workers, and run it again. With --while-crawling it swaps in any case.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from scrapy import Request
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
+from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._console import ShownProgress
+from scrapy_bloom.cli._console import ConsoleProgress
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, given_parameters
-from scrapy_bloom.cli._target import add_options as add_target
-from scrapy_bloom.cli.importing import file_import as import_files
-from scrapy_bloom.cli.importing.import_errors import refuse_other_scheme
+from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, add_target_options, given_parameters
+from scrapy_bloom.cli.importing import file_import
+from scrapy_bloom.cli.importing.import_errors import require_sets_scheme
 from scrapy_bloom.cli.importing.import_state import ImportReport
 from scrapy_bloom.cli.importing.set_import import SetImport
 from scrapy_bloom.errors import RefusedError, UnavailableError
@@ -37,39 +37,43 @@ examples:
   scrapy bloom import --key news:dupefilter --redis-url redis://localhost:6379 --capacity 1e8
   scrapy bloom import news --from-file jobs/news/requests.seen
 """
-# A worker that crawls meets a new request within seconds.
+# A crawling worker meets a new request within seconds.
 _WAIT_SECONDS = 5.0
 _MAX_WAIT_SECONDS = 86_400
-_GO_ON = "run the same command again to go on"
+_RESUME = "run the same command again to resume"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
-    add_target(parser)
-    parser.add_argument("--from-file", metavar="FILE", type=Path, help="a file of fingerprints, or of URLs, one a line")
-    change = parser.add_mutually_exclusive_group()
-    change.add_argument("--copy-only", action="store_true", help="stop before the SET and the filter change places")
-    change.add_argument(
+    add_target_options(parser)
+    parser.add_argument("--from-file", metavar="FILE", type=Path, help="a file of fingerprints or URLs, one per line")
+    swap = parser.add_mutually_exclusive_group()
+    swap.add_argument("--copy-only", action="store_true", help="stop before the swap")
+    swap.add_argument(
         "--wait",
         type=float,
         metavar="SECONDS",
-        help=f"the time without additions after which they change places (default {_WAIT_SECONDS:g})",
+        help=f"swap after this time without additions to the SET (default {_WAIT_SECONDS:g})",
     )
-    change.add_argument(
+    swap.add_argument(
         "--while-crawling",
         action="store_true",
-        help="let them change places while old workers add, which lose each request from then on",
+        help="swap while old workers add to the SET, which lose each request from then on",
     )
-    parser.add_argument("--delete-source", action="store_true", help="delete the SET when all of it was checked")
-    _console.add_options(parser)
+    parser.add_argument("--delete-source", action="store_true", help="delete the SET after the check")
+    _console.add_json_option(parser)
     add_parameter_options(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Carry it out."""
+    """Run the command and return its exit code."""
     target = CrawlTarget.of(options, settings, wait=True)
-    parameters = _chosen_parameters(options, target)
-    progress = ShownProgress("B" if options.from_file else " members")
+    given = given_parameters(options, target.dupefilter.config)
+    if given and target.has_spider:
+        raise UsageError(f"{', '.join(given)}: set BLOOMFILTER_* in the spider's settings instead", print_help=False)
+    _require_compatible(options)
+    parameters = replace(target.parameters, **given)
+    progress = ConsoleProgress("B" if options.from_file else " members")
     try:
         if options.from_file:
             report = _import_file(options.from_file, target, parameters, progress)
@@ -77,35 +81,25 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             report = _import_set(options, target, parameters, progress)
     except KeyboardInterrupt:
         progress.end()
-        _console.note(f"stopped: {_GO_ON}")
+        _console.note(f"stopped: {_RESUME}")
         return ExitCode.INTERRUPTED
     except (RefusedError, UnavailableError):
-        _console.note(f"nothing is lost: {_GO_ON}")
+        _console.note(f"nothing is lost: {_RESUME}")
         raise
     finally:
         progress.end()
-    if options.json:
-        _console.print_json(_as_json(report))
-    else:
-        print(_text(report, options))
+    named = asdict(report)
+    del named["was_finished"]
+    _console.print_report(options, named, _text(report, options))
     return ExitCode.DONE if report.is_finished or options.copy_only else ExitCode.NO
 
 
-def _chosen_parameters(options: argparse.Namespace, target: CrawlTarget) -> FilterParameters:
-    """Return the parameters of the crawl's settings, with those that were given for a key."""
-    given = given_parameters(options, target.dupefilter.config)
-    if given and target.has_spider:
-        raise UsageError(f"{', '.join(given)}: the spider's settings decide; set BLOOMFILTER_* there", print_help=False)
-    _refuse_options(options)
-    return replace(target.parameters, **given)
-
-
-def _refuse_options(options: argparse.Namespace) -> None:
-    """Refuse options that mean nothing together."""
+def _require_compatible(options: argparse.Namespace) -> None:
+    """Refuse options that contradict each other."""
     if options.copy_only and options.delete_source:
-        raise UsageError("--copy-only: the SET stays where it is, so that --delete-source waits", print_help=False)
-    of_a_set = (options.copy_only, options.while_crawling, options.delete_source, options.wait is not None)
-    if options.from_file and any(of_a_set):
+        raise UsageError("--copy-only: the SET stays, so omit --delete-source", print_help=False)
+    set_options = (options.copy_only, options.while_crawling, options.delete_source, options.wait is not None)
+    if options.from_file and any(set_options):
         raise UsageError(
             "--from-file: --copy-only, --wait, --while-crawling and --delete-source are for a SET", print_help=False
         )
@@ -114,22 +108,25 @@ def _refuse_options(options: argparse.Namespace) -> None:
 
 
 def _import_set(
-    options: argparse.Namespace, target: CrawlTarget, parameters: FilterParameters, progress: ShownProgress
+    options: argparse.Namespace, target: CrawlTarget, parameters: FilterParameters, progress: ConsoleProgress
 ) -> ImportReport:
-    refuse_other_scheme(parameters.fingerprint)
+    require_sets_scheme(parameters.fingerprint)
     retry_timeout = target.dupefilter.config.retry_timeout
     action = SetImport(target.client, target.key, parameters, progress, retry_timeout=retry_timeout)
-    seconds = _WAIT_SECONDS if options.wait is None else options.wait
-    wait = None if options.while_crawling else seconds
-    return action.run(copy_only=options.copy_only, wait=wait, delete_source=options.delete_source)
+    wait = _WAIT_SECONDS if options.wait is None else options.wait
+    return action.run(
+        copy_only=options.copy_only,
+        wait=None if options.while_crawling else wait,
+        delete_source=options.delete_source,
+    )
 
 
 def _import_file(
-    path: Path, target: CrawlTarget, parameters: FilterParameters, progress: ShownProgress
+    path: Path, target: CrawlTarget, parameters: FilterParameters, progress: ConsoleProgress
 ) -> ImportReport:
-    import_files.refuse_seen_file(path, parameters.fingerprint)
+    file_import.require_seen_scheme(path, parameters.fingerprint)
     config = target.dupefilter.config
-    return import_files.import_file(
+    return file_import.import_file(
         path,
         lambda: CrawlFilter.with_parameters(
             target.client, target.key, parameters, cache_size=config.cache_size, retry_timeout=config.retry_timeout
@@ -139,52 +136,31 @@ def _import_file(
     )
 
 
-def _as_json(report: ImportReport) -> dict[str, object]:
-    named = asdict(report)
-    del named["was_finished"]
-    return named
-
-
 def _text(report: ImportReport, options: argparse.Namespace) -> str:
+    members, pace = (
+        plural(report.members, "member"),
+        f"{report.seconds:,.1f} s, {report.members_a_second:,.0f} a second",
+    )
     if options.from_file:
         return (
-            f"{report.members:,} lines of {report.source} are in the filter at {report.key!r}: {report.added:,} were "
-            f"new, {report.already_known:,} were known ({_pace(report)})."
+            f"{plural(report.members, 'line')} of {report.source} are in the filter at {report.key!r}: "
+            f"{report.added:,} new, {report.already_known:,} known before ({pace})."
         )
     if not report.is_finished:
-        copied = f"{report.members:,} members of the SET at {report.source!r} are copied ({_pace(report)})."
-        without = " without --copy-only" if options.copy_only else ""
-        return (
-            f"{copied}{'' if options.copy_only else _why_not(report)} Stop the workers, and run this again{without}: "
-            "it catches up and puts the filter in the SET's place."
-        )
+        text = f"{members} of the SET at {report.source!r} copied ({pace})."
+        if not options.copy_only:
+            text += (
+                f"\nThe SET has grown by {report.added_meanwhile:,} since the start: workers with the old settings "
+                "still add to it, and would lose each request after the swap, so the SET stays in place."
+            )
+        how = " without --copy-only" if options.copy_only else ""
+        return f"{text} Stop the workers, and run this again{how}: it copies the rest and swaps the SET and the filter."
+    text = f"All {members} of the SET are in the filter at {report.key!r}"
     if report.was_finished:
-        done = (
-            f"All {report.members:,} members of the SET are in the filter at {report.key!r} already ({_pace(report)})."
-        )
+        text += f" already ({pace})."
     else:
-        done = (
-            f"All {report.members:,} members are in the filter at {report.key!r}, and each was checked: "
-            f"{report.added:,} copied, {report.caught_up:,} caught up ({_pace(report)})."
-        )
-    return f"{done} {_what_next(report)}"
-
-
-def _why_not(report: ImportReport) -> str:
-    return (
-        f"\nThe SET has grown by {report.added_meanwhile:,} since this began: workers with the old settings still add "
-        "to it, and would lose each request from the change of places on, so that it stays in its place."
-    )
-
-
-def _what_next(report: ImportReport) -> str:
-    source = (
-        "The SET is deleted."
-        if report.deleted_source
-        else (f"The SET is at {report.source!r} until you delete it by --delete-source, or by UNLINK.")
-    )
-    return f"{source}\nStart the workers with scrapy-bloom: with its add-on, or its classes, and these settings."
-
-
-def _pace(report: ImportReport) -> str:
-    return f"{report.seconds:,.1f} s, {report.members_a_second:,.0f} a second"
+        text += f", and each was checked: {report.added:,} copied, {report.caught_up:,} caught up ({pace})."
+    source = f"The SET is at {report.source!r} until you delete it by --delete-source, or by UNLINK."
+    if report.deleted_source:
+        source = "The SET was deleted."
+    return f"{text} {source}\nStart the workers with scrapy-bloom, by its add-on or its classes, and these settings."

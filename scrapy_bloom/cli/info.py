@@ -1,26 +1,25 @@
-"""Show what is stored of a crawl: its filter and each layer, its queue, and what its workers do.
+"""Show the stored state of a crawl: its filter with each layer, its queue and its workers.
 
-The exit code is 1 if there is no filter, but for --prometheus. Nothing is changed, so that a replica may be asked.
+The exit code is 1 if there is no filter, except with --prometheus. Nothing is changed, so a replica can be asked.
 """
 
 import argparse
 import sys
 import time
 from collections import deque
+from dataclasses import asdict
 from typing import NoReturn
 
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_size
+from scrapy_bloom._format import as_number, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import CrawlTarget
-from scrapy_bloom.cli._target import add_options as add_target
-from scrapy_bloom.cli.report import FilterReport, Pace, build_report, exposition, pace_between, report_as_dict
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.cli.report import FilterReport, Pace, build_report, exposition, pace_between
 from scrapy_bloom.errors import UnavailableError
-from scrapy_bloom.filter.describe import LayerInfo
-from scrapy_bloom.queue.inspection import QueueState, RegisteredWorker
+from scrapy_bloom.queue.inspection import QueueState
 
 EXAMPLES = """\
 examples:
@@ -31,142 +30,143 @@ examples:
 """
 
 _MAX_WATCH_SECONDS = 86_400
-# Seconds over which a pace is told.
 _PACE_SECONDS = 60
 _CLEAR_SCREEN = "\033[H\033[2J"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
-    add_target(parser)
+    add_target_options(parser)
     form = parser.add_mutually_exclusive_group()
-    _console.add_options(form)
-    form.add_argument("--prometheus", action="store_true", help="print the text format of Prometheus' metrics")
+    _console.add_json_option(form)
+    form.add_argument("--prometheus", action="store_true", help="print metrics in Prometheus' text format")
     form.add_argument(
-        "--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="show it anew every 2 seconds, or so many"
+        "--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="refresh every 2 seconds, or every SECONDS"
     )
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Carry it out."""
+    """Run the command and return its exit code."""
     if options.watch is not None and not 0 < options.watch <= _MAX_WATCH_SECONDS:
         raise UsageError(
-            f"--watch {options.watch:g}: give seconds above 0, {_MAX_WATCH_SECONDS} at most", print_help=False
+            f"--watch {options.watch:g}: must be above 0 and at most {_MAX_WATCH_SECONDS:,} seconds", print_help=False
         )
     target = CrawlTarget.of(options, settings)
     if options.watch is not None:
         _watch(target, options.watch)
-    found, queues = _look(target)
-    if options.json:
-        _console.print_json(report_as_dict(target.server, target.key, found, queues))
-    elif options.prometheus:
+    found, queues = _read(target)
+    if options.prometheus:
         print(exposition(target.key, found, queues), end="")
-        # A metric says if there is a filter; what was printed is to be published in any case.
+        # A metric reports a missing filter; the output must be published in any case.
         return ExitCode.DONE
-    else:
-        print(_told(target, found, queues))
+    report = {
+        "server": target.server,
+        "key": target.key,
+        "exists": found is not None,
+        **({} if found is None else found.as_dict()),
+        "queues": [asdict(queue) for queue in queues],
+    }
+    _console.print_report(options, report, _text(target, found, queues))
     return ExitCode.NO if found is None else ExitCode.DONE
 
 
 def _watch(target: CrawlTarget, seconds: float) -> NoReturn:
-    """Show it anew every so often, with the pace of the last minute; go on when Redis is back."""
-    looks: deque[FilterReport] = deque()
+    """Refresh the output for ever, with the pace of the last minute; survive an unreachable server."""
+    reports: deque[FilterReport] = deque()
     while True:
         try:
-            found, queues = _look(target)
+            found, queues = _read(target)
         except UnavailableError as error:
-            told = f"{target.key} on {target.server}\n\nRedis is away: {error.cause}"
+            text = f"{target.key} on {target.server}\n\nRedis is unreachable: {error.cause}"
         else:
             if found is not None:
-                looks.append(found)
-                while len(looks) > 1 and found.stored.now - looks[1].stored.now >= _PACE_SECONDS:
-                    looks.popleft()
-                while looks[0].stored.text != found.stored.text:
-                    looks.popleft()
-            told = _told(target, found, queues, looks[0] if looks else None)
-        print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{told}", flush=True)
+                reports.append(found)
+                while len(reports) > 1 and found.stored.now - reports[1].stored.now >= _PACE_SECONDS:
+                    reports.popleft()
+                while reports[0].stored.text != found.stored.text:
+                    reports.popleft()
+            text = _text(target, found, queues, reports[0] if reports else None)
+        print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{text}", flush=True)
         time.sleep(seconds)
 
 
-def _look(target: CrawlTarget) -> tuple[FilterReport | None, list[QueueState]]:
+def _read(target: CrawlTarget) -> tuple[FilterReport | None, list[QueueState]]:
     found = target.run_steps(build_report(target.key))
     names = dict.fromkeys([*target.queues, *(found.stored.users if found else [])])
     return found, [target.inspect_queue(name) for name in names]
 
 
-def _told(
+def _text(
     target: CrawlTarget, found: FilterReport | None, queues: list[QueueState], first: FilterReport | None = None
 ) -> str:
-    told = [f"{target.key} on {target.server}"]
-    told += [f"\nThere is no filter at {target.key!r}."] if found is None else [_filter(found, first)]
-    return "\n".join(told + [_queue(queue) for queue in queues])
+    title = f"{target.key} on {target.server}"
+    stored = f"\nThere is no filter at {target.key!r}." if found is None else _filter_text(found, first)
+    return "\n".join([title, stored, *map(_queue_text, queues)])
 
 
-def _filter(found: FilterReport, first: FilterReport | None) -> str:
+def _filter_text(found: FilterReport, first: FilterReport | None) -> str:
     info, parameters = found.info, found.stored.parameters
-    ttl = f", each remembered for {_console.duration(parameters.ttl)}" if parameters.ttl else ""
+    ttl = f", each kept for at least {_console.duration(parameters.ttl)}" if parameters.ttl else ""
+    shards = plural(info.shards, "shard")
     rows = [
         ("holds", f"about {info.estimated_count:,} of {info.capacity:,} requests{ttl}"),
-        ("error rate", f"{info.estimated_error_rate:.2g} now, {info.error_rate:.2g} at most"),
-        ("memory", f"{as_size(info.memory_bytes)} in {info.layers} layer(s), {info.shards} strings"),
+        ("error rate", f"{info.estimated_error_rate:.2g} now, {as_number(info.error_rate)} at most"),
+        ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {shards}"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
     if info.lost_shards:
-        rows.append(("LOST", f"{info.lost_shards} of {info.shards} strings are gone: what they knew is fetched again"))
+        rows.append(("LOST", f"{info.lost_shards} of {shards}: their pages are fetched again"))
     pace = pace_between(first, found) if first else None
     if pace is not None:
-        rows.append(("pace", _pace(pace)))
+        rows.append(("pace", _pace_text(pace)))
     if found.stored.users:
         rows.append(("used by", ", ".join(found.stored.users)))
     if found.stored.unfinished:
-        rows.append(("NOT COMPLETE", f"`scrapy bloom {found.stored.unfinished}` fills it, or was stopped"))
-    if not found.has_layers:
-        return f"\n{_console.pairs(rows)}\n\nNothing was added yet: the first request makes the memory."
-    return f"\n{_console.pairs(rows)}\n\n{_layers(found)}"
+        rows.append(("INCOMPLETE", f"`scrapy bloom {found.stored.unfinished}` is filling it, or was stopped"))
+    layers = _layer_table(found) if found.has_layers else "The filter is empty: the first request allocates its memory."
+    return f"\n{_console.pairs(rows)}\n\n{layers}"
 
 
-def _pace(pace: Pace) -> str:
-    told = f"{pace.per_second:,.1f} new requests a second, over {_console.duration(pace.seconds)}"
-    return told if pace.seconds_left is None else f"{told}; full in {_console.duration(pace.seconds_left)}"
+def _pace_text(pace: Pace) -> str:
+    text = f"{pace.per_second:,.1f} new requests per second over {_console.duration(pace.seconds)}"
+    return text if pace.seconds_left is None else f"{text}; full in {_console.duration(pace.seconds_left)}"
 
 
-def _layers(found: FilterReport) -> str:
-    head = ["layer", "full", "", "holds", "room", "error rate", "at most", "memory", "age"]
-    rows = [
-        _layer(index.index, described, age)
-        for index, described, age in zip(found.stored.layers, found.info.by_layer, found.ages, strict=True)
-    ]
-    return _console.table([head, *rows])
+def _layer_table(found: FilterReport) -> str:
+    rows = [["layer", "full", "", "holds", "capacity", "error rate", "at most", "memory", "age"]]
+    for stored, layer, age in zip(found.stored.layers, found.info.by_layer, found.ages, strict=True):
+        share = layer.estimated_count / layer.capacity
+        rows.append(
+            [
+                str(stored.index),
+                _console.bar(share),
+                f"{share:.0%}",
+                f"{layer.estimated_count:,}",
+                f"{layer.capacity:,}",
+                f"{layer.estimated_error_rate:.2g}",
+                f"{layer.error_rate:.2g}",
+                as_size(layer.memory_bytes),
+                _console.duration(age),
+            ]
+        )
+    return _console.table(rows)
 
 
-def _layer(index: int, layer: LayerInfo, age: float) -> list[str]:
-    share = layer.estimated_count / layer.capacity
-    return [
-        str(index),
-        _console.bar(share),
-        f"{share:.0%}",
-        f"{layer.estimated_count:,}",
-        f"{layer.capacity:,}",
-        f"{layer.estimated_error_rate:.2g}",
-        f"{layer.error_rate:.2g}",
-        as_size(layer.memory_bytes),
-        _console.duration(age),
-    ]
-
-
-def _queue(queue: QueueState) -> str:
-    told = f"\nqueue {queue.key}: {queue.waiting:,} requests wait, {queue.dead_letters:,} are dead letters"
+def _queue_text(queue: QueueState) -> str:
+    text = (
+        f"\nqueue {queue.key}: {plural(queue.waiting, 'pending request')}, {plural(queue.dead_letters, 'dead letter')}"
+    )
     if queue.has_losses:
-        told += f", {f'{queue.lost:,} or more' if queue.lost else 'others'} were LOST with it"
+        text += f", {queue.lost:,} or more requests LOST" if queue.lost else ", an unknown number of requests LOST"
     if queue.is_shared:
-        told += ", scrapy-redis's scheduler takes some, so that a loss would not be noticed"
+        text += ", losses not detectable (shared with scrapy-redis's scheduler)"
     if not queue.workers:
-        return f"{told}, no worker of BloomScheduler"
-    head = ["worker", "last heard of", "holds", ""]
-    return f"{told}\n\n{_console.table([head, *map(_worker, queue.workers)])}"
-
-
-def _worker(worker: RegisteredWorker) -> list[str]:
-    heard = "unknown" if worker.silent is None else f"{_console.duration(worker.silent)} ago"
-    state = "silent: others put back what it holds" if worker.is_silent else "closes the queue" * worker.is_closing
-    return [worker.name, heard, f"{worker.holds:,}", state]
+        return f"{text}, no worker of BloomScheduler"
+    rows = [["worker", "last heartbeat", "leases", ""]]
+    for worker in queue.workers:
+        heartbeat = "unknown" if worker.silent is None else f"{_console.duration(worker.silent)} ago"
+        state = "closes the queue" if worker.is_closing else ""
+        if worker.is_silent:
+            state = "silent: other workers requeue its requests"
+        rows.append([worker.name, heartbeat, f"{worker.holds:,}", state])
+    return f"{text}\n\n{_console.table(rows)}"

@@ -22,11 +22,11 @@ from scrapy_bloom.storage.shards import DeleteShard, Inspection, InspectShard
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand
 
-# The epoch of what a late write left where no shard is.
+# The epoch of a string that a late write created after the shard was deleted.
 _NO_EPOCH = 0
-# That of a text which is none: what was not UTF-8 cannot be compared.
+# Bytes that are not UTF-8 are read as this character, and such a text cannot be compared.
 _REPLACED = "\ufffd"
-# The kinds of what is at a key; of a filter whose hash is lost there are only shards.
+# The kinds of contents. SHARDS belong to a filter whose hash is lost.
 NOTHING, FILTER, UNREADABLE, SHARDS, SET = "nothing", "filter", "unreadable filter", "shards", "set"
 _DESCRIPTIONS = {
     NOTHING: "shards of a filter whose hash is gone",
@@ -39,19 +39,19 @@ _DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class KeyContents:
-    """The contents of a key.
+    """The contents of a filter's key.
 
     Attributes:
         key: the key.
-        kind: one of those above.
+        kind: one of the kinds above.
         now: the server's time, in Unix seconds.
-        filter: that of the kind `FILTER`, else None.
-        members: those of a SET.
-        shards: those that are all there is.
-        problem: why a filter cannot be read, else None.
-        fields: those of the hash.
-        strays: the keys of strings of which no hash tells, and their epochs.
-        sample: some members of a SET, by which it is known again.
+        filter: the filter, if the kind is `FILTER`.
+        members: number of members of a SET.
+        shards: number of shards without a hash.
+        problem: why a filter is unreadable, or None.
+        fields: the fields of the hash.
+        strays: the keys and epochs of shards that the hash does not describe.
+        sample: some members of a SET, which identify it.
     """
 
     key: str
@@ -67,22 +67,29 @@ class KeyContents:
 
     @property
     def description(self) -> str:
-        """The contents in the words of an error: where nothing but shards is, the first of them may be gone, too."""
+        """The contents as errors name them. The kind NOTHING still has shards if the first one is gone."""
         return _DESCRIPTIONS[self.kind]
 
 
 def inspect_key(store: Store, key: str) -> KeyContents:
-    """Return what is at a key.
+    """Return the contents of a key.
 
     Raises:
-        WrongTypeError: something is there that neither this package nor scrapy-redis's dupefilter has put there.
+        WrongTypeError: the data is neither this package's nor scrapy-redis's dupefilter's.
     """
     snapshot: Snapshot = store.execute([Load(key)])[0]
     if snapshot.kind == "set":
         return KeyContents(key, SET, snapshot.now, members=snapshot.members)
     reject_foreign_key(key, snapshot)
-    _refuse_doubtful(key, snapshot)
     fields, now = snapshot.fields, snapshot.now
+    # One field with a name of ours is not enough to delete a hash.
+    is_foreign = not all(map(filter_keys.is_field, fields)) or not any(
+        _is_surely_ours(*field) for field in fields.items()
+    )
+    if fields and is_foreign:
+        raise WrongTypeError(
+            f"the key {key!r} holds a hash that may not be a filter's: if it is unused, delete it by hand (UNLINK)"
+        )
     strays = _strays(store, key, _layers(key, fields))
     text = fields.get(filter_keys.FILTER_FIELD)
     if text is not None:
@@ -92,22 +99,27 @@ def inspect_key(store: Store, key: str) -> KeyContents:
             return KeyContents(key, UNREADABLE, now, problem=str(error), fields=fields, strays=strays)
         return KeyContents(key, FILTER, now, found, fields=fields, strays=strays)
     if fields:
-        return KeyContents(key, UNREADABLE, now, problem="its parameters are gone", fields=fields, strays=strays)
-    # What late writes leave may as well be anybody's zeros.
+        return KeyContents(key, UNREADABLE, now, problem="its parameters are lost", fields=fields, strays=strays)
+    # Zeros of a late write may as well be foreign.
     number = sum(epoch != _NO_EPOCH for epoch in strays.values())
     return KeyContents(key, SHARDS if number else NOTHING, now, shards=number, strays=strays)
 
 
 def delete_contents(store: Store, contents: KeyContents) -> bool:
-    """Delete what was looked at, also what a filter has grown by since; return whether nothing else is at its key.
+    """Delete the inspected contents and all later layers; return False if the key holds other data by now.
 
-    A filter or a string that has taken a place meanwhile has another epoch, and stays.
+    Data that replaced a filter or a shard meanwhile has another epoch, and stays.
     """
     if contents.kind == SET:
         return bool(store.execute([DeleteSet(contents.key, contents.sample)])[0])
     fields: Mapping[str, str] | None = {}
     if contents.fields:
-        fields = store.execute([_hash_deletion(contents)])[0]
+        # A filter's text has its epoch; an unreadable hash must have at least the same fields. A filter that has been
+        # completed since stays, since workers may use it.
+        text = contents.fields.get(filter_keys.FILTER_FIELD, "")
+        unfinished = contents.fields.get(filter_keys.UNFINISHED_FIELD, "")
+        compared = "" if _REPLACED in text else text
+        fields = store.execute([DeleteHash(contents.key, compared, unfinished, tuple(contents.fields))])[0]
     if fields is None:
         return False
     layers = {*_layers(contents.key, contents.fields), *_layers(contents.key, fields)}
@@ -117,27 +129,6 @@ def delete_contents(store: Store, contents: KeyContents) -> bool:
     if deletions:
         store.execute(deletions)
     return True
-
-
-def _hash_deletion(contents: KeyContents) -> DeleteHash:
-    """Return what deletes the hash: a filter's text has its epoch, and one without has at least the same fields.
-
-    A filter that was not complete stays if it is by now: workers may use it.
-    """
-    text = contents.fields.get(filter_keys.FILTER_FIELD, "")
-    unfinished = contents.fields.get(filter_keys.UNFINISHED_FIELD, "")
-    return DeleteHash(contents.key, "" if _REPLACED in text else text, unfinished, tuple(contents.fields))
-
-
-def _refuse_doubtful(key: str, snapshot: Snapshot) -> None:
-    """Refuse a hash that may be somebody else's: one field that has a name of ours is not enough to delete it."""
-    fields = snapshot.fields
-    if fields and not (
-        all(map(filter_keys.is_field, fields)) and any(_is_surely_ours(*field) for field in fields.items())
-    ):
-        raise WrongTypeError(
-            f"the key {key!r} holds a hash that may not be a filter's: if it is nobody's, delete it by hand (UNLINK)"
-        )
 
 
 def _is_surely_ours(name: str, text: str) -> bool:
@@ -152,7 +143,7 @@ def _is_surely_ours(name: str, text: str) -> bool:
 
 
 def _layers(key: str, fields: Mapping[str, str]) -> list[Layer]:
-    """Return the layers of which a hash tells; a newer format may name its strings otherwise."""
+    """Return the layers that a hash describes, or none if its format is newer."""
     try:
         return stored_layers(key, fields, hash_key=0)
     except WrongTypeError:
@@ -160,7 +151,7 @@ def _layers(key: str, fields: Mapping[str, str]) -> list[Layer]:
 
 
 def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
-    """Return the strings behind those of the known layers, and their epochs."""
+    """Return the keys and epochs of shards after the known layers."""
     index, shard, found = max((layer.index for layer in known), default=-1) + 1, 0, {}
     while True:
         name = filter_keys.shard_key(key, index, shard)
@@ -174,17 +165,22 @@ def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
             return found
 
 
-# No worker has it: what is asked in its name registers nobody, and deletes no lease of its own.
+# The name of no worker: a Flush under it registers no worker and deletes no lease of its own.
 _NOBODY = ""
-# What is at the key of a sorted set of which no request waits: nothing. Another worker may queue one.
+# Redis deletes an empty sorted set; another worker may fill it again.
 _KINDS = {"none": "zset"}
+# Members of a SET that are compared.
+_SAMPLE_MEMBERS = 100
 
 
 @dataclass(frozen=True)
 class DeletionPlan:
-    """All that would go: filters, or what else is there, each with a `FilterInfo` if it has layers; queues.
+    """The data of a deletion.
 
-    Those of `queues` that go too are in `flushed`.
+    Attributes:
+        filters: the contents of each key; with a `FilterInfo`, if there are layers.
+        queues: the queues of the crawl.
+        flushed: the keys of the queues to delete.
     """
 
     filters: Sequence[tuple[KeyContents, FilterInfo | None]]
@@ -192,57 +188,67 @@ class DeletionPlan:
     flushed: Sequence[str]
 
     @property
-    def is_nothing(self) -> bool:
-        """True if there is nothing to delete."""
+    def is_empty(self) -> bool:
+        """True if there is no data to delete."""
         return not self.filters and all(queue.is_empty for queue in self.queues if queue.key in self.flushed)
 
 
 def plan_deletion(
     store: Store, client: Any, filters: Sequence[str], queues: Sequence[str], flushed: Sequence[str]
 ) -> DeletionPlan:
-    """Return what would go with the filters at some keys, and with the queues that are `flushed`.
+    """Plan the deletion of filters, and of the `flushed` queues.
 
-    `queues` are looked at beside those that the filters name as their users.
+    Args:
+        store: the store of the filters.
+        client: a client of the same server.
+        filters: the keys of a filter and of its import's staging filter.
+        queues: queues to show, in addition to the filters' users.
+        flushed: queues to delete.
+
+    Returns:
+        The plan.
 
     Raises:
-        WrongTypeError: something foreign is at one of the keys.
+        WrongTypeError: a key holds foreign data.
     """
-    there = [contents for key in filters if (contents := inspect_key(store, key)).kind != NOTHING]
-    # An import makes no SET: one beside the filter is somebody else's.
-    there = [contents for contents in there if contents.kind != SET or contents.key == filters[0]]
-    if there and there[0].kind == SET:
-        there[0] = replace(there[0], sample=_fingerprints(client, there[0].key))
-    users = [user for contents in there if contents.filter is not None for user in contents.filter.users]
+    found: list[tuple[KeyContents, FilterInfo | None]] = []
+    users: list[str] = []
+    for key in filters:
+        contents = inspect_key(store, key)
+        # An import creates no SET: at the staging key it is foreign.
+        if contents.kind == NOTHING or (contents.kind == SET and key != filters[0]):
+            continue
+        if contents.kind == SET:
+            contents = replace(contents, sample=_fingerprints(client, key))
+        info, stored = None, contents.filter
+        if stored is not None:
+            users += stored.users
+            if stored.layers:
+                info = run_steps(describe_layers(stored.parameters, stored.layers, stored.is_made), store.execute)
+        found.append((contents, info))
     states = [inspect(client, queue) for queue in dict.fromkeys([*queues, *flushed, *users])]
-    return DeletionPlan([(contents, _describe_filter(store, contents)) for contents in there], states, flushed)
+    return DeletionPlan(found, states, flushed)
 
 
-def execute_deletion(store: Store, client: Any, doomed: DeletionPlan) -> list[str]:
-    """Delete all of that, and return the keys that are left, since something else is there by now.
+def execute_deletion(store: Store, client: Any, plan: DeletionPlan) -> list[str]:
+    """Execute a plan and return the keys that were kept because they hold other data by now.
 
-    The queues are left with a filter: another crawl has begun, and they are its own.
+    If a filter is kept, its queues are kept: another crawl has begun.
     """
-    left = [contents.key for contents, _ in doomed.filters if not delete_contents(store, contents)]
-    queues = [queue for queue in doomed.queues if queue.key in doomed.flushed and not queue.is_empty]
+    left = [contents.key for contents, _ in plan.filters if not delete_contents(store, contents)]
+    queues = [queue for queue in plan.queues if queue.key in plan.flushed and not queue.is_empty]
     return left + [queue.key for queue in queues if left or not _flush(client, queue)]
 
 
 def _flush(client: Any, queue: QueueState) -> bool:
     known = tuple(worker.name for worker in queue.workers)
-    answer = RequestQueue(client, queue.key).execute(Flush(_NOBODY, _KINDS.get(queue.kind, queue.kind), known))
-    return answer.status is not Status.FOREIGN
+    reply = RequestQueue(client, queue.key).execute(Flush(_NOBODY, _KINDS.get(queue.kind, queue.kind), known))
+    return reply.status is not Status.FOREIGN
 
 
 def _fingerprints(client: Any, key: str) -> tuple[bytes, ...]:
-    """Return the members of a SET that are met first; refuse one that is not scrapy-redis's."""
-    _, members = transport_for(client).execute([BinaryCommand("SSCAN", key, 0, "COUNT", 100)])[0]
+    """Return a sample of a SET's members. Raises a WrongTypeError if they are not scrapy-redis's fingerprints."""
+    _, members = transport_for(client).execute([BinaryCommand("SSCAN", key, 0, "COUNT", _SAMPLE_MEMBERS)])[0]
     if not all(map(is_fingerprint, members)):
-        raise WrongTypeError(f"the key {key!r} holds a SET whose members are no fingerprints: it is not deleted")
+        raise WrongTypeError(f"the key {key!r} holds a SET of other members than fingerprints: it is not deleted")
     return tuple(members)
-
-
-def _describe_filter(store: Store, contents: KeyContents) -> FilterInfo | None:
-    found = contents.filter
-    if found is None or not found.layers:
-        return None
-    return run_steps(describe_layers(found.parameters, found.layers, found.is_made), store.execute)

@@ -1,4 +1,4 @@
-"""The size that a filter will have, before there is one."""
+"""Compute the size of a filter from its parameters: memory, missed pages, growth."""
 
 import math
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import error_rate_at, false_positives_while_filling
 
-# Bytes that a server takes for a fingerprint in a SET of a million, by `python -m benchmarks memory`.
-SET_BYTES_A_MEMBER = 80
+# Memory of a fingerprint in a SET of a million, measured by `python -m benchmarks memory`.
+SET_BYTES_PER_MEMBER = 80
 COMPARED_ERROR_RATES = tuple(10.0**-exponent for exponent in range(2, 10))
-# Multiples of the capacity for which growth is told.
-_MULTIPLES = (2, 5, 10)
+# Multiples of the capacity whose growth is shown.
+_GROWTH_FACTORS = (2, 5, 10)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A filter that has met more than its capacity: its layers, bytes and error rate with so many `requests`."""
+    """A filter beyond its capacity: layers, memory and error rate after `requests` distinct requests."""
 
     requests: int
     layers: int
@@ -26,10 +26,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of a filter that holds its capacity, and what that means for a crawl.
+    """The size of a filter at its capacity; with a TTL, the sum of all layers that live at once.
 
-    With a TTL it is that of all layers that live at once. A request is expected to be dropped wrongly with the sum of
-    the error rates that new ones meet.
+    `expected_false_positives` sums the error rates that new requests meet while the filter fills.
     """
 
     capacity: int
@@ -48,8 +47,8 @@ class Plan:
 
 
 def make_plan(parameters: FilterParameters) -> Plan:
-    """Return the plan of a filter with these parameters."""
-    layers = _generations(parameters) if parameters.ttl else _layers_for(parameters, parameters.capacity)
+    """Return the plan of a filter."""
+    layers = _generations(parameters) if parameters.ttl else layers_for(parameters, parameters.capacity)
     memory_bytes = sum(layer.size.memory_bytes for layer in layers)
     return Plan(
         capacity=parameters.capacity,
@@ -62,21 +61,21 @@ def make_plan(parameters: FilterParameters) -> Plan:
         shards=sum(layer.size.shards for layer in layers),
         layers=len(layers),
         bytes_a_request=memory_bytes / parameters.capacity,
-        set_memory_bytes=SET_BYTES_A_MEMBER * parameters.capacity,
+        set_memory_bytes=SET_BYTES_PER_MEMBER * parameters.capacity,
         expected_false_positives=_expected_false_positives(parameters, layers),
-        growth=() if parameters.ttl else tuple(_growth(parameters, multiple) for multiple in _MULTIPLES),
+        growth=() if parameters.ttl else tuple(_growth(parameters, multiple) for multiple in _GROWTH_FACTORS),
     )
 
 
 def _expected_false_positives(parameters: FilterParameters, layers: list[Layer]) -> float:
-    """Return how many new requests are dropped while a filter fills to its capacity; with a TTL, at most."""
+    """Return the expected number of new requests dropped until the filter is full; with a TTL, an upper bound."""
     if parameters.ttl:
         return parameters.capacity * parameters.error_rate
     return false_positives_while_filling(layers[0].size, parameters.capacity)
 
 
-def _layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:
-    """Return the layers of a filter that has met so many requests, each in turn filled to its promise."""
+def layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:
+    """Return the layers after so many distinct requests; each layer is filled to its limit first."""
     layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
     while parameters.expansion and sum(layer.max_items for layer in layers) < requests:
         bound = sum(layer.error_bound(layer.max_items) for layer in layers)
@@ -85,10 +84,10 @@ def _layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:
 
 
 def _generations(parameters: FilterParameters) -> list[Layer]:
-    """Return the most layers that live at once where each generation meets its share of the capacity."""
+    """Return the layers that live at once when each generation takes its share of the capacity."""
     generation = float(parameters.generation or 0)
     layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
-    # Beyond this many every layer that is deleted makes way for an equal one.
+    # After this many generations each deleted layer is replaced by one of the same size.
     for number in range(1, 4 * math.ceil(parameters.lifetime / generation)):
         now = number * generation
         alive = [layer for layer in layers if now < layer.created + parameters.lifetime]
@@ -99,6 +98,6 @@ def _generations(parameters: FilterParameters) -> list[Layer]:
 
 def _growth(parameters: FilterParameters, multiple: int) -> Growth:
     requests = multiple * parameters.capacity
-    layers = _layers_for(parameters, requests)
+    layers = layers_for(parameters, requests)
     rate = parameters.error_rate if parameters.expansion else error_rate_at(layers[0].size, requests)
     return Growth(requests, len(layers), sum(layer.size.memory_bytes for layer in layers), rate)

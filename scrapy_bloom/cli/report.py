@@ -1,4 +1,4 @@
-"""Report a crawl's stored state: its filter, layers, queues and workers, their pace, and Prometheus metrics."""
+"""Report the stored state of a filter, its pace, and the Prometheus metrics of a filter and its queues."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,74 +13,63 @@ from scrapy_bloom.storage.operation import Steps
 
 @dataclass(frozen=True)
 class FilterReport:
-    """A filter as it is stored, and what its bits say; `info` is that of a new one where nothing was added yet."""
+    """A stored filter and the statistics of its bits; without layers, `info` describes an empty filter."""
 
     stored: StoredFilter
     info: FilterInfo
 
     @property
     def has_layers(self) -> bool:
-        """True once something was added."""
+        """True after the first addition."""
         return bool(self.stored.layers)
 
     @property
     def ages(self) -> list[float]:
-        """Seconds for which each layer is there, oldest first."""
+        """The age of each layer in seconds, oldest first."""
         return [max(0.0, self.stored.now - layer.created) for layer in self.stored.layers]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it, with the names of `FilterInfo`."""
+        described = asdict(self.info)
+        layers = described.pop("by_layer")
+        for layer, age in zip(layers, self.ages, strict=False):
+            layer["age"] = age
+        parameters = self.stored.parameters
+        return {
+            **described,
+            "is_new": not self.has_layers,
+            "expansion": parameters.expansion,
+            "ttl": parameters.ttl,
+            "fingerprint": parameters.fingerprint,
+            "age": max(self.ages, default=0.0),
+            "unfinished": self.stored.unfinished,
+            "users": self.stored.users,
+            "by_layer": layers,
+        }
 
 
 def build_report(key: str) -> Steps[FilterReport | None]:
-    """Return the report on the filter at a key, or None: there is none."""
+    """Return the report on the filter at a key, or None if the key is empty."""
     stored = yield from read(key)
     if stored is None:
         return None
     info = yield from describe_layers(stored.parameters, stored.layers, stored.is_made)
     if info.lost_shards:
-        # A filter that was cleared meanwhile, or has deleted a layer whose time is over, has lost nothing.
+        # A filter that was cleared meanwhile, or that deleted an expired layer, has lost nothing.
         again = yield from read(key)
         if again is None or again.layers != stored.layers:
             return (yield from build_report(key))
     return FilterReport(stored, info)
 
 
-def report_as_dict(server: str, key: str, found: FilterReport | None, queues: list[QueueState]) -> dict[str, Any]:
-    """Return a report as one object; the names are those of `FilterInfo`, where it has them."""
-    return {
-        "server": server,
-        "key": key,
-        "exists": found is not None,
-        **({} if found is None else _filter_as_dict(found)),
-        "queues": [asdict(queue) for queue in queues],
-    }
-
-
-def _filter_as_dict(found: FilterReport) -> dict[str, Any]:
-    described = asdict(found.info)
-    layers = described.pop("by_layer")
-    for layer, age in zip(layers, found.ages, strict=False):
-        layer["age"] = age
-    parameters = found.stored.parameters
-    return {
-        **described,
-        "is_new": not found.has_layers,
-        "expansion": parameters.expansion,
-        "ttl": parameters.ttl,
-        "fingerprint": parameters.fingerprint,
-        "age": max(found.ages, default=0.0),
-        "unfinished": found.stored.unfinished,
-        "users": found.stored.users,
-        "by_layer": layers,
-    }
-
-
 @dataclass(frozen=True)
 class Pace:
-    """A pace over some time.
+    """The pace of a filter between two reports.
 
     Attributes:
-        seconds: the time between both looks, by the server's clock.
-        per_second: new requests a second.
-        seconds_left: the time until the newest layer is full at this pace, or None: never.
+        seconds: time between the reports, by the server's clock.
+        per_second: new requests per second.
+        seconds_left: time until the newest layer is full at this pace; None: never.
     """
 
     seconds: float
@@ -89,7 +78,7 @@ class Pace:
 
 
 def pace_between(first: FilterReport, last: FilterReport) -> Pace | None:
-    """Return the pace between two looks at the same filter, or None: no time has passed."""
+    """Return the pace between two reports on the same filter, or None if no time has passed."""
     seconds = last.stored.now - first.stored.now
     if seconds <= 0:
         return None
@@ -102,7 +91,7 @@ def pace_between(first: FilterReport, last: FilterReport) -> Pace | None:
 
 
 def _counts(found: FilterReport) -> dict[int, int]:
-    """Return how many requests each layer holds, by its number."""
+    """Return the estimated number of requests in each layer, by the layer's index."""
     described = zip(found.stored.layers, found.info.by_layer, strict=False)
     return {layer.index: info.estimated_count for layer, info in described}
 
@@ -139,7 +128,7 @@ UP = "scrapy_bloom_exists"
 
 
 def exposition(key: str, found: FilterReport | None, queues: Sequence[QueueState]) -> str:
-    """Return the metrics, each with the filter's key as the label `filter`, and the queue's as `queue`.
+    """Return the metrics in Prometheus' text format, labeled with the keys of `filter` and `queue`.
 
     Raises:
         ConfigError: prometheus-client is not installed.

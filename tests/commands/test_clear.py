@@ -294,7 +294,7 @@ def test_exit_code_of_what_was_not_shown(
     said = capsys.readouterr()
     assert "a filter, " in said.out
     assert "deleted" not in said.out
-    assert said.err.startswith(f"scrapy bloom: {key}: not deleted, since something else is there now")
+    assert said.err.startswith(f"scrapy bloom: {key}: not deleted, because the data has changed since it was shown")
     assert all(BloomFilter(client, key, **SMALL).contains_many(items(300)))
 
 
@@ -315,16 +315,15 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
         assert said.returncode == 1
         assert said.stdout.splitlines() == [
             f"server: 127.0.0.1:{valkey.port}, database 3",
-            f"key: {key}:shop: a filter, 1 layers, 320 bytes, about 1 requests, kept for the queues {key}:shop:queue",
-            f"queue: {key}:shop:queue: stays; 2 requests wait, 1 are leased, 1 are dead letters, 1 workers are "
-            "registered",
-            "warning: workers are alive: they would go on with an empty filter, and fetch pages again; stop them first",
-            "nothing was deleted: --yes deletes it",
+            f"key: {key}:shop: a filter, 1 layer, 320 bytes, about 1 request, used by the queues {key}:shop:queue",
+            f"queue: {key}:shop:queue: kept; 2 pending requests, 1 leased, 1 dead letter, 1 worker",
+            "warning: live workers would continue with an empty filter and fetch pages again; stop them first",
+            "nothing was deleted: run it with --yes to delete this",
         ]
         said = command.run("clear", "shop", "--with-queue", "--yes", cwd=cwd)
         assert said.returncode == 0
         assert said.stdout.splitlines()[-2:] == [
-            "warning: workers are alive: they go on with an empty filter, and fetch pages again",
+            "warning: live workers continue with an empty filter and fetch pages again",
             "deleted",
         ]
         assert not [*client.scan_iter(f"*{key}*", count=10_000)]

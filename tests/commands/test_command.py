@@ -30,7 +30,7 @@ def test_help(tmp_path: Path) -> None:
     assert said.returncode == 0
     for action in ACTIONS:
         assert f"  {action} " in said.stdout
-    assert "3  Redis is away" in said.stdout
+    assert "3: Redis is unreachable" in said.stdout
     assert "--error-rate N" in command.run("plan", "--help", cwd=tmp_path).stdout
 
 
@@ -45,8 +45,8 @@ def test_costs_nothing(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         ([], "give an ACTION: plan, info, "),
-        (["nothing"], "'nothing' is no action; there are plan, "),
-        (["--json", "plan"], "--json: there is no such option"),
+        (["nothing"], "'nothing': no such action; give one of plan, "),
+        (["--json", "plan"], "--json: no such option"),
         (["plan", "-s", "CAPACITY"], "Invalid -s value"),
         (["plan", "--nothing"], None),
         (["plan", "--capac", "1000"], None),
@@ -79,7 +79,7 @@ def test_redis_is_away(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     further = ["http://example.com/"] if action == "check" else []
     assert command.call(action, *further, "--key", "shop:dupefilter", "--redis-url", url) == 3
     said = capsys.readouterr().err
-    assert "Redis is away" in said
+    assert "Redis is unreachable" in said
     assert "secret" not in said
 
 
@@ -144,7 +144,7 @@ def test_a_spider_in_the_place_of_a_file(tmp_path: Path) -> None:
     project = command.make_project(tmp_path)
     said = command.run("export", "shop", cwd=project)
     assert said.returncode == 2
-    assert "'shop' is a spider: give the FILE behind it" in said.stderr
+    assert "'shop' is a spider: give the FILE after it" in said.stderr
 
 
 def test_a_project_that_cannot_be_read(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_nothing_wrong(own: Server, mine: Any, capsys: pytest.CaptureFixture[str
     assert {level for level, _, _ in found.values()} == {"ok"}
     assert not mine.keys()
     assert command.call("doctor", "--key", KEY, "--redis-url", own.url) == 0
-    assert "Nothing here loses pages" in capsys.readouterr().out
+    assert "No losses found." in capsys.readouterr().out
 
 
 def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[s
     code, found = examine(own, capsys, BLOOMFILTER_CAPACITY=10**7)
     assert code == 1
     assert found["eviction"][0] == found["persistence"][0] == "loss"
-    assert "requests that wait are lost with the queue" in found["eviction"][1]
+    assert "with the queue its pending requests are lost" in found["eviction"][1]
     assert found["memory"][0] == "advice"
     mine.config_set("maxmemory-policy", "volatile-lru")
     mine.config_set("save", "3600 1")
@@ -88,7 +88,7 @@ def test_a_server_without_info(kind: str, capsys: pytest.CaptureFixture[str]) ->
     with running(kind, "--appendonly", "yes", "--rename-command", "INFO", "") as server:
         code, found = examine(server, capsys)
     assert (code, found["server"][0]) == (0, "advice")
-    assert "not looked for" in found["server"][1]
+    assert "not checked" in found["server"][1]
     assert found["permissions"][0] == found["filter"][0] == "ok"
 
 
@@ -179,7 +179,7 @@ def test_queue(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> No
     mine.zadd(keys.leases("worker-1"), {"a": 1})
     code, found = examine(own, capsys)
     assert (code, found["queue"][0]) == (0, "advice")
-    assert "1 workers are silent" in found["queue"][1]
+    assert "1 worker silent" in found["queue"][1]
     mine.zadd(keys.dead_letters, {"c": 1})
     mine.zadd(keys.leases("worker-3"), {"b": 1})
     code, found = examine(own, capsys)
@@ -193,7 +193,8 @@ def test_serializers(own: Server, tmp_path: Path) -> None:
     project = command.make_project(tmp_path, REDIS_URL=own.url)
     with own.client() as client:
         client.zadd(QUEUE, {pickle.dumps({"url": "https://example.com/"}): 0})
-    for name, text in (("nosuch.module", "cannot be imported"), ("scrapy_bloom.serializers.json", "pickles wait")):
+    pickles = ("scrapy_bloom.serializers.json", "the pending requests are pickles")
+    for name, text in (("nosuch.module", "cannot be imported"), pickles):
         said = command.run("doctor", "shop", "-s", f"SCHEDULER_SERIALIZER={name}", cwd=project)
         assert (said.returncode, text in said.stdout) == (1, True), said.stdout
     assert command.run("doctor", "shop", cwd=project).returncode == 0
@@ -228,7 +229,7 @@ def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.Captur
     code, found = examine(own, capsys, "--idle", "0")
     level, text, what_to_do = found["leftover filters"]
     assert (code, level) == (0, "advice")
-    assert f"1 filters of crawls that were killed under Scrapy's own scheduler, {len(left)} keys" in text
+    assert f"1 filter of crawls killed under Scrapy's own scheduler, {len(left)} keys" in text
     assert "scrapy bloom clear --yes --key KEY" in what_to_do
 
 
@@ -248,7 +249,7 @@ def test_a_filter_that_is_used_is_not_left_over(own: Server, mine: Any, capsys: 
             code, found = examine(own, capsys)
             assert (code, found["leftover filters"][0]) == (0, expected)
         assert (
-            f"1 filters of crawls that were killed under Scrapy's own scheduler, {len(keys)} keys"
+            f"1 filter of crawls killed under Scrapy's own scheduler, {len(keys)} keys"
             in (found["leftover filters"][1])
         )
 
@@ -300,4 +301,4 @@ def test_a_queue_of_several_spiders(valkey: Server, key: str, tmp_path: Path) ->
     told = command.report("doctor", "shop", cwd=project)["findings"]
     (finding,) = [each for each in told if "SCHEDULER_QUEUE_KEY" in each["text"]]
     assert (finding["check"], finding["level"]) == ("queue", "advice")
-    assert f"{key}:all' is that of other spiders, too (news):" in finding["text"]
+    assert f"{key}:all': other spiders (news) have the same queue" in finding["text"]

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom._format import plural
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli.checks import leftovers
-from scrapy_bloom.cli.checks.case import OF_SERVER, Case
+from scrapy_bloom.cli.checks.case import Case
 from scrapy_bloom.cli.checks.findings import Level
+from scrapy_bloom.cli.doctor import SERVER_CHECKS
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Heartbeat, Join, Sync
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
@@ -88,7 +90,7 @@ def test_a_shard_that_is_gone(own: Server, mine: Any, key: str, capsys: pytest.C
     assert (bloom.info().lost_shards, bloom.info().shards) == (0, len(shards))
     assert examine(own.url, capsys, *place(key))[0] == 0
     mine.delete(shards[0])
-    lost = f"1 of {len(shards)} strings are gone"
+    lost = f"1 of {plural(len(shards), 'shard')}"
     code, found = examine(own.url, capsys, *place(key))
     assert (code, wrong(found)) == (1, {"filter": "loss"})
     assert lost in found["filter"][1]
@@ -120,7 +122,7 @@ def test_bits_without_their_hash(own: Server, mine: Any, key: str, capsys: pytes
     mine.delete(name)
     code, found = examine(own.url, capsys, *place(key))
     assert (code, wrong(found)) == (1, {"filter": "loss"})
-    assert f"its hash is gone (evicted or deleted?), and {number} strings of it are left" in found["filter"][1]
+    assert f"its hash was evicted or deleted, and {number} shards of it" in found["filter"][1]
     assert command.call("clear", "--key", name, "--redis-url", own.url, "--yes") == 0
     capsys.readouterr()
     code, found = examine(own.url, capsys, *place(key))
@@ -139,12 +141,12 @@ def test_start_urls(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixt
     mine.hset(QueueKeys(queue).workers, "here", "60 7 closing")
     mine.hset(start.leased, f"1:here:{queue}", "http://localhost/1")
     code, found = examine(own.url, capsys, "fed", **settings)
-    assert (code, found["start URLs"][:2]) == (0, ("ok", f"1 of '{start.start}' are leased"))
+    assert (code, found["start URLs"][:2]) == (0, ("ok", f"1 of '{start.start}' leased"))
     mine.hset(start.leased, f"2:gone:{queue}", "http://localhost/2")
     mine.hset(start.leased, f"3:gone:{queue}", "http://localhost/3")
     code, found = examine(own.url, capsys, "fed", **settings)
     assert (code, found["start URLs"][0]) == (0, "advice")
-    assert f"2 of '{start.start}' are leased by workers that are gone" in found["start URLs"][1]
+    assert f"2 of '{start.start}' leased by workers that are gone" in found["start URLs"][1]
     mine.rpush(start.dead_letters, "http://localhost/4")
     before = mine.dump(start.leased), mine.dump(start.dead_letters)
     code, found = examine(own.url, capsys, "fed", **settings)
@@ -159,12 +161,12 @@ def test_a_worker_that_joins_meanwhile(own: Server, mine: Any, key: str) -> None
     assert called.settings is not None
     case = Case(CrawlTarget.of(called._options, called.settings), 3600.0)
     keys = QueueKeys(f"{key}:requests")
-    assert [state.workers for state in case.states] == [()]
+    assert [state.workers for state in case.queue_states] == [()]
     mine.hset(keys.workers, "late", "60 7 3")
     mine.zadd(keys.leases("late"), {"a": 1})
-    assert [finding.level for finding in OF_SERVER["leases"](case)] == [Level.OK]
+    assert [finding.level for finding in SERVER_CHECKS["leases"](case)] == [Level.OK]
     mine.hdel(keys.workers, "late")
-    assert [finding.level for finding in OF_SERVER["leases"](case)] == [Level.ADVICE]
+    assert [finding.level for finding in SERVER_CHECKS["leases"](case)] == [Level.ADVICE]
 
 
 def test_a_worker_that_leaves_meanwhile(mine: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +178,7 @@ def test_a_worker_that_leaves_meanwhile(mine: Any, key: str, monkeypatch: pytest
         mine.delete(keys.leases("leaving"))
         return []
 
-    assert leftovers.leases(mine, keys.queue, leave).level is Level.OK
+    assert leftovers.stray_leases(mine, keys.queue, leave).level is Level.OK
     mine.hset(start.leased, f"1:leaving:{keys.queue}", "http://localhost/1")
     mine.hset(start.leased, f"2:gone:{keys.queue}", "http://localhost/2")
     look = leases._registered
@@ -209,9 +211,9 @@ def test_a_queue_that_has_lost_requests(own: Server, mine: Any, key: str, capsys
     for _ in range(2):
         code, found = examine(own.url, capsys, *place(key))
         assert (code, wrong(found)) == (1, {"queue": "loss"})
-        assert "has lost requests, 7 of them known" in found["queue"][1]
+        assert "has lost requests that the filter takes for seen, 7 of them counted" in found["queue"][1]
         command.call("info", *place(key), REDIS_URL=own.url)
-        assert "7 or more were LOST" in capsys.readouterr().out
+        assert "7 or more requests LOST" in capsys.readouterr().out
         # From here on the queue's own scripts have noticed.
         requests.execute(Heartbeat("one"))
 

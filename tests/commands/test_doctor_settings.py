@@ -33,25 +33,25 @@ def mine(own: Server) -> Iterator[Any]:
 
 # A spider, settings, and the finding that names the mistake.
 MISTAKES: dict[str, Mistake] = {
-    "no add-on": ("shop", {}, "dupefilter", "loss", "this filter is not used"),
-    "Scrapy's scheduler": ("shop", {**ADDON, "SCHEDULER": SCRAPYS}, "scheduler", "advice", "nothing is shared"),
-    "Scrapy's scheduler of a spider": ("local", ADDON, "scheduler", "advice", "nothing is shared"),
+    "no add-on": ("shop", {}, "dupefilter", "loss", "which does not use the filter"),
+    "Scrapy's scheduler": ("shop", {**ADDON, "SCHEDULER": SCRAPYS}, "scheduler", "advice", "workers share nothing"),
+    "Scrapy's scheduler of a spider": ("local", ADDON, "scheduler", "advice", "workers share nothing"),
     "scrapy-redis's filter": (
         "shop",
         {**ADDON, "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
         "dupefilter",
         "loss",
-        "this filter is not used",
+        "which does not use the filter",
     ),
     "Scrapy's filter": (
         "shop",
         {**ADDON, "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
         "dupefilter",
         "loss",
-        "this filter is not used",
+        "which does not use the filter",
     ),
-    "a filter by custom_settings": ("foreign", ADDON, "dupefilter", "loss", "this filter is not used"),
-    "a filter by update_settings": ("late", ADDON, "dupefilter", "loss", "this filter is not used"),
+    "a filter by custom_settings": ("foreign", ADDON, "dupefilter", "loss", "which does not use the filter"),
+    "a filter by update_settings": ("late", ADDON, "dupefilter", "loss", "which does not use the filter"),
     "our scheduler, another filter": (
         "shop",
         {**OURS, "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
@@ -110,7 +110,7 @@ MISTAKES: dict[str, Mistake] = {
         "no crawl would start: REDIS_START_URLS_KEY = '%(spider)s:start_urls': may have %(name)s",
     ),
     "RedisSpider of scrapy-redis": ("popping", OURS, "spider", "loss", "pops its start URLs"),
-    "flush": ("shop", {**OURS, "SCHEDULER_FLUSH_ON_START": True}, "flush", "loss", "each worker that starts deletes"),
+    "flush": ("shop", {**OURS, "SCHEDULER_FLUSH_ON_START": True}, "flush", "loss", "each starting worker deletes"),
     "flush of a kept crawl": (
         "shop",
         {**OURS, "SCHEDULER_FLUSH_ON_START": True, "SCHEDULER_PERSIST": True},
@@ -123,7 +123,7 @@ MISTAKES: dict[str, Mistake] = {
         {**OURS, "SCHEDULER": SCRAPYS, "SCHEDULER_FLUSH_ON_START": True},
         "flush",
         "advice",
-        "the crawl deletes the filter as it starts",
+        "the crawl deletes the filter at its start",
     ),
     "a short lease": ("shop", {**OURS, "BLOOMFILTER_LEASE": 5}, "lease", "advice", "BLOOMFILTER_LEASE = 5"),
     "a long lease": ("shop", {**OURS, "BLOOMFILTER_LEASE": 3601}, "lease", "advice", "BLOOMFILTER_LEASE = 3601"),

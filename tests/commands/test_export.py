@@ -17,7 +17,7 @@ from devtools import move
 from scrapy_bloom import BloomFilter
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.archive import exporting, reader
+from scrapy_bloom.cli.archive import exporting, file_format
 from scrapy_bloom.cli.archive.file_format import Archive
 from scrapy_bloom.cli.archive.restoring import FilterWriter, restore
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
@@ -127,7 +127,7 @@ def test_two_exports_to_one_file(client: redis.Redis, key: str, path: Path) -> N
     refusals = []
 
     def second(_: int) -> None:
-        with pytest.raises(ConfigError, match="another process writes it") as refusal:
+        with pytest.raises(ConfigError, match="another process is writing it") as refusal:
             export(client, key, path)
         refusals.append(refusal)
 
@@ -148,10 +148,10 @@ def test_damaged_files_are_refused(valkey: Server, key: str, path: Path) -> None
         altered[place] ^= 1 << place % 8
         for damaged in (bytes(altered), whole[:place]):
             path.write_bytes(damaged)
-            with pytest.raises(ConfigError, match=r"cut off or altered|must be a file that|has format"):
+            with pytest.raises(ConfigError, match=r"truncated or altered|must be a file of|has format"):
                 read(path)
     path.write_bytes(whole + b"\n")
-    with pytest.raises(ConfigError, match="cut off or altered"):
+    with pytest.raises(ConfigError, match="truncated or altered"):
         read(path)
 
 
@@ -197,7 +197,7 @@ def test_impossible_files_are_refused(
         whole = path.read_bytes()
         assert _rewrite(whole, lambda _, content: content) == whole
         path.write_bytes(_rewrite(whole, change))
-        with pytest.raises(ConfigError, match="is no filter's, though its checksum is right"):
+        with pytest.raises(ConfigError, match="describes no filter, though its checksum is valid"):
             restore_file(client, f"{key}:copy", path)
         assert not keys_at(client, f"{key}:copy")
 
@@ -282,9 +282,9 @@ def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
 
     assert exporting.export(store, found, path, advance=end).layers == 4
     with path.open("rb") as file:
-        kept = reader.read(Archive(path, file))
+        kept = file_format.read(Archive(path, file))
         restoring = FilterWriter(store, "copy", kept, clock.time)
-        assert (len(restoring.layers), restoring.left_out) == (3, 1)
+        assert (len(restoring.layers), restoring.outcome.left_out) == (3, 1)
         restoring.write()
         restoring.compare()
         restoring.finish()
@@ -307,12 +307,12 @@ def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str
     export(client, key, path)
     store = RedisStore(client)
     with path.open("rb") as file:
-        found = reader.read(Archive(path, file))
+        found = file_format.read(Archive(path, file))
         first, second = (FilterWriter(store, f"{key}:copy", found, 0.0) for _ in range(2))
         first.write()
         assert key_contents.delete_contents(store, key_contents.inspect_key(store, f"{key}:copy"))
         second.write()
-    with pytest.raises(MismatchError, match="somebody has cleared"):
+    with pytest.raises(MismatchError, match="was cleared or replaced"):
         first.finish()
     assert client.hget(f"{key}:copy", "unfinished") is not None
     second.finish()
@@ -341,7 +341,7 @@ OCCUPANTS: dict[str, tuple[Callable[[redis.Redis, str], object], type[BloomError
     "a filter": (
         lambda client, key: BloomFilter(client, key, capacity=7).add("old"),
         ConfigError,
-        "holds a filter: give another by --key, or --overwrite",
+        "holds a filter: give another key by --key, or --overwrite",
         True,
     ),
     "shards alone": (
@@ -422,7 +422,7 @@ def test_what_was_not_looked_at_is_not_overwritten(client: redis.Redis, key: str
                 BloomFilter(client, place, **SMALL)
             return super().execute(operations)
 
-    with pytest.raises(ConfigError, match="something else by now, which stays"):
+    with pytest.raises(ConfigError, match="other data by now, which stays"):
         restore(Meddled(client), client, place, read(path), overwrite=True)
     assert keys_at(client, place) == {place}
 
@@ -446,10 +446,10 @@ def test_two_restores_of_one_file(client: redis.Redis, key: str, path: Path, ove
             return super().execute(operations)
 
     with path.open("rb") as file:
-        found = reader.read(Archive(path, file))
+        found = file_format.read(Archive(path, file))
         first = FilterWriter(RedisStore(client), place, found, 0.0)
         first.write()
-        with pytest.raises(ConfigError, match="something else by now, which stays"):
+        with pytest.raises(ConfigError, match="other data by now, which stays"):
             restore(Finished(client), client, place, found, overwrite=overwrite)
     assert all(BloomFilter(client, place, **SMALL).contains_many(ITEMS))
 
@@ -525,7 +525,7 @@ def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: P
         if next(calls, None) == 2:  # all is written by then
             next(flip)()
 
-    with pytest.raises(MismatchError, match="are not those of the file"):
+    with pytest.raises(MismatchError, match="differ from the file"):
         restore_file(client, place, path, advance=write_late)
     with pytest.raises(WrongTypeError, match="is not complete"):
         BloomFilter(client, place, **SMALL)
@@ -533,7 +533,7 @@ def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: P
     def clear(_: int) -> None:
         client.delete(*keys_at(client, place))
 
-    with pytest.raises(MismatchError, match="somebody has cleared what was restored"):
+    with pytest.raises(MismatchError, match=r"the restored filter at .* was cleared or replaced"):
         restore_file(client, place, path, advance=clear)
     assert not keys_at(client, place)
 
@@ -550,10 +550,10 @@ def test_requests_that_stay_behind(
         BloomFilter(client, key, **SMALL).add_reference(keys.queue)
         client.hset(keys.workers, "worker-1", "60 7 3")
         assert command.call(*arguments) == 0
-        assert "not fetched yet" not in capsys.readouterr().err
+        assert "unfetched" not in capsys.readouterr().err
         client.zadd(places[what], {"a": 0, "b": 0})
         assert command.call(*arguments) == 0
-    assert f"2 requests of the queue '{key}:requests' are in the filter and not fetched" in capsys.readouterr().err
+    assert f"the filter knows 2 unfetched requests of the queue '{key}:requests'" in capsys.readouterr().err
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
         assert (told["key"], told["layers"], told["file"]) == (f"{key}:shop", 1, str(path))
         said = command.run("restore", "news", str(path), "-s", "BLOOMFILTER_CAPACITY=300", cwd=cwd)
         assert said.returncode == 0
-        assert f"restored 1 layer(s) of 824 bytes at '{key}:news'" in said.stdout
+        assert f"restored 1 layer of 824 bytes at '{key}:news'" in said.stdout
         assert said.stderr.splitlines() == [
             "scrapy bloom: BLOOMFILTER_CAPACITY = 300 here, 200 in the file: workers with these settings will be "
             "refused"

@@ -64,8 +64,8 @@ def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytes
     assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url) == 0
     said = capsys.readouterr().out
     assert re.search(r"^0 +\[#{20}\] ", said, re.MULTILINE)
-    assert re.search(r"^worker-1 .* d ago +3 +silent: others put back", said, re.MULTILINE)
-    assert "2 requests wait, 1 are dead letters" in said
+    assert re.search(r"^worker-1 .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
+    assert "2 pending requests, 1 dead letter" in said
 
 
 def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,9 +163,9 @@ def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
         for _ in range(3):
             wait_for(f"{key} on 127.0.0.1")
         bloom = BloomFilter(client, key, capacity=5000)
-        wait_for("pace +0.0 new requests a second, over [^;]*$")
+        wait_for("pace +0.0 new requests per second over [^;]*$")
         bloom.add_many([str(number) for number in range(1000)])
-        wait_for("pace +[1-9][0-9,.]* new requests a second, over [^;]*; full in [0-9]")
+        wait_for("pace +[1-9][0-9,.]* new requests per second over [^;]*; full in [0-9]")
         process.terminate()
         output.close()
     assert command.call("info", *place, "--watch", "0") == 2

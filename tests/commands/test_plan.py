@@ -51,7 +51,7 @@ def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert [plan["error_rate"] for plan in plans] == list(COMPARED_ERROR_RATES)
     assert [plan["bits"] for plan in plans] == sorted(plan["bits"] for plan in plans)
     assert command.call("plan", "--compare") == 0
-    assert "1e-09" in capsys.readouterr().out
+    assert "1e-9 " in capsys.readouterr().out
 
 
 def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None:

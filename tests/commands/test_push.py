@@ -52,8 +52,8 @@ def test_push_of_what_the_filter_knows(
         assert not dupefilter.request_seen(Request("https://example.com/1"))
         assert command.call("push", *place(valkey, key), str(path)) == 0
         said = capsys.readouterr().out
-        assert f"{queued} requests queued" in said
-        assert f"{1 - queued} were there twice" in said
+        assert f"queued {queued} request" in said
+        assert f"{1 - queued} repeat" in said
         assert client.zcard(queue) == queued
 
 
@@ -113,7 +113,7 @@ def test_push_of_an_untrusted_file(
     assert command.call("push", *place(valkey, key), str(path)) == 2
     said = capsys.readouterr().err
     assert "is writable by other users" in said
-    assert "is still there" in said
+    assert "was not deleted" in said
 
 
 def test_requeue(server: Server, client: redis.Redis, key: str, queue: str, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_requeue_that_was_taken_for_dead(
         assert command.call("requeue", *options, REDIS_PARAMS={"redis_cls": Suspected}) == 2
         said = capsys.readouterr()
         assert said.out == ""
-        assert "BLOOMFILTER_LEASE, so that it counts as dead: run it again" in said.err
+        assert "BLOOMFILTER_LEASE, and counts as a dead worker: run it again" in said.err
         assert (client.zcard(queue), client.zcard(keys.dead_letters)) == (0, 3)
 
 

@@ -72,7 +72,7 @@ def test_a_replica_is_not_away(kind: str, capsys: pytest.CaptureFixture[str]) ->
             assert command.call("clear", "--key", KEY, "--redis-url", replica.url, "--yes") == 2
             said = capsys.readouterr().err
             assert "it is a replica" in said
-            assert "away" not in said
+            assert "unreachable" not in said
         assert client.exists(KEY)
 
 

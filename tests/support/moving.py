@@ -8,9 +8,9 @@ from typing import Any
 
 import redis
 
-from scrapy_bloom.cli.archive import exporting, reader
-from scrapy_bloom.cli.archive.exporting import Advance, Exported
-from scrapy_bloom.cli.archive.file_format import Archive
+from scrapy_bloom.cli.archive import exporting, file_format
+from scrapy_bloom.cli.archive.exporting import Exported
+from scrapy_bloom.cli.archive.file_format import Advance, Archive, SavedFilter
 from scrapy_bloom.cli.archive.restoring import Restored, restore
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.stored_filter import StoredFilter
@@ -39,10 +39,10 @@ def export(client: redis.Redis, key: str, path: Path, **options: Any) -> Exporte
     return exporting.export(store, require(store, key), path, **options)
 
 
-def read(path: Path) -> reader.SavedFilter:
+def read(path: Path) -> SavedFilter:
     """Read a file as a restore does, before it writes anything."""
     with path.open("rb") as file:
-        return reader.read(Archive(path, file))
+        return file_format.read(Archive(path, file))
 
 
 def restore_file(
@@ -50,7 +50,7 @@ def restore_file(
 ) -> Restored:
     """Restore a file to a key."""
     with path.open("rb") as file:
-        found = reader.read(Archive(path, file))
+        found = file_format.read(Archive(path, file))
         store = RedisStore(client)
         return restore(store, client, key, found, overwrite=overwrite, advance=advance)
 

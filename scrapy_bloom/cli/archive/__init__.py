@@ -1,1 +1,1 @@
-"""A filter in a file: writing it, reading it, and making a filter of it."""
+"""Filters in files: export, file format, restore."""

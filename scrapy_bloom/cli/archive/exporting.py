@@ -1,17 +1,17 @@
-"""Export a filter to a file while crawls use it; the file gets its name once all of it is on disk.
+"""Export a filter to a file while crawls use it; the file gets its name once it is complete on disk.
 
-Bits are only ever set while a layer lives. So the file has all that was in the filter before its first bit was read.
-The counters are read after the last one, and cover all that was read.
+A living layer only ever sets bits, so the file has all additions made before the export began. The counters are read
+after the last bit, so they cover all bits in the file.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from scrapy_bloom.cli.archive.file_format import PIECE_BYTES, ArchiveWriter, Piece
+from scrapy_bloom.cli.archive.file_format import Advance, ArchiveWriter, Piece, piece_ranges
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.layer import Layer
@@ -21,24 +21,24 @@ from scrapy_bloom.storage.chunks import ReadPiece
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.operation import Store, run_steps
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
-from scrapy_bloom.storage.shards import InspectShard
+from scrapy_bloom.storage.shards import Inspection, InspectShard
 
-# Nobody else may read it: what it is written for is secret.
+# The file holds the filter's secret hash key.
 _PRIVATE = 0o600
 
 
 @contextlib.contextmanager
-def new_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Give a private file to write to, which is `path` when the block has ended; until then it has `.part` behind that.
+def atomic_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Open a private file for writing; it is named `<path>.part` until the block ends.
 
-    An error deletes the part. A process that is killed leaves it, and the next one takes it.
+    An error deletes the part. A killed process leaves it to the next one.
 
     Raises:
-        ConfigError: there is a file, and it shall not be overwritten; or another process writes it.
+        ConfigError: the file exists and may not be overwritten, or another process is writing it.
     """
     _refuse_existing(path, overwrite)
     part = path.with_name(f"{path.name}.part")
-    with os.fdopen(_open_alone(part), "wb") as file:
+    with os.fdopen(_open_locked(part), "wb") as file:
         try:
             file.truncate()
             yield file
@@ -57,9 +57,9 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
         raise ConfigError(f"{path}: must not exist; give another path, or --overwrite")
 
 
-def _open_alone(part: Path) -> int:
-    """Return the descriptor of a file that no other process has, and that was not renamed meanwhile."""
-    import fcntl  # noqa: PLC0415  # not on Windows, where the rest works
+def _open_locked(part: Path) -> int:
+    """Open and lock a file; retry if another process has renamed it meanwhile."""
+    import fcntl  # noqa: PLC0415  # Windows has none, and needs it here only
 
     while True:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, _PRIVATE)
@@ -70,7 +70,7 @@ def _open_alone(part: Path) -> int:
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
-            raise ConfigError(f"{part}: another process writes it; wait for that, or give another path") from None
+            raise ConfigError(f"{part}: another process is writing it; wait for it, or give another path") from None
         except FileNotFoundError:
             pass
         os.close(descriptor)
@@ -84,11 +84,8 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-Advance = Callable[[int], object]
-
-
 class LostShardError(MismatchError):
-    """Raised when a shard of a filter is not there, or is another filter's."""
+    """Raised when a shard is missing or belongs to another filter."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,10 @@ class Exported:
     """The outcome of an export.
 
     Attributes:
-        layers: layers in the file.
-        read: bytes of their bits.
-        granted: items that they have given room for.
-        file_bytes: bytes of the file.
+        layers: number of layers in the file.
+        read: bytes of bits.
+        granted: credit granted to workers, in items.
+        file_bytes: size of the file.
     """
 
     layers: int
@@ -111,106 +108,100 @@ class Exported:
 def export(
     store: Store, found: StoredFilter, path: Path, *, overwrite: bool = False, advance: Advance = lambda _: None
 ) -> Exported:
-    """Write a filter to a file; `advance` is told the bytes that were read.
+    """Export a filter to a file.
+
+    Args:
+        store: the store of the filter.
+        found: the stored filter.
+        path: the path of the file.
+        overwrite: whether to replace an existing file.
+        advance: called with the number of bytes of each piece.
+
+    Returns:
+        The outcome.
 
     Raises:
-        ConfigError: there is such a file, and it shall not be overwritten.
+        ConfigError: the file exists and may not be overwritten.
         MismatchError: the filter lost a shard, or was replaced meanwhile.
-        WrongTypeError: it is not complete.
+        WrongTypeError: the filter is incomplete.
         OSError: the file cannot be written.
     """
     _require_finished(found)
-    layers = _complete_layers(store, found)
-    described = {
+    layers = [layer for layer in found.layers if not _is_being_created(store, found, layer)]
+    header = {
         "key": found.key,
         "filter": found.text,
         "layers": {str(layer.index): found.fields[layer.field] for layer in layers},
         "began": found.now,
     }
-    with new_file(path, overwrite=overwrite) as file:
-        writer = ArchiveWriter(file, described)
-        whole = [layer for layer in layers if _write_layer(store, found, layer, writer, advance)]
-        after = _again(store, found)
-        counters = {layer.index: after.fields.get(layer.credit_field) for layer in whole}
+    with atomic_file(path, overwrite=overwrite) as file:
+        writer = ArchiveWriter(file, header)
+        complete = [layer for layer in layers if _write_layer(store, found, layer, writer, advance)]
+        after = _reread(store, found)
+        counters = {layer.index: after.fields.get(layer.credit_field) for layer in complete}
         writer.end({"counters": {str(index): text for index, text in counters.items()}, "ended": after.now})
     return Exported(
-        layers=len(whole),
-        read=sum(layer.size.bits // 8 for layer in whole),
+        layers=len(complete),
+        read=sum(layer.size.bits // 8 for layer in complete),
         granted=sum(granted_of(text) for text in counters.values() if text is not None),
         file_bytes=path.stat().st_size,
     )
 
 
 def _require_finished(found: StoredFilter) -> None:
-    """Refuse a filter that an action is filling.
-
-    Raises:
-        WrongTypeError: it is one.
-    """
+    """Raise a WrongTypeError if another action is filling the filter."""
     if found.unfinished is not None:
         raise WrongTypeError(
-            f"the filter at {found.key!r} is not complete: `scrapy bloom {found.unfinished}` is filling it, or was "
+            f"the filter at {found.key!r} is incomplete: `scrapy bloom {found.unfinished}` is filling it, or was "
             "stopped. Wait for it, or run it again"
         )
 
 
-def bits_of(layer: Layer) -> Iterator[tuple[int, str, int, int]]:
-    """Yield the shard, its key, and the first byte and the one behind the last, of each piece of a layer."""
-    for shard, key in enumerate(layer.shard_keys):
-        for start in range(HEADER_BYTES, layer.size.shard_bytes, PIECE_BYTES):
-            yield shard, key, start, min(start + PIECE_BYTES, layer.size.shard_bytes)
-
-
-def read_bits(store: Store, layer: Layer, key: str, start: int, end: int) -> bytes:
+def _read_bits(store: Store, layer: Layer, key: str, start: int, end: int) -> bytes:
     """Return bytes of a shard.
 
     Raises:
-        LostShardError: the shard is not there, or is another filter's.
+        LostShardError: the shard is missing or belongs to another filter.
     """
-    # Its header comes last: whoever has it then had it when the bits were read.
+    # The header is read last: if it is the filter's then, the bits were the filter's before.
     data: bytes
     data, header = store.execute([ReadPiece(key, start, end - 1), ReadPiece(key, 0, HEADER_BYTES - 1)])
     identity = shard_header.identity(int.from_bytes(header, "big"))
     if len(data) != end - start or not shard_header.is_of(identity, layer.identity.epoch):
         raise LostShardError(
-            f"the filter at {layer.key!r} has lost its shard {key!r} (cleared, evicted or flushed?), and what that "
-            "knew: nothing that is complete can be made of it. A crawl that goes on with it makes the shard anew"
+            f"the filter at {layer.key!r} has lost its shard {key!r} (cleared, evicted or flushed?) and its requests: "
+            "a complete export is impossible. A running crawl creates the shard again, empty"
         )
     return data
 
 
-def _complete_layers(store: Store, found: StoredFilter) -> list[Layer]:
-    """Return the layers of a filter, but for one that is just being made: nobody has added to it."""
-    return [layer for layer in found.layers if not _is_being_made(store, found, layer)]
-
-
-def _is_being_made(store: Store, found: StoredFilter, layer: Layer) -> bool:
+def _is_being_created(store: Store, found: StoredFilter, layer: Layer) -> bool:
+    """Return whether a worker is creating the last layer, which has no additions yet."""
     if layer != found.layers[-1] or layer.credit_field in found.fields:
         return False
-    looks: list[Any] = store.execute([InspectShard(key) for key in layer.shard_keys])
-    return not all(shard_header.is_of(look.identity, layer.identity.epoch) for look in looks)
+    inspections: list[Inspection] = store.execute([InspectShard(key) for key in layer.shard_keys])
+    return not all(shard_header.is_of(each.identity, layer.identity.epoch) for each in inspections)
 
 
 def _write_layer(store: Store, found: StoredFilter, layer: Layer, writer: ArchiveWriter, advance: Advance) -> bool:
-    """Write the bits of a layer, and return whether it was there until the end: with a TTL it may be over."""
+    """Write the bits of a layer; return False if it expired meanwhile."""
     try:
-        for shard, key, start, end in bits_of(layer):
-            writer.add(Piece(layer.index, shard, start, read_bits(store, layer, key, start, end)))
+        for shard, key, start, end in piece_ranges(layer):
+            writer.add(Piece(layer.index, shard, start, _read_bits(store, layer, key, start, end)))
             advance(end - start)
     except LostShardError:
-        if layer not in _again(store, found).layers:
+        if layer not in _reread(store, found).layers:
             return False
         raise
     return True
 
 
-def _again(store: Store, found: StoredFilter) -> StoredFilter:
-    """Look at a filter again, and refuse another one that has taken its place."""
+def _reread(store: Store, found: StoredFilter) -> StoredFilter:
+    """Read a filter again; refuse another filter in its place."""
     now = run_steps(stored_filter.read(found.key), store.execute)
     if now is None or now.text != found.text:
         raise MismatchError(
-            f"the filter at {found.key!r} was replaced or cleared while it was read; run it again for the one that is "
-            "there now"
+            f"the filter at {found.key!r} was replaced or cleared while it was read; run it again for the present one"
         )
     _require_finished(now)
     return now

@@ -1,11 +1,12 @@
-"""The file of a filter, format 1: a line of its own, then records, then the SHA-256 of all that. Streamed both ways.
+"""Read and write the file of a filter, format 1, as a stream.
 
-A record is a letter, the number of bytes that follow (32 bits, big endian), and these bytes:
+A line with the format, records, and the SHA-256 of both. A record is a letter, the length of its content (32 bits, big
+endian), and the content:
 
-- `H`, the first: JSON of the filter, as it was before its bits were read.
-- `P`, any number: a piece of a shard. Layer (64 bits), shard (32) and first byte (64) stand before its bytes, which are
-  compressed by zlib. The header of the shard is not among them.
-- `T`, the last: JSON of the filter, as it was after that.
+- `H`, first: JSON of the filter before its bits were read.
+- `P`, any number: a chunk of a shard. Layer (64 bits), shard (32 bits) and first byte (64 bits), then the bytes of the
+  chunk, compressed by zlib. The header of a shard is not in the file.
+- `T`, last: JSON of the filter after its bits were read.
 """
 
 import hashlib
@@ -13,28 +14,37 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
+from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.filter.layer import DAMAGED, Layer
+from scrapy_bloom.filter.stored_filter import StoredFilter
+from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.storage.counters import granted_of
+from scrapy_bloom.storage.shard_header import HEADER_BYTES
+
+Advance = Callable[[int], object]
 
 FORMAT = 1
-# No piece has more bytes: a server answers for so many in a millisecond.
-PIECE_BYTES = 1024 * 1024
+# A server reads or writes so many bytes in a millisecond.
+MAX_PIECE_BYTES = 1024 * 1024
 
 _MAGIC = b"scrapy-bloom export "
 _HEADER, _PIECE, _TRAILER = b"H", b"P", b"T"
 _RECORD = struct.Struct(">cI")
-_PLACE = struct.Struct(">QIQ")
+_PIECE_HEADER = struct.Struct(">QIQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# More than any record has: a damaged length must not ask for gigabytes.
-_MAX_RECORD_BYTES = 16 * PIECE_BYTES
-# Bits of which half are set cannot be compressed, and sparse ones are at the lowest level, too.
-_LEVEL = 1
+# Longer than any record, so that a damaged length allocates no gigabytes.
+_MAX_RECORD_BYTES = 16 * MAX_PIECE_BYTES
+# Bits of a full layer are incompressible, and sparse bits compress well at the lowest level.
+_COMPRESSION_LEVEL = 1
 
 
 class Piece(NamedTuple):
-    """Bytes of a shard from the byte `start` on."""
+    """A chunk of a shard from the byte `start` on."""
 
     layer: int
     shard: int
@@ -42,23 +52,30 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class ArchiveWriter:
-    """Writes the records of a filter to a file."""
+def piece_ranges(layer: Layer) -> Iterator[tuple[int, str, int, int]]:
+    """Yield the ranges of a layer's pieces: shard, its key, first byte, and the byte after the last."""
+    for shard, key in enumerate(layer.shard_keys):
+        for start in range(HEADER_BYTES, layer.size.shard_bytes, MAX_PIECE_BYTES):
+            yield shard, key, start, min(start + MAX_PIECE_BYTES, layer.size.shard_bytes)
 
-    def __init__(self, file: BinaryIO, described: Mapping[str, Any]) -> None:
+
+class ArchiveWriter:
+    """Writes the header, the pieces and the trailer of a filter to a file."""
+
+    def __init__(self, file: BinaryIO, header: Mapping[str, Any]) -> None:
         self._file = file
         self._digest = hashlib.sha256()
         self._write(_MAGIC + b"%d\n" % FORMAT)
-        self._write_record(_HEADER, json.dumps(described).encode())
+        self._write_record(_HEADER, json.dumps(header).encode())
 
     def add(self, piece: Piece) -> None:
         """Write a piece of a shard."""
-        place = _PLACE.pack(piece.layer, piece.shard, piece.start)
-        self._write_record(_PIECE, place + zlib.compress(piece.data, _LEVEL))
+        header = _PIECE_HEADER.pack(piece.layer, piece.shard, piece.start)
+        self._write_record(_PIECE, header + zlib.compress(piece.data, _COMPRESSION_LEVEL))
 
-    def end(self, described: Mapping[str, Any]) -> None:
-        """Write what ends the file."""
-        self._write_record(_TRAILER, json.dumps(described).encode())
+    def end(self, trailer: Mapping[str, Any]) -> None:
+        """Write the trailer and the checksum."""
+        self._write_record(_TRAILER, json.dumps(trailer).encode())
         self._file.write(self._digest.digest())
 
     def _write_record(self, kind: bytes, content: bytes) -> None:
@@ -70,11 +87,14 @@ class ArchiveWriter:
 
 
 class Archive:
-    """A file that `ArchiveWriter` wrote, open for reading; `path` is for the refusals.
+    """A file of `ArchiveWriter`, open for reading; errors name its `path`.
 
     Attributes:
-        header: the filter before its bits were read; empty before `verify`, as is the trailer.
-        trailer: the filter after that.
+        header: the filter before its bits were read; empty before `verify`.
+        trailer: the filter after its bits were read; empty before `verify`.
+
+    Raises:
+        ConfigError: the file is another program's, or has a newer format.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -85,11 +105,11 @@ class Archive:
         self.header: Mapping[str, Any] = {}
         self.trailer: Mapping[str, Any] = {}
 
-    def verify(self, advance: Callable[[int], object]) -> None:
-        """Read the whole file, and refuse one that is not as it was written; `advance` is told the bytes of pieces.
+    def verify(self, advance: Advance) -> None:
+        """Verify the checksum, and read the header and the trailer; `advance` is called with the bytes of each record.
 
         Raises:
-            ConfigError: it was cut off or altered, or its first and last records are no filter's.
+            ConfigError: the file was truncated or altered, or describes no filter.
         """
         self._file.seek(0)
         digest = hashlib.sha256(self._file.read(self._start))
@@ -106,7 +126,7 @@ class Archive:
         self.header, self.trailer = self._object(first, _HEADER), self._object(last, _TRAILER)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces in the order in which they were written."""
+        """Yield the pieces in the order of the file."""
         self._file.seek(self._start)
         for kind, content in self._records():
             if kind == _PIECE:
@@ -115,28 +135,27 @@ class Archive:
                 return
 
     def impossible(self) -> ConfigError:
-        """Return the error of a file that `scrapy bloom export` has not written, though its checksum is right."""
+        """Return the error of a file with a valid checksum that describes no filter."""
         return ConfigError(
-            f"{self._path}: its content is no filter's, though its checksum is right; nothing was written. Export the "
-            "filter again by `scrapy bloom export`"
+            f"{self._path}: describes no filter, though its checksum is valid; nothing was written. Export the filter "
+            "again by `scrapy bloom export`"
         )
 
     def _damaged(self) -> ConfigError:
-        """Return the error of a file that is not as it was written."""
         return ConfigError(
-            f"{self._path}: was cut off or altered; nothing was written. Copy it again from where it was made, or "
-            "export the filter again"
+            f"{self._path}: was truncated or altered; nothing was written. Copy the original file again, or export the "
+            "filter again"
         )
 
     def _require_format(self) -> None:
         line = self._file.readline(len(_MAGIC) + 10)
         number = line.removeprefix(_MAGIC).strip()
         if not line.startswith(_MAGIC) or not line.endswith(b"\n") or not number.isdigit():
-            raise ConfigError(f"{self._path}: must be a file that `scrapy bloom export` wrote; give the path of one")
+            raise ConfigError(f"{self._path}: must be a file of `scrapy bloom export`; give the path of one")
         if int(number) != FORMAT:
             raise ConfigError(
-                f"{self._path}: has format {int(number)}, and this scrapy-bloom reads format {FORMAT}; upgrade "
-                "scrapy-bloom here"
+                f"{self._path}: has format {int(number)}, but this scrapy-bloom reads format {FORMAT}: upgrade "
+                "scrapy-bloom"
             )
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
@@ -160,8 +179,69 @@ class Archive:
 
     def _piece(self, content: bytes) -> Piece:
         try:
-            layer, shard, start = _PLACE.unpack_from(content)
-            data = zlib.decompressobj().decompress(content[_PLACE.size :], PIECE_BYTES + 1)
+            layer, shard, start = _PIECE_HEADER.unpack_from(content)
+            data = zlib.decompressobj().decompress(content[_PIECE_HEADER.size :], MAX_PIECE_BYTES + 1)
         except (struct.error, zlib.error):
             raise self.impossible() from None
         return Piece(layer, shard, start, data)
+
+
+@dataclass(frozen=True)
+class SavedFilter:
+    """The filter in a verified file; its fields include the counters."""
+
+    archive: Archive
+    filter: StoredFilter
+
+    def counter(self, index: int) -> str | None:
+        """Return the text of a layer's counter, or None in format 1."""
+        return self.filter.fields.get(filter_keys.credit_field(index, self.filter.identity.epoch))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces of the complete layers."""
+        indexes = {layer.index for layer in self.filter.layers}
+        return (piece for piece in self.archive.pieces() if piece.layer in indexes)
+
+
+def read(archive: Archive, advance: Advance = lambda _: None) -> SavedFilter:
+    """Verify a file and return its filter.
+
+    Raises:
+        ConfigError: the file was truncated or altered, or describes no filter.
+        MismatchError: the filter has a newer format.
+    """
+    archive.verify(advance)
+    try:
+        saved = SavedFilter(archive, _filter_of(archive))
+    except MismatchError:
+        raise
+    except (BloomError, *DAMAGED):
+        raise archive.impossible() from None
+    expected = (
+        (layer.index, shard, start, end)
+        for layer in saved.filter.layers
+        for shard, _, start, end in piece_ranges(layer)
+    )
+    for piece in saved.pieces():
+        if (piece.layer, piece.shard, piece.start, piece.start + len(piece.data)) != next(expected, None):
+            raise archive.impossible()
+    if next(expected, None) is not None:
+        raise archive.impossible()
+    return saved
+
+
+def _filter_of(archive: Archive) -> StoredFilter:
+    header, counters = archive.header, archive.trailer["counters"]
+    key, text = str(header["key"]), header["filter"]
+    # The fields of the counters have the epoch in their names.
+    bare = stored_filter.of_fields(key, text, {}, now=0.0)
+    fields = {filter_keys.FILTER_FIELD: text}
+    for index, counter in counters.items():
+        fields[filter_keys.layer_field(int(index))] = header["layers"][index]
+        if counter is not None:
+            granted_of(counter)
+            fields[filter_keys.credit_field(int(index), bare.identity.epoch)] = counter
+    found = stored_filter.of_fields(key, text, fields, now=0.0)
+    if len(found.layers) != len(counters):
+        raise ValueError("a layer belongs to another filter")
+    return found

@@ -1,15 +1,15 @@
-"""Restore a saved filter to an empty key: with its hash key, and an epoch of its own.
+"""Restore a saved filter to a key, with its hash key and a new epoch.
 
-Workers refuse to open it until its bytes were compared.
+Workers refuse to open it until its bytes have been compared with the file.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.archive.exporting import Advance
-from scrapy_bloom.cli.archive.reader import SavedFilter
+from scrapy_bloom.cli.archive.file_format import Advance, Piece, SavedFilter
 from scrapy_bloom.cli.key_contents import KeyContents
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.layer import Identity, Layer
@@ -28,10 +28,10 @@ ACTION = "restore"
 
 
 class FilterWriter:
-    """The way of a saved filter to a key of a store at which nothing is.
+    """Writes a saved filter to an empty key, and compares it with the file.
 
-    `now` is the server's time: layers whose time is over stay away. `advance` is told the bytes of each piece that was
-    written, and of each that was compared.
+    Layers that have expired at the server's time `now` are skipped. `advance` is called with the bytes of each written
+    piece, and of each compared one.
     """
 
     def __init__(
@@ -54,54 +54,51 @@ class FilterWriter:
         ]
 
     @property
-    def left_out(self) -> int:
-        """Layers of the file whose time is over."""
-        return len(self._saved.filter.layers) - len(self.layers)
-
-    @property
-    def bits_bytes(self) -> int:
-        """Bytes of bits that are written."""
-        return sum(layer.size.bits // 8 for layer in self.layers)
-
-    @property
-    def granted(self) -> int:
-        """Items that the layers have given room for."""
-        return sum(granted_of(self._saved.counter(layer.index) or closed(0)) for layer in self.layers)
+    def outcome(self) -> "Restored":
+        """The outcome of a completed restore."""
+        counters = [self._saved.counter(layer.index) or closed(0) for layer in self.layers]
+        return Restored(
+            layers=len(self.layers),
+            left_out=len(self._saved.filter.layers) - len(self.layers),
+            written=sum(layer.size.bits // 8 for layer in self.layers),
+            granted=sum(map(granted_of, counters)),
+        )
 
     def write(self) -> None:
-        """Make the filter, which is not finished by that.
+        """Write the filter, marked as incomplete.
 
         Raises:
-            MismatchError: somebody else made one there meanwhile, or cleared this one.
-            RefusedError: there is no room for it.
-            WrongTypeError: something foreign is where its bits should be.
+            MismatchError: another filter was created there meanwhile, or this one was cleared.
+            RefusedError: the server has no room for it.
+            WrongTypeError: a shard key holds foreign data.
         """
         fields = {filter_keys.FILTER_FIELD: self._text, filter_keys.UNFINISHED_FIELD: ACTION}
         fields |= {layer.field: layer.to_json() for layer in self.layers}
         expires = self._parameters.expires_at(self.layers[-1].created if self.layers else self._now)
-        making = RestoreFields(self._key, filter_keys.FILTER_FIELD, tuple(fields.items()), expires)
-        is_made = self._store.execute([making])[0]
-        if not is_made:
-            # Unless a reply was lost and the second attempt found what the first had made.
-            self._require_ours()
+        creation = RestoreFields(self._key, filter_keys.FILTER_FIELD, tuple(fields.items()), expires)
+        # A retry after a lost reply finds the hash of the first attempt.
+        if not self._store.execute([creation])[0] and self._stored_text() != self._text:
+            raise self._lost()
         for layer in self.layers:
             for key in layer.shard_keys:
-                self._create(layer, key)
-        self._write_bits()
+                self._create_shard(layer, key)
+        for layer, piece in self._pieces():
+            # A new shard is all zeros.
+            if any(piece.data):
+                write = WritePiece(layer.shard_keys[piece.shard], layer.identity.epoch, piece.start, piece.data)
+                if not self._store.execute([write])[0]:
+                    raise self._lost()
+            self._advance(len(piece.data))
         for layer in self.layers:
             self._write_counter(layer)
 
     def compare(self) -> None:
-        """Compare the bytes on the server with those of the file.
+        """Compare the bytes on the server with the file.
 
         Raises:
-            MismatchError: they are not the same.
+            MismatchError: they differ.
         """
-        places = self._places()
-        for piece in self._saved.pieces():
-            if piece.layer not in places:
-                continue
-            layer = places[piece.layer]
+        for layer, piece in self._pieces():
             key = layer.shard_keys[piece.shard]
             header, data = self._store.execute(
                 [
@@ -109,11 +106,12 @@ class FilterWriter:
                     ReadPiece(key, piece.start, piece.start + len(piece.data) - 1),
                 ]
             )
-            if data != piece.data or int.from_bytes(header, "big") != self._header_of(layer):
+            state = shard_header.live if layer == self.layers[-1] else shard_header.sealed
+            expected = state(layer.identity.epoch) << shard_header.RESERVED_BITS
+            if data != piece.data or int.from_bytes(header, "big") != expected:
                 raise MismatchError(
-                    f"the bytes of {key!r} are not those of the file: somebody has written there meanwhile, perhaps "
-                    "workers of the filter that was there before, or the server lost some. Stop the workers, and run "
-                    "it again"
+                    f"the bytes of {key!r} differ from the file: the server lost some, or other clients write there, "
+                    "perhaps workers of an earlier filter. Stop the workers, and run it again"
                 )
             self._advance(len(piece.data))
 
@@ -121,13 +119,13 @@ class FilterWriter:
         """Let workers open the filter.
 
         Raises:
-            MismatchError: it is not there any more.
+            MismatchError: the filter is gone.
         """
-        done = DeleteFieldFenced(self._key, filter_keys.UNFINISHED_FIELD, ACTION, self._text)
-        if not self._store.execute([done])[0]:
+        removal = DeleteFieldFenced(self._key, filter_keys.UNFINISHED_FIELD, ACTION, self._text)
+        if not self._store.execute([removal])[0]:
             raise self._lost()
 
-    def _create(self, layer: Layer, key: str) -> None:
+    def _create_shard(self, layer: Layer, key: str) -> None:
         is_sealed, expires = layer != self.layers[-1], self._parameters.expires_at(layer.created)
         creation: Creation = self._store.execute(
             [CreateShard(key, layer.size.shard_bytes, layer.identity.epoch, is_sealed, expires)]
@@ -137,53 +135,38 @@ class FilterWriter:
         if creation.outcome == shards.FULL:
             raise no_room(self._key, layer.size.memory_bytes, creation.used, creation.limit)
 
-    def _write_bits(self) -> None:
-        places = self._places()
-        for piece in self._saved.pieces():
-            if piece.layer not in places:
-                continue
-            layer = places[piece.layer]
-            # A new shard is all zeros.
-            if any(piece.data):
-                write = WritePiece(layer.shard_keys[piece.shard], layer.identity.epoch, piece.start, piece.data)
-                if not self._store.execute([write])[0]:
-                    raise self._lost()
-            self._advance(len(piece.data))
-
     def _write_counter(self, layer: Layer) -> None:
-        """Store a layer's counter: that of the newest gives more, as far as there is room, and the others do not."""
+        """Store a layer's counter: open for the newest layer, closed for the others."""
         counter = self._saved.counter(layer.index)
-        if counter is None:
-            return
-        granted = granted_of(counter)
-        text = str(granted) if layer == self.layers[-1] else closed(granted)
-        self._store.execute([SetFieldFenced(self._key, layer.credit_field, text, self._text)])
+        if counter is not None:
+            granted = granted_of(counter)
+            text = str(granted) if layer == self.layers[-1] else closed(granted)
+            self._store.execute([SetFieldFenced(self._key, layer.credit_field, text, self._text)])
 
-    def _places(self) -> dict[int, Layer]:
-        return {layer.index: layer for layer in self.layers}
+    def _pieces(self) -> Iterator[tuple[Layer, Piece]]:
+        """Yield the pieces of the restored layers."""
+        layers = {layer.index: layer for layer in self.layers}
+        for piece in self._saved.pieces():
+            if piece.layer in layers:
+                yield layers[piece.layer], piece
 
-    def _header_of(self, layer: Layer) -> int:
-        state = shard_header.live if layer == self.layers[-1] else shard_header.sealed
-        return state(layer.identity.epoch) << shard_header.RESERVED_BITS
-
-    def _require_ours(self) -> None:
-        fields = self._store.execute([Load(self._key)])[0].fields
-        if fields.get(filter_keys.FILTER_FIELD) != self._text:
-            raise self._lost()
+    def _stored_text(self) -> str | None:
+        fields: dict[str, str] = self._store.execute([Load(self._key)])[0].fields
+        return fields.get(filter_keys.FILTER_FIELD)
 
     def _lost(self) -> MismatchError:
         return MismatchError(
-            f"somebody has cleared what was restored at {self._key!r}, or has made a filter there meanwhile: stop the "
-            "workers of that crawl, and run it again"
+            f"the restored filter at {self._key!r} was cleared or replaced meanwhile: stop the workers of that crawl, "
+            "and run it again"
         )
 
 
 def no_room(key: str, needed: int, used: int, limit: int) -> RefusedError:
-    """Return the error of a server that has no room for so many bytes of a filter."""
+    """Return the error of a server without room for `needed` bytes."""
     use = f"it uses {used:,} of {limit:,} bytes" if limit else "it is full"
     return RefusedError(
-        f"Redis has no room for the filter at {key!r}, which takes {needed:,} bytes more ({use}): raise its maxmemory "
-        "or delete what it need not keep, and run it again"
+        f"Redis has no room for the filter at {key!r}, which needs {needed:,} bytes more ({use}): raise its maxmemory "
+        "or delete other data, and run it again"
     )
 
 
@@ -192,10 +175,10 @@ class Restored:
     """The outcome of a restore.
 
     Attributes:
-        layers: restored layers.
-        left_out: layers of the file that have ended.
+        layers: number of restored layers.
+        left_out: number of expired layers in the file.
         written: bytes of bits.
-        granted: items that the layers have given room for.
+        granted: credit granted to workers, in items.
     """
 
     layers: int
@@ -213,81 +196,80 @@ def restore(
     overwrite: bool,
     advance: Advance = lambda _: None,
 ) -> Restored:
-    """Make the filter at a key that was saved in a file, and compare its bytes with those of the file.
+    """Restore a saved filter to a key; a stopped restore can be run again.
 
-    `advance` is called with the bytes that were written, and with those that were compared. A restore that was stopped
-    can be run again: workers refuse the unfinished filter.
+    Args:
+        store: the store of the filter.
+        client: a client of the same server.
+        key: the key of the filter.
+        saved: the filter in the file.
+        overwrite: whether to delete an existing filter first.
+        advance: called with the bytes of each written piece, and of each compared one.
+
+    Returns:
+        The outcome.
 
     Raises:
-        ConfigError: something is there, and it shall not be overwritten.
-        MismatchError: the bytes are not those of the file, or somebody made a filter there meanwhile.
-        RefusedError: there is no room for the filter.
-        WrongTypeError: something foreign is there.
+        ConfigError: the key is not empty, and its contents may not be overwritten.
+        MismatchError: the bytes differ from the file, or the filter was replaced meanwhile.
+        RefusedError: the server has no room for the filter.
+        WrongTypeError: the key holds foreign data.
     """
-    there = key_contents.inspect_key(store, key)
-    restoring = FilterWriter(store, key, saved, there.now, advance)
-    _make_way(store, client, there, saved, restoring, overwrite)
-    restoring.write()
-    restoring.compare()
-    restoring.finish()
-    return Restored(len(restoring.layers), restoring.left_out, restoring.bits_bytes, restoring.granted)
-
-
-def _make_way(  # noqa: PLR0917  # all that is compared
-    store: Store, client: Any, there: KeyContents, saved: SavedFilter, restoring: FilterWriter, overwrite: bool
-) -> None:
-    """Delete what is at the key, where it may be deleted, or refuse; what an unfinished restore left may be."""
-    is_empty = _is_empty(store, there, restoring)
-    if not is_empty and not overwrite and not _is_left_over(there, saved):
+    contents = key_contents.inspect_key(store, key)
+    writer = FilterWriter(store, key, saved, contents.now, advance)
+    is_empty = _is_empty(store, contents, writer)
+    if not is_empty:
+        _require_overwritable(contents, saved, overwrite=overwrite)
+    freed = sum(layer.size.memory_bytes for layer in contents.filter.layers) if contents.filter else 0
+    needed = sum(layer.size.memory_bytes for layer in writer.layers) - freed
+    _require_memory(client, key, needed)
+    if not is_empty and not key_contents.delete_contents(store, contents):
         raise ConfigError(
-            f"the key {there.key!r} holds {there.description}: give another by --key, or --overwrite, which deletes "
-            "that first"
+            f"the key {key!r} holds other data by now, which stays: give another key by --key, or run this again to "
+            "overwrite that data"
         )
-    if there.kind == key_contents.SET:
+    writer.write()
+    writer.compare()
+    writer.finish()
+    return writer.outcome
+
+
+def _is_empty(store: Store, contents: KeyContents, writer: FilterWriter) -> bool:
+    """Return whether nothing has to be deleted. Raises a WrongTypeError if a shard key holds foreign data."""
+    keys = [key for layer in writer.layers for key in layer.shard_keys]
+    kinds = [inspection.kind for inspection in store.execute([InspectShard(key) for key in keys])]
+    for key, kind in zip(keys, kinds, strict=True):
+        if kind == shards.FOREIGN:
+            raise foreign_string(key)
+    return contents.kind == key_contents.NOTHING and shards.SHARD not in kinds
+
+
+def _require_overwritable(contents: KeyContents, saved: SavedFilter, *, overwrite: bool) -> None:
+    """Refuse to delete a SET, or without `overwrite` anything but the remains of a restore of this file."""
+    found = contents.filter
+    is_ours = (
+        found is not None and found.unfinished == ACTION and found.identity.hash_key == saved.filter.identity.hash_key
+    )
+    if not overwrite and not is_ours:
+        raise ConfigError(
+            f"the key {contents.key!r} holds {contents.description}: give another key by --key, or --overwrite, which "
+            "deletes it first"
+        )
+    if contents.kind == key_contents.SET:
         raise WrongTypeError(
-            f"the key {there.key!r} holds a SET of {there.members:,} members, as scrapy-redis leaves it: use another "
-            "key, move it by `scrapy bloom import`, or delete it by `scrapy bloom clear`"
-        )
-    freed = sum(layer.size.memory_bytes for layer in there.filter.layers) if there.filter else 0
-    needed = sum(layer.size.memory_bytes for layer in restoring.layers) - freed
-    lacking = _missing_room(client, needed)
-    if lacking is not None:
-        raise no_room(there.key, needed, *lacking)
-    if not is_empty and not key_contents.delete_contents(store, there):
-        raise ConfigError(
-            f"at the key {there.key!r} is something else by now, which stays: give another by --key, or run this again "
-            "to overwrite that"
+            f"the key {contents.key!r} holds a SET of {contents.members:,} members, as scrapy-redis leaves it: use "
+            "another key, import it by `scrapy bloom import`, or delete it by `scrapy bloom clear`"
         )
 
 
-def _missing_room(client: Any, needed: int) -> tuple[int, int] | None:
-    """Return the used bytes and the limit of a server that has no room for `needed` more, or None.
-
-    A cluster, and a server that denies INFO, count as having room.
-    """
+def _require_memory(client: Any, key: str, needed: int) -> None:
+    """Refuse a server without room for `needed` bytes. A cluster, or a server that denies INFO, counts as roomy."""
     if is_cluster(client):
-        return None
+        return
     try:
         ((_, info),) = nodes(client)
     except (*FAULTS, OSError):
-        return None
+        return
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
-    is_full = limit > 0 and not evicts(info, expires=False) and used + needed > limit
-    return (used, limit) if is_full else None
-
-
-def _is_empty(store: Store, there: KeyContents, restoring: FilterWriter) -> bool:
-    """Return whether nothing is there that is deleted; raises a WrongTypeError where something foreign is."""
-    wanted = [key for layer in restoring.layers for key in layer.shard_keys]
-    kinds = [look.kind for look in store.execute([InspectShard(key) for key in wanted])]
-    for key, kind in zip(wanted, kinds, strict=True):
-        if kind == shards.FOREIGN:
-            raise foreign_string(key)
-    return there.kind == key_contents.NOTHING and shards.SHARD not in kinds
-
-
-def _is_left_over(there: KeyContents, saved: SavedFilter) -> bool:
-    """Return whether an earlier restore of the same filter was stopped: nobody has used what is there."""
-    found = there.filter
-    same_key = found is not None and found.identity.hash_key == saved.filter.identity.hash_key
-    return found is not None and found.unfinished == ACTION and same_key
+    if limit > 0 and not evicts(info, expires=False) and used + needed > limit:
+        raise no_room(key, needed, used, limit)

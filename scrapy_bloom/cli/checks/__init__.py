@@ -1,1 +1,1 @@
-"""The checks of `scrapy bloom doctor`: each module looks at one thing, and returns findings."""
+"""The checks of `scrapy bloom doctor`: each takes the examined crawl and yields findings."""

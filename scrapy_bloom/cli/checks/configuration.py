@@ -1,231 +1,270 @@
-"""Check a crawl's classes and numbers in its settings."""
+"""Check the settings of a crawl: classes, values and parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
-from scrapy_bloom._format import as_expected_pages
+from scrapy_redis.spiders import RedisMixin
+
+from scrapy_bloom._filter_key import FilterKey
+from scrapy_bloom._format import as_expected_pages, as_number, plural
+from scrapy_bloom.cli._target import UNREADABLE
+from scrapy_bloom.cli.checks.case import BLOOM_SCHEDULER, LEASED_START_URLS, Case, name_of
 from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok, refused
 from scrapy_bloom.cli.planning import make_plan
+from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.transport.failures import FAULTS, describe
 
 _PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
 _LOCAL = ("localhost", "127.", "::1", "unix:")
 JSON = "scrapy_bloom.serializers.json"
-_PICKLE = b"\x80"
-_OUR_FILTER = "set ADDONS = {'scrapy_bloom.Addon': 500}, or DUPEFILTER_CLASS = 'scrapy_bloom.BloomRFPDupeFilter'"
-_OUR_SCHEDULER = "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
+_SET_FILTER = "set ADDONS = {'scrapy_bloom.Addon': 500}, or DUPEFILTER_CLASS = 'scrapy_bloom.BloomRFPDupeFilter'"
+_SET_SCHEDULER = "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
+# A callback may block a worker for seconds, and a dead worker's requests wait for the whole lease.
+_MIN_LEASE_SECONDS, _MAX_LEASE_SECONDS = 10.0, 3600.0
+_MAX_RETRY_SECONDS = 600.0
+# A busy server may need the minimum for a reply; scrapy-redis's default is the maximum.
+_MIN_SOCKET_SECONDS, _MAX_SOCKET_SECONDS = 0.5, 30.0
+# More pages per second than a worker is expected to fetch.
+_MAX_PAGES_PER_SECOND = 50
+_MAX_EXAMPLES = 3
 
 
-def versions() -> Finding:
-    """Return the versions of the packages that work together."""
-    return ok("versions", ", ".join(f"{package} {version(package)}" for package in _PACKAGES))
+def check_versions(case: Case) -> Iterator[Finding]:  # noqa: ARG001  # the same for every crawl
+    """Report the versions of the packages."""
+    yield ok("versions", ", ".join(f"{package} {version(package)}" for package in _PACKAGES))
 
 
-def dupefilter(name: str, *, is_ours: bool | None) -> Finding:
-    """Check the DUPEFILTER_CLASS; None: it cannot be imported."""
-    check = "dupefilter"
-    if is_ours:
-        return ok(check, f"DUPEFILTER_CLASS = {name!r}")
-    if is_ours is None:
-        return refused(check, f"DUPEFILTER_CLASS = {name!r} cannot be imported", _OUR_FILTER)
-    return loss(
-        check, f"DUPEFILTER_CLASS = {name!r}: it is not scrapy-bloom's, and this filter is not used", _OUR_FILTER
-    )
+def check_settings(case: Case) -> Iterator[Finding]:
+    """Report all refused settings, where a crawl would report the first one only."""
+    refusals = [] if case.target.refusal is None else [str(case.target.refusal)]
+    for read in _reads(case):
+        try:
+            read()
+        except (BloomError, *UNREADABLE) as error:
+            refusals.append(describe(error))
+    for text in dict.fromkeys(refusals):
+        yield refused("settings", text)
+    if not refusals:
+        yield ok("settings", "no setting is refused")
 
 
-def scheduler(name: str, *, is_ours: bool | None, is_shared: bool) -> Finding:
-    """Check the SCHEDULER: one that is not shared has a queue in each process; None: it cannot be imported."""
-    check = "scheduler"
-    if is_ours:
-        return ok(check, f"SCHEDULER = {name!r}")
-    if is_ours is None:
-        return refused(check, f"SCHEDULER = {name!r} cannot be imported", _OUR_SCHEDULER)
-    if is_shared:
-        return loss(
-            check,
-            f"SCHEDULER = {name!r}: it loses requests when Redis or a worker goes away, with a reply, and at Ctrl-C",
-            _OUR_SCHEDULER,
+def _reads(case: Case) -> Iterator[Callable[[], object]]:
+    """Yield the reads of settings at the start of a crawl; without a spider only the key's."""
+    if case.uses_filter:
+        yield lambda: BloomSettings.from_settings(case.settings)
+    if case.target.has_spider and case.has_bloom_scheduler and case.dupefilter is not None:
+        yield lambda: BLOOM_SCHEDULER.check_settings(case.settings)
+    if case.target.has_spider and case.is_shared:
+        yield lambda: FilterKey.for_workers(case.settings, case.target.spider)
+    elif case.has_fixed_key or not case.target.has_spider:
+        yield lambda: case.target.key
+    yield lambda: case.start_key
+
+
+def check_classes(case: Case) -> Iterator[Finding]:
+    """Check the dupefilter, the scheduler, the spider, the serializer and the queue's sharers."""
+    if not case.target.has_spider:
+        return
+    yield _dupefilter(case)
+    yield _scheduler(case)
+    spider = case.target.crawler.spidercls
+    name = f"{spider.__module__}.{spider.__qualname__}"
+    if case.has_bloom_scheduler and issubclass(spider, RedisMixin) and not issubclass(spider, LEASED_START_URLS):
+        yield loss(
+            "spider",
+            f"{name} pops its start URLs, like scrapy-redis's RedisSpider: a dead worker loses those it has popped",
+            "import RedisSpider or RedisCrawlSpider from scrapy_bloom",
         )
-    return advice(check, f"SCHEDULER = {name!r}: nothing is shared, each process crawls for itself", _OUR_SCHEDULER)
+    else:
+        yield ok("spider", name)
+    if case.is_shared:
+        yield _serializer(case)
+        with suppress(ConfigError):
+            yield from _queue_sharers(case)
 
 
-def spider(name: str, *, pops: bool) -> Finding:
-    """Check the class of the spider, which may pop its start URLs."""
-    check = "spider"
-    if not pops:
-        return ok(check, name)
+def _dupefilter(case: Case) -> Finding:
+    check, text = "dupefilter", f"DUPEFILTER_CLASS = {name_of(case.settings['DUPEFILTER_CLASS'])!r}"
+    if case.dupefilter is None:
+        return refused(check, f"{text} cannot be imported", _SET_FILTER)
+    if case.uses_filter:
+        return ok(check, text)
+    return loss(check, f"{text}: another package's class, which does not use the filter", _SET_FILTER)
+
+
+def _scheduler(case: Case) -> Finding:
+    check, text = "scheduler", f"SCHEDULER = {name_of(case.settings['SCHEDULER'])!r}"
+    if case.scheduler is None:
+        return refused(check, f"{text} cannot be imported", _SET_SCHEDULER)
+    if case.has_bloom_scheduler:
+        return ok(check, text)
+    if not case.is_shared:
+        return advice(check, f"{text}: workers share nothing, each process crawls by itself", _SET_SCHEDULER)
     return loss(
         check,
-        f"{name} pops its start URLs, as scrapy-redis's RedisSpider does: a worker that dies loses those it has taken",
-        "import RedisSpider or RedisCrawlSpider from scrapy_bloom",
+        f"{text}: loses requests at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies",
+        _SET_SCHEDULER,
     )
 
 
-def serializer(name: str | None, server: str | None, *, is_there: bool = True) -> Finding:
-    """Check the SCHEDULER_SERIALIZER for a server at this address, if that is known."""
-    check = "serializer"
-    if not is_there:
+def _serializer(case: Case) -> Finding:
+    check, setting, name = "serializer", case.settings["SCHEDULER_SERIALIZER"], case.serializer
+    if not _can_import(setting):
         return refused(check, f"{name!r} cannot be imported", "set SCHEDULER_SERIALIZER to a module")
     if name == JSON:
-        return ok(check, "requests are JSON: who can write to Redis cannot execute code in the workers")
-    what = "pickle" if name is None else repr(name)
-    if server is None or server.startswith(_LOCAL):
-        where = "" if server is None else ", on this machine"
-        return ok(check, f"{what}{where}; {JSON!r} is safer where others can write to Redis")
-    return advice(
+        return ok(check, "JSON: write access to Redis is no way to execute code in the workers")
+    kind = "pickle" if name is None else repr(name)
+    if case.address is not None and not case.address.startswith(_LOCAL):
+        return advice(
+            check,
+            f"{kind}: anybody who can write to this Redis can execute code in the workers",
+            f"set SCHEDULER_SERIALIZER = {JSON!r} when the queue is empty",
+        )
+    where = "" if case.address is None else ", on this machine"
+    return ok(check, f"{kind}{where}; {JSON!r} is safer if others can write to Redis")
+
+
+def _can_import(serializer: Any) -> bool:
+    if serializer and isinstance(serializer, str):
+        try:
+            import_module(serializer)
+        except ImportError:
+            return False
+    return True
+
+
+def _queue_sharers(case: Case) -> Iterator[Finding]:
+    if others := case.target.queue_sharers:
+        shown = ", ".join(others[:_MAX_EXAMPLES]) + (", …" if len(others) > _MAX_EXAMPLES else "")
+        yield advice(
+            "queue",
+            f"SCHEDULER_QUEUE_KEY = {case.settings['SCHEDULER_QUEUE_KEY']!r}: other spiders ({shown}) have the same "
+            "queue. Beside or after them a crawl takes their requests, which name callbacks of their spider",
+            "put %(spider)s into the key, unless you only ever run one of these spiders",
+        )
+
+
+def check_values(case: Case) -> Iterator[Finding]:
+    """Check allowed but harmful values: flush, lease, timeouts."""
+    if not case.target.has_spider:
+        return
+    if case.get_flag("SCHEDULER_FLUSH_ON_START"):
+        yield _flush(case)
+    if case.config is not None and case.uses_filter:
+        if case.has_bloom_scheduler:
+            yield _lease(case.config.lease)
+        yield from _timeouts(case, case.config)
+
+
+def _flush(case: Case) -> Finding:
+    check, setting = "flush", "SCHEDULER_FLUSH_ON_START = True"
+    kept = ", though SCHEDULER_PERSIST = True keeps it for the next crawl" if case.get_flag("SCHEDULER_PERSIST") else ""
+    if not case.is_shared:
+        return advice(check, f"{setting}: the crawl deletes the filter at its start{kept}", "remove it after one crawl")
+    return loss(
         check,
-        f"{what}: whoever can write to this Redis can execute code in the workers",
-        f"set SCHEDULER_SERIALIZER = {JSON!r} when the queue is empty",
+        f"{setting}: each starting worker deletes the queue and the filter, with the requests of other workers{kept}",
+        "remove it; to start over, run `scrapy bloom clear` before the first worker starts",
     )
 
 
-def first_request(first: bytes | None, name: str | None) -> list[Finding]:
-    """Check whether a crawl with this SCHEDULER_SERIALIZER reads the first of the requests that wait."""
-    is_pickle = first is not None and first.startswith(_PICKLE)
-    if first is None or (name is not None and name != JSON) or is_pickle == (name is None):
-        return []
-    kind, other = ("pickles", "JSON") if is_pickle else ("JSON", "pickles")
-    return [
-        loss(
-            "serializer",
-            f"{kind} wait in the queue, and this crawl reads {other}: all that wait would become dead letters",
-            "let workers with the old SCHEDULER_SERIALIZER finish, or begin anew",
-        )
-    ]
-
-
-def shared_queue(template: str, others: Sequence[str]) -> list[Finding]:
-    """Warn about other spiders of the project that have the same queue, by their SCHEDULER_QUEUE_KEY."""
-    if not others:
-        return []
-    shown = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")  # noqa: PLR2004  # as examples
-    return [
-        advice(
-            "queue",
-            f"SCHEDULER_QUEUE_KEY = {template!r} is that of other spiders, too ({shown}): beside or after them a crawl "
-            "takes their requests, for which it may have no callback or another one",
-            "set a key with %(spider)s in it, unless only one of these spiders is ever started",
-        )
-    ]
-
-
-# Seconds between which a lease is of use: a callback may hold the interpreter for some, and a dead worker's requests
-# wait for as long.
-_MIN_LEASE, _MAX_LEASE = 10.0, 3600.0
-_MAX_RETRY_TIMEOUT = 600.0
-# A busy server takes that long for an answer, and a reactor may be blocked for that long; the second is scrapy-redis's.
-_MIN_SOCKET_TIMEOUT, _MAX_SOCKET_TIMEOUT = 0.5, 30.0
-# Pages a second that no worker is expected to fetch.
-_MAX_PACE = 50
-
-
-def lease(seconds: float) -> Finding:
-    """Check BLOOMFILTER_LEASE."""
-    check, told = "lease", f"BLOOMFILTER_LEASE = {seconds:g}"
-    if seconds < _MIN_LEASE:
+def _lease(seconds: float) -> Finding:
+    check, setting = "lease", f"BLOOMFILTER_LEASE = {seconds:g}"
+    if seconds < _MIN_LEASE_SECONDS:
         return advice(
             check,
-            f"{told}: a callback that holds the interpreter for so long, or a busy machine, makes others take the "
-            "worker for dead, and its pages are fetched twice",
-            f"set {_MIN_LEASE:g} or more",
+            f"{setting}: a blocking callback or a busy machine makes a live worker look dead, and its pages are "
+            "fetched twice",
+            f"set {_MIN_LEASE_SECONDS:g} or more",
         )
-    if seconds > _MAX_LEASE:
+    if seconds > _MAX_LEASE_SECONDS:
         return advice(
-            check, f"{told}: the requests of a worker that dies wait for so long", f"set {_MAX_LEASE:g} or less"
+            check, f"{setting}: a dead worker's requests wait for so long", f"set {_MAX_LEASE_SECONDS:g} or less"
         )
-    return ok(check, told)
+    return ok(check, setting)
 
 
-def timeouts(retry_timeout: float, options: dict[str, object], lease: float) -> list[Finding]:
-    """Check BLOOMFILTER_RETRY_TIMEOUT, and the socket_timeout among the options of a connection."""
-    check, told = "timeouts", f"BLOOMFILTER_RETRY_TIMEOUT = {retry_timeout:g}"
-    findings = []
-    if retry_timeout == 0:
-        findings.append(
-            advice(check, f"{told}: a worker that meets Redis away at its start gives up at once", "set some seconds")
+def _timeouts(case: Case, config: BloomSettings) -> Iterator[Finding]:
+    check, setting = "timeouts", f"BLOOMFILTER_RETRY_TIMEOUT = {config.retry_timeout:g}"
+    connection: dict[str, object] = {}
+    with suppress(BloomError, *FAULTS, *UNREADABLE):
+        connection = case.target.client.get_connection_kwargs()
+    harm = _socket_timeout_harm(connection["socket_timeout"], config.lease) if "socket_timeout" in connection else ""
+    if config.retry_timeout == 0:
+        yield advice(check, f"{setting}: a worker that starts while Redis is unreachable fails at once", "set seconds")
+    elif config.retry_timeout > _MAX_RETRY_SECONDS:
+        yield advice(
+            check,
+            f"{setting}: a worker that starts while Redis is unreachable waits in silence for so long",
+            f"set {_MAX_RETRY_SECONDS:g} or less",
         )
-    elif retry_timeout > _MAX_RETRY_TIMEOUT:
-        findings.append(
-            advice(
-                check,
-                f"{told}: a worker that meets Redis away at its start waits in silence for so long",
-                f"set {_MAX_RETRY_TIMEOUT:g} or less",
-            )
+    elif not harm:
+        yield ok(check, setting)
+    if harm:
+        yield advice(
+            check,
+            f"socket_timeout = {connection['socket_timeout']}: {harm}",
+            "remove it from REDIS_PARAMS and REDIS_URL: the default is 5",
         )
-    if "socket_timeout" in options:
-        findings += _socket_timeout(options["socket_timeout"], lease)
-    return findings or [ok(check, told)]
 
 
-def _socket_timeout(seconds: object, lease: float) -> list[Finding]:
-    check, told = "timeouts", f"socket_timeout = {seconds}"
+def _socket_timeout_harm(seconds: object, lease: float) -> str:
+    """Return the harm of a socket_timeout, or an empty text."""
     if not isinstance(seconds, (int, float)):
-        what = "a server that hangs stops the worker for ever"
-    elif seconds < _MIN_SOCKET_TIMEOUT:
-        what = "a server that is busy for so long counts as away, and what it was asked is asked again"
-    elif seconds > _MAX_SOCKET_TIMEOUT:
-        what = "a server that hangs blocks the worker for so long"
-    elif seconds >= lease >= _MIN_LEASE:
-        what = f"a worker that waits so long for an answer is taken for dead (BLOOMFILTER_LEASE = {lease:g})"
+        return "a hanging server blocks the worker for ever"
+    if seconds < _MIN_SOCKET_SECONDS:
+        return "a busy server counts as unreachable, and commands are sent again"
+    if seconds > _MAX_SOCKET_SECONDS:
+        return "a hanging server blocks the worker for so long"
+    if seconds >= lease >= _MIN_LEASE_SECONDS:
+        return f"a worker that waits so long for a reply counts as dead (BLOOMFILTER_LEASE = {lease:g})"
+    return ""
+
+
+def check_parameters(case: Case) -> Iterator[Finding]:
+    """Check the expected number of missed pages, and the capacity and the TTL for the pending requests."""
+    parameters = case.parameters
+    if parameters is None:
+        return
+    yield _error_rate(parameters)
+    pending = sum(state.waiting for state in case.queue_states)
+    text = f"{plural(pending, 'pending request')}, capacity {parameters.capacity:,}"
+    if pending <= parameters.capacity:
+        yield ok("capacity", text)
     else:
-        return []
-    return [advice(check, f"{told}: {what}", "leave it out of REDIS_PARAMS and REDIS_URL: it is 5 then")]
-
-
-def flush(*, flushes: bool, persists: bool, is_shared: bool) -> list[Finding]:
-    """Check SCHEDULER_FLUSH_ON_START."""
-    check, told = "flush", "SCHEDULER_FLUSH_ON_START = True"
-    if not flushes:
-        return []
-    kept = ", though SCHEDULER_PERSIST = True keeps it for the next one" if persists else ""
-    if not is_shared:
-        return [
-            advice(check, f"{told}: the crawl deletes the filter as it starts{kept}", "remove it once that is done")
-        ]
-    return [
-        loss(
-            check,
-            f"{told}: each worker that starts deletes the queue and the filter, and what others have queued is lost"
-            f"{kept}",
-            "remove it; to begin anew, run `scrapy bloom clear` before the first worker starts",
+        outcome = (
+            "it grows, and each check takes longer" if parameters.expansion else "it cannot grow, and misses pages"
         )
-    ]
+        yield advice("capacity", f"{text}: {outcome}", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
+    if parameters.ttl:
+        yield _ttl(case, pending, parameters.ttl)
 
 
-def error_rate(parameters: FilterParameters) -> Finding:
-    """Check how many pages a crawl is expected to miss."""
+def _error_rate(parameters: FilterParameters) -> Finding:
     check, missed = "error rate", make_plan(parameters).expected_false_positives
     bound = "at most" if parameters.ttl else "expected"
-    rate = f"{parameters.error_rate:g}".replace("e-0", "e-")
-    told = f"{rate}: {as_expected_pages(missed)} of {parameters.capacity:,} are missed, {bound}"
+    rate = as_number(parameters.error_rate)
+    text = f"{rate}: {as_expected_pages(missed)} of {parameters.capacity:,} are missed, {bound}"
     if missed <= 1:
-        return ok(check, told)
+        return ok(check, text)
     return advice(
-        check, told, "set a smaller BLOOMFILTER_ERROR_RATE for the next crawl; `scrapy bloom plan --compare` shows them"
+        check, text, "set a smaller BLOOMFILTER_ERROR_RATE for the next crawl; `scrapy bloom plan --compare` lists them"
     )
 
 
-def capacity(waiting: int, parameters: FilterParameters) -> Finding:
-    """Check the capacity of the filter beside the requests that wait."""
-    check, told = "capacity", f"{waiting:,} requests wait, the filter is for {parameters.capacity:,}"
-    if waiting <= parameters.capacity:
-        return ok(check, told)
-    outcome = "it grows, and takes longer for each" if parameters.expansion else "it may not grow, and misses pages"
-    return advice(check, f"{told}: {outcome}", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
-
-
-def ttl(waiting: int, workers: int, parameters: FilterParameters) -> list[Finding]:
-    """Check the pace that the requests which wait need, to be fetched before the filter forgets them."""
-    check, seconds = "ttl", parameters.ttl
-    if not seconds:
-        return []
-    pace, told = waiting / seconds, f"{waiting:,} requests wait, and the filter forgets them after {seconds:g} s"
-    if pace <= _MAX_PACE * max(1, workers):
-        return [ok(check, f"{told}: that takes {pace:.2g} pages a second")]
-    return [
-        advice(
-            check,
-            f"{told}: at less than {pace:,.0f} pages a second they are met and fetched again",
-            "set a longer BLOOMFILTER_TTL for the next crawl, or start more workers",
-        )
-    ]
+def _ttl(case: Case, pending: int, ttl: float) -> Finding:
+    alive = sum(not worker.is_silent for state in case.queue_states for worker in state.workers)
+    pace = pending / ttl
+    text = f"{plural(pending, 'pending request')}, forgotten by the filter after {ttl:g} s"
+    if pace <= _MAX_PAGES_PER_SECOND * max(1, alive):
+        return ok("ttl", f"{text}: {pace:.2g} pages a second are enough")
+    return advice(
+        "ttl",
+        f"{text}: at less than {pace:,.0f} pages a second some are found and fetched again",
+        "set a longer BLOOMFILTER_TTL for the next crawl, or start more workers",
+    )

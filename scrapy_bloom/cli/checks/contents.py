@@ -1,162 +1,219 @@
-"""The stored data of a crawl, and what they mean for it: its filter, its queue, its start URLs."""
+"""Check the stored data of a crawl: its filter, its queues and its start URLs."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from scrapy_redis import defaults
+from scrapy_redis.queue import PriorityQueue
 
 from scrapy_bloom._filter_key import are_in_one_slot
+from scrapy_bloom._format import as_number, plural
 from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok
-from scrapy_bloom.cli.key_contents import KeyContents
+from scrapy_bloom.cli.checks.case import Case, is_a, load_class
+from scrapy_bloom.cli.checks.configuration import JSON
+from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok, refused, skipped
+from scrapy_bloom.cli.importing.import_state import ImportKeys
 from scrapy_bloom.cli.report import FilterReport
-from scrapy_bloom.errors import MismatchError
-from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
+from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.filter.layer import NO_IDENTITY
+from scrapy_bloom.filter.opening import foreign_string
+from scrapy_bloom.queue.inspection import QueueState, first_request
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.start_urls.leases import StartState
+from scrapy_bloom.start_urls import leases
+from scrapy_bloom.storage import shards
 from scrapy_bloom.storage.filter_keys import FILTER_FIELD
+from scrapy_bloom.storage.shards import InspectShard
+from scrapy_bloom.transport.server_info import is_cluster
+
+_PICKLE_MARK = b"\x80"
+# As docs/stats.md has it.
+_MAX_LAYERS = 5
 
 
-def stored_filter(found: FilterReport, wanted: FilterParameters | None) -> list[Finding]:
-    """Check a stored filter, also against the parameters that the settings want, if they are known."""
-    check = "filter"
-    findings = []
+def check_slots(case: Case) -> Iterator[Finding]:
+    """Check that a cluster has the filter in the slot of its queues."""
+    check, key = "slots", case.key
+    if key is None or not is_cluster(case.target.client):
+        return
+    for queue in case.queues:
+        if are_in_one_slot(key, queue):
+            yield ok(check, "the filter and the queue are in one slot")
+        else:
+            yield advice(
+                check,
+                f"{key!r} and {queue!r} are in different slots: a failover that loses writes may lose requests known "
+                "to the filter, and their pages are missed",
+                f"set a key like SCHEDULER_DUPEFILTER_KEY = {QueueKeys(queue).dupefilter!r} before the next new crawl",
+            )
+
+
+def check_filter(case: Case) -> Iterator[Finding]:
+    """Check the stored filter, or the place of a new one, and an unfinished import."""
+    key = case.key
+    if key is None:
+        reason = "see settings" if case.has_fixed_key else "each crawl draws one and logs it; give it by --key"
+        yield ok("filter", f"unknown key: {reason}")
+        return
     try:
-        if wanted is not None:
-            wanted.verify_stored(found.stored.key, found.stored.fields[FILTER_FIELD])
-    except MismatchError as error:
-        findings.append(loss(check, f"no worker would start: {error}", ""))
-    if found.stored.unfinished:
-        by = found.stored.unfinished
-        findings.append(loss(check, f"it is not complete: `scrapy bloom {by}` was stopped, or works", "run that again"))
-    if found.info.lost_shards:
-        findings.append(
-            loss(
-                check,
-                f"{found.info.lost_shards} of {found.info.shards} strings are gone (evicted or deleted?): the pages "
-                "that they knew are fetched again",
-                "see the checks of the server; the next worker that adds makes them anew, empty",
-            )
-        )
-    return [*findings, _fullness(found)]
+        if isinstance(case.inspection, BloomError):
+            raise case.inspection
+        if case.found is None or not case.found.has_layers:
+            _require_room_for_shards(case, key)
+        yield from _missing_filter(case, key) if case.found is None else _stored_filter(case, case.found)
+        staging = ImportKeys.of(key).staging
+        if case.target.run_steps(stored_filter.read(staging)) is not None:
+            yield advice("import", f"`scrapy bloom import` is copying the SET to {staging!r}", "run it again to resume")
+    except (MismatchError, RefusedError, WrongTypeError) as error:
+        yield loss("filter", f"no worker would start: {error}", "")
 
 
-def no_filter(contents: KeyContents) -> Finding:
-    """Check a key at which no hash is."""
-    check = "filter"
+def _require_room_for_shards(case: Case, key: str) -> None:
+    """Raise a WrongTypeError if foreign data is at a shard key of a new filter."""
+    if case.parameters is None:
+        return
+    keys = case.parameters.first_layer(key, NO_IDENTITY, 0, 0.0).shard_keys
+    inspections = case.target.store.execute([InspectShard(name) for name in keys])
+    for name, inspection in zip(keys, inspections, strict=True):
+        if inspection.kind == shards.FOREIGN:
+            raise foreign_string(name)
+
+
+def _missing_filter(case: Case, key: str) -> Iterator[Finding]:
+    contents = key_contents.inspect_key(case.target.store, key)
     if contents.kind != key_contents.SHARDS:
-        return ok(check, "there is none yet: the first request makes it")
-    return loss(
-        check,
-        f"its hash is gone (evicted or deleted?), and {contents.shards} strings of it are left, which say nothing "
-        "without: all pages are fetched again",
-        "a worker that is still at work puts the hash back; without one, see the checks of the server, and begin anew "
-        "by `scrapy bloom clear`",
+        yield ok("filter", "none yet: the first request creates it")
+        return
+    yield loss(
+        "filter",
+        f"its hash was evicted or deleted, and {plural(contents.shards, 'shard')} of it are useless without: all pages "
+        "are fetched again",
+        "a running worker restores the hash; without workers see the server's checks, and start over by `scrapy bloom "
+        "clear`",
     )
 
 
-def slots(key: str, queue: str) -> Finding:
-    """Check the places of a filter and of its queue on a cluster."""
-    check = "slots"
-    if are_in_one_slot(key, queue):
-        return ok(check, "the cluster keeps the filter in the slot of its queue")
-    return advice(
-        check,
-        f"the cluster keeps {key!r} and {queue!r} in different slots: a failover that loses writes may lose requests "
-        "that the filter knows, and their pages are missed",
-        f"set a key like SCHEDULER_DUPEFILTER_KEY = {QueueKeys(queue).dupefilter!r} before the next new crawl",
-    )
-
-
-def half_import(key: str) -> Finding:
-    """Warn about an import that has not given its filter the key yet."""
-    return advice("import", f"`scrapy bloom import` has begun to copy the SET, to {key!r}", "run it again to go on")
-
-
-def _fullness(found: FilterReport) -> Finding:
-    info, layers = found.info, found.info.layers
-    told = f"about {info.estimated_count:,} of {info.capacity:,}, error rate {info.estimated_error_rate:.2g}"
-    if info.estimated_error_rate > info.error_rate:
-        return loss(
-            "filter",
-            f"too full: {told} of {info.error_rate:.2g} allowed; new pages are missed",
-            "begin a new one with a larger BLOOMFILTER_CAPACITY, or one that may grow (BLOOMFILTER_EXPANSION)",
+def _stored_filter(case: Case, found: FilterReport) -> Iterator[Finding]:
+    check, info, action = "filter", found.info, found.stored.unfinished
+    try:
+        if case.target.has_spider and case.wanted is not None:
+            case.wanted.verify_stored(found.stored.key, found.stored.fields[FILTER_FIELD])
+    except MismatchError as error:
+        yield loss(check, f"no worker would start: {error}", "")
+    if action:
+        yield loss(check, f"incomplete: `scrapy bloom {action}` is filling it, or was stopped", "run that again")
+    if info.lost_shards:
+        yield loss(
+            check,
+            f"{info.lost_shards} of {plural(info.shards, 'shard')} evicted or deleted: their pages are fetched again",
+            "see the server's checks; the next addition of a worker creates empty ones",
         )
-    if layers > 5 and not found.stored.parameters.ttl:  # noqa: PLR2004  # as docs/stats.md says
-        return advice("filter", f"{told}, in {layers} layers", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
-    return ok("filter", told)
+    text = f"about {info.estimated_count:,} of {info.capacity:,} requests, error rate {info.estimated_error_rate:.2g}"
+    if info.estimated_error_rate > info.error_rate:
+        yield loss(
+            check,
+            f"too full: {text}, allowed {as_number(info.error_rate)}; new pages are missed",
+            "start over with a larger BLOOMFILTER_CAPACITY, or with a BLOOMFILTER_EXPANSION that lets it grow",
+        )
+    elif info.layers > _MAX_LAYERS and not found.stored.parameters.ttl:
+        yield advice(check, f"{text}, {info.layers} layers", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
+    else:
+        yield ok(check, text)
 
 
-def queue(state: QueueState, *, may_be_list: bool) -> list[Finding]:
-    """Check a queue and its workers."""
+def check_queues(case: Case) -> Iterator[Finding]:
+    """Check each queue, its workers, and whether the crawl can read the pending requests."""
+    kind = load_class(case.settings.get("SCHEDULER_QUEUE_CLASS") or defaults.SCHEDULER_QUEUE_CLASS)
+    may_be_list = case.is_shared and not case.has_bloom_scheduler and not is_a(kind, PriorityQueue)
+    for inspection in case.queue_inspections:
+        if isinstance(inspection, QueueState):
+            yield from _queue(inspection, may_be_list=may_be_list)
+            if case.target.has_spider:
+                yield from _first_request(case, inspection.key)
+        elif isinstance(inspection, WrongTypeError):
+            yield refused("queue", str(inspection))
+        else:
+            yield skipped("queue", inspection)
+
+
+def _queue(state: QueueState, *, may_be_list: bool) -> Iterator[Finding]:
     check = "queue"
-    silent = [worker for worker in state.workers if worker.is_silent]
-    findings = []
     if state.kind == "list" and not may_be_list:
-        findings.append(
-            loss(
-                check,
-                f"{state.key} is a list, as FifoQueue and LifoQueue leave it, and workers need a sorted set: no crawl "
-                "would start",
-                "fetch what waits with the SCHEDULER and the SCHEDULER_QUEUE_CLASS that queued it, or use another "
-                "SCHEDULER_QUEUE_KEY",
-            )
+        yield loss(
+            check,
+            f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set: no crawl would start",
+            "crawl its requests with the SCHEDULER and the SCHEDULER_QUEUE_CLASS that queued them, or set another "
+            "SCHEDULER_QUEUE_KEY",
         )
     if state.dead_letters:
-        findings.append(
-            loss(
-                check,
-                f"{state.dead_letters:,} requests are kept that no worker could read, or that "
-                "BLOOMFILTER_MAX_DELIVERIES workers died with: their pages are missing",
-                "start a worker with the SCHEDULER_SERIALIZER and the code that queued them, or mend the callback, and "
-                "run scrapy bloom requeue",
-            )
+        yield loss(
+            check,
+            f"{plural(state.dead_letters, 'dead letter')}: requests that no worker could read, or that killed "
+            "BLOOMFILTER_MAX_DELIVERIES workers; their pages are missing",
+            "start a worker with the SCHEDULER_SERIALIZER and the code that queued them, or fix the callback, and run "
+            "`scrapy bloom requeue`",
         )
     if state.has_losses:
-        findings.append(
-            loss(
-                check,
-                f"{state.key} has lost requests, {state.lost:,} of them known, which the filter takes for seen: the "
-                "key was deleted or evicted, or the server lost its data",
-                "begin the crawl anew, with SCHEDULER_FLUSH_ON_START = True for its first worker",
-            )
+        yield loss(
+            check,
+            f"{state.key} has lost requests that the filter takes for seen, {state.lost:,} of them counted: the key "
+            "was deleted or evicted, or the server lost data",
+            "start over, with SCHEDULER_FLUSH_ON_START = True for the first worker",
         )
     if len(spiders := sorted({worker.spider for worker in state.workers} - {""})) > 1:
-        findings.append(
-            loss(
-                check,
-                f"workers of {len(spiders)} spiders take requests of each other from {state.key}: {', '.join(spiders)}",
-                "set a SCHEDULER_QUEUE_KEY with %(spider)s in it",
-            )
+        yield loss(
+            check,
+            f"workers of {len(spiders)} spiders take each other's requests from {state.key}: {', '.join(spiders)}",
+            "put %(spider)s into the SCHEDULER_QUEUE_KEY",
         )
+    silent = [worker for worker in state.workers if worker.is_silent]
     if silent:
-        held, names = sum(worker.holds for worker in silent), ", ".join(worker.name for worker in silent)
-        findings.append(
-            advice(
-                check,
-                f"{len(silent)} workers are silent for longer than their lease, and hold {held:,} requests: {names}",
-                "the next worker to start puts these back; start one",
-            )
+        requests = plural(sum(worker.holds for worker in silent), "request")
+        names = ", ".join(worker.name for worker in silent)
+        yield advice(
+            check,
+            f"{plural(len(silent), 'worker')} silent for longer than the lease, with {requests}: {names}",
+            "start a worker: it requeues their requests",
         )
-    alive = len(state.workers) - len(silent)
-    return [*findings, ok(check, f"{state.key}: {state.waiting:,} requests wait, {alive} workers are at work")]
+    alive = plural(len(state.workers) - len(silent), "live worker")
+    yield ok(check, f"{state.key}: {plural(state.waiting, 'pending request')}, {alive}")
 
 
-def start_urls(state: StartState) -> list[Finding]:
-    """Check the start URLs that workers have leased, or could make no request of."""
-    check = "start URLs"
-    findings = []
+def _first_request(case: Case, queue: str) -> Iterator[Finding]:
+    """Check that the SCHEDULER_SERIALIZER reads the first pending request."""
+    name, first = case.serializer, first_request(case.target.client, queue)
+    if first is None or name not in (None, JSON):
+        return
+    is_pickle = first.startswith(_PICKLE_MARK)
+    if is_pickle != (name is None):
+        stored, read = ("pickles", "JSON") if is_pickle else ("JSON", "pickles")
+        yield loss(
+            "serializer",
+            f"the pending requests are {stored}, but this crawl reads {read}: all of them would become dead letters",
+            "let workers with the old SCHEDULER_SERIALIZER finish, or start over",
+        )
+
+
+def check_start_urls(case: Case) -> Iterator[Finding]:
+    """Check leases and dead letters of the start URLs."""
+    check, key = "start URLs", None
+    with suppress(ConfigError):
+        key = case.start_key
+    if key is None or not case.has_bloom_scheduler:
+        return
+    state = leases.inspect(case.target.client, key)
     if state.dead_letters:
-        findings.append(
-            loss(
-                check,
-                f"{state.dead_letters:,} of which make_request_from_data made no request are at {state.dead_key!r}: "
-                "nobody reads them again",
-                "mend make_request_from_data, and move them back to the start key",
-            )
+        yield loss(
+            check,
+            f"{plural(state.dead_letters, 'dead letter')} at {state.dead_key!r}, for which make_request_from_data made "
+            "no request: no worker reads them again",
+            "fix make_request_from_data, and move them back to the start key",
         )
     if state.abandoned:
-        findings.append(
-            advice(
-                check,
-                f"{state.abandoned:,} of {state.key!r} are leased by workers that are gone",
-                "the next worker of the spider to start puts these back; start one",
-            )
+        yield advice(
+            check,
+            f"{state.abandoned:,} of {state.key!r} leased by workers that are gone",
+            "start a worker of the spider: it requeues them",
         )
-    return findings or [ok(check, f"{state.leased:,} of {state.key!r} are leased")]
+    if not state.dead_letters and not state.abandoned:
+        yield ok(check, f"{state.leased:,} of {state.key!r} leased")

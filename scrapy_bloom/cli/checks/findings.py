@@ -1,7 +1,9 @@
-"""A finding of a check."""
+"""The checks of `scrapy bloom doctor` by name, and their findings."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from scrapy_bloom.transport.failures import describe
 
 # The checks, with the causes of a loss and of advice. docs/commands.md shows them.
 MEANINGS: dict[str, tuple[str, str]] = {
@@ -51,7 +53,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
 
 
 class Level(StrEnum):
-    """The weight of a finding: nothing to do, something worth doing, or something by which a crawl loses pages."""
+    """The weight of a finding: nothing to do, advice, or a loss of pages."""
 
     OK = "ok"
     ADVICE = "advice"
@@ -60,7 +62,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding: which `check` it is of, how much it matters, what there is, and what to do about it."""
+    """A finding of a check: its level, the fact, and the advice."""
 
     check: str
     level: Level
@@ -69,20 +71,25 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """Return a finding with nothing to do."""
+    """Return a finding that needs no action."""
     return Finding(check, Level.OK, text)
 
 
-def advice(check: str, text: str, what_to_do: str) -> Finding:
-    """Return a finding that is worth doing something about."""
-    return Finding(check, Level.ADVICE, text, what_to_do)
+def advice(check: str, text: str, action: str) -> Finding:
+    """Return a finding with advice."""
+    return Finding(check, Level.ADVICE, text, action)
 
 
-def loss(check: str, text: str, what_to_do: str) -> Finding:
-    """Return a finding by which a crawl loses pages, or fetches them again, or does not start."""
-    return Finding(check, Level.LOSS, text, what_to_do)
+def loss(check: str, text: str, action: str) -> Finding:
+    """Return a finding by which a crawl loses pages, fetches them twice or does not start."""
+    return Finding(check, Level.LOSS, text, action)
 
 
-def refused(check: str, text: str, what_to_do: str = "") -> Finding:
-    """Return a finding by which no crawl would start; most errors say themselves what to do."""
-    return loss(check, f"no crawl would start: {text}", what_to_do)
+def refused(check: str, text: str, action: str = "") -> Finding:
+    """Return a finding by which no crawl would start; the text of most errors has the advice."""
+    return loss(check, f"no crawl would start: {text}", action)
+
+
+def skipped(check: str, error: Exception) -> Finding:
+    """Return the finding of a check that the server denied."""
+    return advice(check, f"not checked: {describe(error)}", "run it as a user with the permission")

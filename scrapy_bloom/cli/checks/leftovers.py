@@ -1,29 +1,31 @@
-"""The keys and files that ended crawls have left: nobody will use them again."""
+"""Check for keys and files that ended crawls have left behind."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import ResponseError
+from scrapy.utils.job import job_dir
 
-from scrapy_bloom._format import as_size, as_text
+from scrapy_bloom._format import as_size, as_text, plural
+from scrapy_bloom.cli.checks.case import Case
 from scrapy_bloom.cli.checks.findings import Finding, advice, ok
 from scrapy_bloom.queue.queue_keys import QueueKeys
 
-# What crawls under Scrapy's own scheduler make up; see _filter_key.
+# The keys that crawls under Scrapy's own scheduler draw: see _filter_key.
 _PATTERN = "dupefilter:*-*"
-# Seconds for which a filter was not used that nobody will use again.
+# The time without use after which a filter counts as left over.
 IDLE_SECONDS = 3600
-# Seconds for which keys are looked for: a server may have many.
-_MAX_SECONDS = 10.0
-_COUNT = 1000
+# A server may have more keys than can be scanned in this time.
+_MAX_SCAN_SECONDS = 10.0
+_SCAN_BATCH = 1000
+_MAX_EXAMPLES = 3
 
 
-@dataclass(frozen=True)
-class Leftover:
-    """A filter that was not used for a while: its key, and the number and the bytes of all its keys."""
+class _Leftover(NamedTuple):
+    """A filter without use: the number, the memory and the idle time of its keys."""
 
     key: str
     keys: int
@@ -31,88 +33,93 @@ class Leftover:
     idle: float
 
 
-def find(client: Any, idle: float) -> tuple[list[Leftover], bool]:
-    """Return the filters that crawls under Scrapy's own scheduler left, and whether all keys were looked at."""
+def check_filters(case: Case) -> Iterator[Finding]:
+    """Check for filters of killed crawls under Scrapy's own scheduler."""
+    check, client = "leftover filters", case.target.client
+    scanned, is_complete = _scan(client, _PATTERN)
     filters: dict[str, list[str]] = {}
-    found, is_complete = _scan(client)
-    for key in found:
+    for key in scanned:
         stem, _, shard = key.rpartition(":")
         stem, _, layer = stem.rpartition(":")
         is_shard = shard.isdecimal() and layer.isdecimal() and stem.startswith("dupefilter:")
         filters.setdefault(stem if is_shard else key, []).append(key)
     leftovers = [_leftover(client, key, names) for key, names in filters.items()]
-    return [leftover for leftover in leftovers if leftover.idle >= idle], is_complete
-
-
-def filters(client: Any, idle: float) -> Finding:
-    """Return what crawls under Scrapy's own scheduler have left."""
-    check = "leftover filters"
-    found, is_complete = find(client, idle)
-    looked = "" if is_complete else f" (of the keys that {_MAX_SECONDS:g} s were enough for)"
+    found = [leftover for leftover in leftovers if leftover.idle >= case.idle]
+    scope = "" if is_complete else f" (among the keys scanned in {_MAX_SCAN_SECONDS:g} s)"
     if not found:
-        return ok(check, f"none{looked}")
-    keys, size = sum(each.keys for each in found), sum(each.memory_bytes for each in found)
-    names = " ".join(each.key for each in found[:3]) + (" …" if len(found) > 3 else "")  # noqa: PLR2004  # as examples
-    return advice(
+        yield ok(check, f"none{scope}")
+        return
+    keys, memory_bytes = sum(each.keys for each in found), sum(each.memory_bytes for each in found)
+    examples = " ".join(each.key for each in found[:_MAX_EXAMPLES]) + (" …" if len(found) > _MAX_EXAMPLES else "")
+    yield advice(
         check,
-        f"{len(found)} filters of crawls that were killed under Scrapy's own scheduler, {keys} keys of "
-        f"{as_size(size)}, not used for {idle:g} s{looked}: {names}",
-        "if no crawl is paused: scrapy bloom clear --yes --key KEY, for each",
+        f"{plural(len(found), 'filter')} of crawls killed under Scrapy's own scheduler, {plural(keys, 'key')} of "
+        f"{as_size(memory_bytes)}, unused for {case.idle:g} s{scope}: {examples}",
+        "unless a crawl is paused, run `scrapy bloom clear --yes --key KEY` for each",
     )
 
 
-def files(directories: Iterable[str | Path]) -> Finding:
-    """Return the files with requests that could not be delivered."""
-    check, paths = "undelivered requests", list(_files(directories))
-    if not paths:
-        return ok(check, "no file in the directories where this crawl would leave one")
-    return advice(check, f"{', '.join(map(str, paths))}", "start a worker there, or scrapy bloom push FILE")
+def check_files(case: Case) -> Iterator[Finding]:
+    """Check for files of undelivered requests in the directories where this crawl would write them."""
+    check = "undelivered requests"
+    directories = dict.fromkeys(Path(each).absolute() for each in ("", job_dir(case.settings) or ""))
+    patterns = ("undelivered-*.jsonl", "undelivered-*.unreadable")
+    paths = [str(path) for directory in directories for pattern in patterns for path in sorted(directory.glob(pattern))]
+    if paths:
+        yield advice(check, ", ".join(paths), "start a worker there, or run `scrapy bloom push FILE`")
+    else:
+        yield ok(check, "no file in the directories of this crawl")
 
 
-def leases(client: Any, queue: str, workers: Callable[[], Iterable[str]]) -> Finding:
-    """Check the leases of workers that are not registered: no protocol leaves such.
+def check_leases(case: Case) -> Iterator[Finding]:
+    """Check each queue for leases of unregistered workers."""
+    for state in case.queue_states:
+        yield stray_leases(case.target.client, state.key, partial(_workers, case, state.key))
 
-    The leases are read first and the `workers` after, since a worker is registered before it leases. One that has left
-    in between has no leases any more.
+
+def stray_leases(client: Any, queue: str, workers: Callable[[], Iterable[str]]) -> Finding:
+    """Check for leases of unregistered workers, which no protocol leaves behind.
+
+    The leases are read before the `workers`, since a worker registers before it leases. A worker that leaves in
+    between has no leases any more.
     """
     check, keys = "leases", QueueKeys(queue)
-    found, _ = _scan(client, _escaped(keys.leases("")) + "*")
+    found, _ = _scan(client, _escape(keys.leases("")) + "*")
     known = {keys.leases(name) for name in workers()}
     strays = [key for key in sorted(set(found) - known) if client.exists(key)]
     if not strays:
         return ok(check, "none without a worker")
-    return advice(check, f"requests of workers that are not registered: {', '.join(strays)}", "tell of it as a bug")
+    return advice(check, f"leases of unregistered workers: {', '.join(strays)}", "report this as a bug")
 
 
-def _files(directories: Iterable[str | Path]) -> Iterator[Path]:
-    for directory in dict.fromkeys(Path(each).absolute() for each in directories):
-        yield from sorted(directory.glob("undelivered-*.jsonl"))
-        yield from sorted(directory.glob("undelivered-*.unreadable"))
+def _workers(case: Case, queue: str) -> list[str]:
+    return [worker.name for worker in case.target.inspect_queue(queue).workers]
 
 
-def _scan(client: Any, pattern: str = _PATTERN) -> tuple[list[str], bool]:
-    end, found = time.monotonic() + _MAX_SECONDS, []
-    for key in client.scan_iter(match=pattern, count=_COUNT):
+def _scan(client: Any, pattern: str) -> tuple[list[str], bool]:
+    """Return the matching keys, and whether the scan was complete."""
+    end, found = time.monotonic() + _MAX_SCAN_SECONDS, []
+    for key in client.scan_iter(match=pattern, count=_SCAN_BATCH):
         found.append(as_text(key))
         if time.monotonic() > end:
             return found, False
     return found, True
 
 
-def _leftover(client: Any, key: str, names: list[str]) -> Leftover:
+def _leftover(client: Any, key: str, names: list[str]) -> _Leftover:
     idle = [_idle(client, name) for name in names]
     sizes = [client.memory_usage(name) or 0 for name in names]
-    return Leftover(key, len(names), sum(sizes), min(idle))
+    return _Leftover(key, len(names), sum(sizes), min(idle))
 
 
 def _idle(client: Any, key: str) -> float:
-    """Return for how many seconds a key was not used; 0 where the server counts uses instead, or it is gone."""
+    """Return the idle time of a key in seconds; 0 if it is gone, or under an LFU policy."""
     try:
         return float(client.object("idletime", key) or 0)
     except ResponseError:
         return 0.0
 
 
-def _escaped(text: str) -> str:
-    """Return a text in which no character has a meaning for SCAN's patterns."""
+def _escape(text: str) -> str:
+    """Escape the special characters of SCAN's patterns."""
     return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)

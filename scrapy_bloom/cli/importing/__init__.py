@@ -1,1 +1,1 @@
-"""The import of a SET, or of a file, into a filter."""
+"""Import a SET or a file into a filter."""

@@ -1,13 +1,13 @@
-"""The reasons for which an import is refused or ends, each with what to do about it."""
+"""The errors and warnings of an import, each with the action to take."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom._format import as_size
+from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli.importing.import_state import ImportKeys, ImportState
+from scrapy_bloom.cli.planning import layers_for
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
-from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import filter_keys
@@ -24,120 +24,121 @@ class GoneError(WrongTypeError):
     def __init__(self, at: ImportKeys) -> None:
         super().__init__(
             f"the SET at {at.key!r} was deleted while it was copied, as a crawl without SCHEDULER_PERSIST does at its "
-            "end: what was copied is deleted too, and nothing is left to import"
+            "end: the copy is deleted, too, and there is nothing left to import"
         )
 
 
 class TakenOverError(RefusedError):
-    """Raised in a process whose import another one has taken over."""
+    """Raised when another process has taken over the import."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"another `scrapy bloom import` of {key!r} has taken this one over, or the filter was replaced: let that "
-            "end, and run it again to see what came of it"
+            f"another `scrapy bloom import` of {key!r} has taken over, or the filter was replaced: wait for it, and "
+            "run this again to see the outcome"
         )
 
 
-def refuse_other_scheme(scheme: str) -> None:
-    """Refuse a SET where requests get other fingerprints than scrapy-redis's."""
+def require_sets_scheme(scheme: str) -> None:
+    """Raise a ConfigError if the project's fingerprints are not scrapy-redis's."""
     if scheme != SCHEME_OF_SETS:
         raise ConfigError(
-            f"a SET has fingerprints of scrapy-redis, and the requests of this project get those of {scheme!r}: none "
-            "would be found again. Remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, to "
-            "keep scrapy-redis's; or begin anew"
+            f"a SET has fingerprints of scrapy-redis, but this project makes those of {scheme!r} and would find none "
+            "of them. Remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, to keep "
+            "scrapy-redis's; or start over"
         )
 
 
-def refuse_other_slots(client: Any, at: ImportKeys) -> None:
-    """Refuse a key in a cluster which has the other keys elsewhere: it moves nothing from one node to another."""
-    if not hasattr(client, "keyslot"):  # what a cluster's client has and no other
+def require_one_slot(client: Any, at: ImportKeys) -> None:
+    """Raise a ConfigError if a cluster has the keys of the import in several slots."""
+    if not hasattr(client, "keyslot"):  # only the clients of clusters have it
         return
     if len({client.keyslot(key) for key in (*at, filter_keys.shard_key(at.key, 0, 0))}) > 1:
         raise ConfigError(
-            f"SCHEDULER_DUPEFILTER_KEY = {at.key!r}: a cluster has this key elsewhere than {at.aside!r}, so that they "
-            "cannot change places in one step. Copy the SET to a name with a part in braces, such as "
-            f"'{{{at.key}}}', with COPY or RESTORE, and set that as the key"
+            f"SCHEDULER_DUPEFILTER_KEY = {at.key!r}: a cluster has this key and {at.source_backup!r} in different "
+            "slots, and cannot swap them in one step. Copy the SET to a key with a part in braces, such as "
+            f"'{{{at.key}}}', by COPY or RESTORE, and set that key"
         )
 
 
-def refuse_filter(at: ImportKeys, fields: Mapping[str, str], aside: str) -> None:
-    """Refuse a filter that no import fills, and that no SET belongs to."""
-    by = fields.get(filter_keys.UNFINISHED_FIELD)
-    if by not in (None, ACTION):
-        raise WrongTypeError(f"`scrapy bloom {by}` is filling the filter at {at.key!r}, or was stopped: end that first")
-    if aside == "set":
-        return
-    if by is None:
+def require_import(at: ImportKeys, fields: Mapping[str, str], backup: str) -> None:
+    """Raise a WrongTypeError if the filter at the key is not an import's; `backup` is the type of the SET's key."""
+    action = fields.get(filter_keys.UNFINISHED_FIELD)
+    if action not in (None, ACTION):
         raise WrongTypeError(
-            f"the key {at.key!r} holds a filter already, and there is no SET at {at.aside!r} that would belong to it: "
-            "there is nothing to import"
+            f"`scrapy bloom {action}` is filling the filter at {at.key!r}, or was stopped: finish that first"
+        )
+    if backup == "set":
+        return
+    if action is None:
+        raise WrongTypeError(
+            f"the key {at.key!r} holds a filter already, and there is no SET at {at.source_backup!r}: there is nothing "
+            "to import"
         )
     raise WrongTypeError(
-        f"the filter at {at.key!r} is not complete, and the SET that it is made of is gone from {at.aside!r}: put that "
-        f"back, or delete the filter by `scrapy bloom clear --key {at.key}` and begin the crawl anew"
+        f"the filter at {at.key!r} is incomplete, and its SET is gone from {at.source_backup!r}: restore the SET, or "
+        f"delete the filter by `scrapy bloom clear --key {at.key}` and start the crawl over"
     )
 
 
-def refuse_other_parameters(found: StoredFilter, parameters: FilterParameters) -> None:
-    """Refuse to go on with an import that was begun with other parameters."""
+def require_same_parameters(found: StoredFilter, parameters: FilterParameters) -> None:
+    """Raise a MismatchError if the import was begun with other parameters."""
     differences = parameters.differences(found.parameters)
     if differences:
         raise MismatchError(
-            f"the import at {found.key!r} was begun with other parameters: {'; '.join(map(str, differences))}. Go on "
-            f"with the stored ones, or drop what was done by `scrapy bloom clear --key {found.key} --yes` and run it "
+            f"the import at {found.key!r} was begun with other parameters: {'; '.join(map(str, differences))}. Resume "
+            f"it with the stored ones, or delete the copy by `scrapy bloom clear --key {found.key} --yes` and run it "
             "again"
         )
 
 
 def occupied(at: ImportKeys, kind: str) -> WrongTypeError:
-    """Return the error of a key at which something is where the SET is to go."""
+    """Return the error of data at the backup key of the SET."""
     return WrongTypeError(
-        f"the key {at.aside!r}, where the SET goes when the filter takes its key, holds a {kind}: rename or delete that"
+        f"the key {at.source_backup!r}, to which the swap moves the SET, holds a {kind}: rename or delete that"
     )
 
 
-def nothing(at: ImportKeys, aside: str) -> WrongTypeError:
-    """Return the error of a key at which nothing is."""
-    if aside == "set":
+def nothing_to_import(at: ImportKeys, backup: str) -> WrongTypeError:
+    """Return the error of an empty key; `backup` is the type of the SET's key."""
+    if backup == "set":
         return WrongTypeError(
-            f"there is nothing at {at.key!r}: the filter that was made there was deleted, as a crawl without "
-            f"SCHEDULER_PERSIST does at its end. The SET is at {at.aside!r}: RENAME it to {at.key!r}, and run this "
-            "again"
+            f"there is nothing at {at.key!r}: the imported filter was deleted, as a crawl without SCHEDULER_PERSIST "
+            f"does at its end. The SET is at {at.source_backup!r}: RENAME it to {at.key!r}, and run this again"
         )
     return WrongTypeError(
-        f"there is no SET at {at.key!r}, and no import to go on with at {at.aside!r}: nothing was ever crawled with "
-        "this key, or its crawl has deleted it at its end (SCHEDULER_PERSIST = False). Check the key and the server"
+        f"there is no SET at {at.key!r}, and no import to resume at {at.source_backup!r}: no crawl has used this key, "
+        "or its crawl has deleted it at its end (SCHEDULER_PERSIST = False). Check the key and the server"
     )
 
 
-def gone_while_read(at: ImportKeys, key: str, kind: str) -> BloomError:
-    """Return the error of a SET at whose key something else is now."""
+def source_gone(at: ImportKeys, key: str, kind: str) -> BloomError:
+    """Return the error of a SET that disappeared; `kind` is the present type of its key."""
     if key == at.key:
         return TakenOverError(key) if kind == "hash" else GoneError(at)
     return WrongTypeError(
-        f"the SET at {at.aside!r} was deleted while the filter at {at.key!r} was checked against it: put it back, and "
+        f"the SET at {at.source_backup!r} was deleted while the filter at {at.key!r} was checked: restore the SET, and "
         "run this again"
     )
 
 
 def state_of(found: StoredFilter) -> ImportState | None:
-    """Return the state of the import that fills a filter; None for what an import has left that was taken over.
+    """Return the state of the import that fills a filter, or None for the remains of a lost takeover.
 
     Raises:
-        WrongTypeError: it is somebody's filter.
+        WrongTypeError: the filter is in use.
     """
     key, text = found.key, found.fields.get(filter_keys.IMPORT_FIELD)
     if text is not None:
         return ImportState.from_json(key, text)
     if found.users or found.unfinished not in (None, ACTION):
         raise WrongTypeError(
-            f"the key {key!r}, where an import makes the filter, holds one that is in use: import into another key"
+            f"the key {key!r}, where an import creates its filter, holds a filter in use: import to another key"
         )
     return None
 
 
 def require_fingerprints(key: str, others: Sequence[bytes]) -> None:
-    """Refuse a SET with members that are no fingerprints."""
+    """Raise a WrongTypeError if a SET has `others` than fingerprints."""
     if others:
         raise WrongTypeError(
             f"the SET at {key!r} has the member {others[0].decode(errors='replace')!r}, which is no fingerprint of "
@@ -145,59 +146,45 @@ def require_fingerprints(key: str, others: Sequence[bytes]) -> None:
         )
 
 
-def require_all(at: ImportKeys, answers: Sequence[bool]) -> None:
-    """End an import whose filter does not know what was just added to it."""
-    if not all(answers):
+def require_all(at: ImportKeys, are_found: Sequence[bool]) -> None:
+    """Raise a WrongTypeError if the filter lacks a member of the SET."""
+    if not all(are_found):
         raise WrongTypeError(
-            f"the filter at {at.key!r} does not hold {answers.count(False):,} members of the SET at {at.aside!r}, or "
-            "more. Another filter is there since, its shards were lost, or its time to live has passed. The SET stays. "
-            "To move it in anew, delete the filter by `scrapy bloom clear`, RENAME the SET to "
-            f"{at.key!r}, and run this again"
+            f"the filter at {at.key!r} lacks at least {plural(are_found.count(False), 'member')} of the SET at "
+            f"{at.source_backup!r}: it was replaced, lost shards, or its TTL has passed. The SET stays. To import it "
+            f"again, delete the filter by `scrapy bloom clear`, RENAME the SET to {at.key!r}, and run this again"
         )
 
 
 def require_count(at: ImportKeys, members: int, checked: int) -> None:
-    """End an import in which the server did not show every member of the SET."""
+    """Raise a RefusedError if the scan has missed members of the SET."""
     if checked < members:
         raise RefusedError(
-            f"the server showed {checked:,} of {members:,} members of the SET at {at.aside!r}: run it again, which "
-            "checks them anew"
+            f"the server returned {checked:,} of {members:,} members of the SET at {at.source_backup!r}: run it again, "
+            "to check all of them"
         )
 
 
-def warn_of_size(key: str, members: int, parameters: FilterParameters) -> None:
-    """Say what it means that a SET has more members than the filter's capacity."""
+def warn_about_size(key: str, members: int, parameters: FilterParameters) -> None:
+    """Warn about a SET with more members than the filter's capacity."""
     if members <= parameters.capacity:
         return
-    setting = f"BLOOMFILTER_CAPACITY = {parameters.capacity:_}, and the SET at {key!r} has {members:,} members"
-    if not parameters.expansion:
-        logger.warning(
-            "%s: a filter that may not grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate. Stop this, set a "
-            "capacity above %s, and delete what was done by `scrapy bloom clear --key %s:importing --yes`",
-            setting,
-            f"{members:_}",
-            key,
+    harm = "a filter that cannot grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate"
+    if parameters.expansion:
+        layers = layers_for(parameters, members)
+        memory_bytes = sum(layer.size.memory_bytes for layer in layers)
+        roomy_bytes = FilterParameters(members, parameters.error_rate, parameters.expansion).memory_bytes
+        harm = (
+            f"the filter needs {plural(len(layers), 'layer')} and {as_size(memory_bytes)}; with enough capacity it "
+            f"needs {as_size(roomy_bytes)}"
         )
-        return
-    layers, memory = _growth(members, parameters)
     logger.warning(
-        "%s: the filter takes %d layers and %s, where one of that capacity takes %s. To have that, stop this, set a "
-        "capacity above %s, and delete what was done by `scrapy bloom clear --key %s:importing --yes`",
-        setting,
-        layers,
-        as_size(memory),
-        as_size(FilterParameters(members, parameters.error_rate, parameters.expansion).memory_bytes),
+        "BLOOMFILTER_CAPACITY = %s, but the SET at %r has %s members: %s. To change that, stop this, set a capacity "
+        "above %s, and delete the copy by `scrapy bloom clear --key %s:importing --yes`",
+        f"{parameters.capacity:_}",
+        key,
+        f"{members:,}",
+        harm,
         f"{members:_}",
         key,
     )
-
-
-def _growth(members: int, parameters: FilterParameters) -> tuple[int, int]:
-    """Return how many layers so many members take, and their bytes."""
-    layer = parameters.first_layer("", NO_IDENTITY, 0, 0.0)
-    held, memory, bound = layer.max_items, layer.size.memory_bytes, layer.error_bound(layer.max_items)
-    while held < members:
-        layer = parameters.next_layer(layer, bound, 0.0)
-        held, memory = held + layer.max_items, memory + layer.size.memory_bytes
-        bound += layer.error_bound(layer.max_items)
-    return layer.index + 1, memory

@@ -1,12 +1,11 @@
-"""The passes of an import over a SET: adding its members, and seeing that all are there."""
+"""The passes of an import over a SET: copy its members, check them, check them again."""
 
 import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scrapy_bloom.cli.importing import import_errors
-from scrapy_bloom.cli.importing import import_state as sources
+from scrapy_bloom.cli.importing import import_errors, import_state
 from scrapy_bloom.cli.importing.import_state import (
     COPIED,
     START,
@@ -19,13 +18,13 @@ from scrapy_bloom.cli.importing.import_state import (
 )
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 
-# Members that are read at once, and added in one batch.
-BATCH = 1000
+# Members per scan and per addition.
+SCAN_BATCH = 1000
 SAVE_SECONDS = 1.0
 
 
 class Passes:
-    """One run's passes over a SET, from where its `state` says. The state is saved every `save_seconds`."""
+    """The passes of one run, each from the cursor of its `state`, which is saved every `save_seconds`."""
 
     def __init__(
         self,
@@ -33,7 +32,7 @@ class Passes:
         scripts: ImportScripts,
         progress: Progress,
         *,
-        batch: int = BATCH,
+        batch: int = SCAN_BATCH,
         save_seconds: float = SAVE_SECONDS,
     ) -> None:
         self.state = ImportState(secrets.token_hex(8))
@@ -48,49 +47,50 @@ class Passes:
         self._saved_at = 0.0
 
     def rate(self, seconds: float) -> float:
-        """Return the members a second of a run that took so long; one that copies and checks handles each twice."""
+        """Return the members per second of a run; a run that copies and checks handles each member twice."""
         return self._handled / max(1, self._passes) / seconds
 
     def take_over(self, key: str, found: ImportState) -> None:
-        """Go on with an import that has this state, in the hash at `key`.
+        """Take over the import with this state in the hash at `key`.
 
         Raises:
-            TakenOverError: another process has done so meanwhile.
+            TakenOverError: another process was faster.
         """
         self._saved = found
         self._save(key, replace(found, owner=self._owner))
 
-    def note_moved(self, state: ImportState) -> None:
-        """Take over the state that was saved when the filter took its key."""
+    def adopt(self, state: ImportState) -> None:
+        """Adopt the state that the swap has saved."""
         self.state = self._saved = state
 
     def copy(self, bloom: BloomFilter, total: int) -> None:
-        """Add the members of the SET that were not read yet to the filter that is being filled."""
+        """Add the unread members of the SET to the staging filter."""
         self._begin("copying", total, self.state.copied)
         for batch in self._batches(self._at.key):
             state = replace(self.state, copied=0) if batch.is_first else self.state
             added = state.added + sum(bloom.add_many(batch.members))
-            self._go_on(self._at.filling, replace(state, copied=state.copied + len(batch.members), added=added), batch)
-        self._save(self._at.filling, replace(self.state, phase=COPIED))
+            state = replace(state, copied=state.copied + len(batch.members), added=added)
+            self._advance(self._at.staging, state, batch)
+        self._save(self._at.staging, replace(self.state, phase=COPIED))
 
     def check(self, bloom: BloomFilter, total: int) -> None:
-        """Add the members that came late, and see that each one of the SET is in the filter."""
+        """Add the members that came late, and check that the filter has each member of the SET."""
         self._begin("checking", total, self.state.checked)
-        for batch in self._batches(self._at.aside):
-            answers = bloom.add_many(batch.members)
-            late = [member for member, is_new in zip(batch.members, answers, strict=True) if is_new]
+        for batch in self._batches(self._at.source_backup):
+            are_new = bloom.add_many(batch.members)
+            late = [member for member, is_new in zip(batch.members, are_new, strict=True) if is_new]
             if late:
                 import_errors.require_all(self._at, bloom.contains_many(late))
-            state = self._checked(batch)
-            self._go_on(self._at.key, replace(state, caught_up=state.caught_up + len(late)), batch)
+            state = self._count_checked(batch)
+            self._advance(self._at.key, replace(state, caught_up=state.caught_up + len(late)), batch)
         self._save(self._at.key, self.state)
 
-    def look(self, bloom: BloomFilter, total: int) -> None:
-        """See that each member of the SET is in a filter that is in use; nothing is added, and no state is saved."""
+    def recheck(self, bloom: BloomFilter, total: int) -> None:
+        """Check that a filter in use has each member of the SET; add nothing and save no state."""
         self._begin("checking", total)
-        for batch in self._batches(self._at.aside):
+        for batch in self._batches(self._at.source_backup):
             import_errors.require_all(self._at, bloom.contains_many(batch.members))
-            self.state = self._checked(batch)
+            self.state = self._count_checked(batch)
             self._count(batch)
 
     def _begin(self, task: str, total: int, done: int = 0) -> None:
@@ -98,28 +98,29 @@ class Passes:
         self._progress.begin(task, total, done)
 
     def _batches(self, key: str) -> Iterator[Batch]:
-        """Yield the members that follow; all of them where the server is another one than that of the cursor."""
-        cursor, run, is_over = self.state.cursor, self.state.run, False
-        while not is_over:
+        """Yield the members from the cursor on; all of them, if the cursor is of another server run."""
+        cursor, run, is_last = self.state.cursor, self.state.run, False
+        while not is_last:
             found = self._scripts.scan(key, cursor, run, self._batch)
-            if found.kind == sources.OTHER_RUN:
+            if found.kind == import_state.OTHER_RUN:
                 cursor = START
                 continue
-            if found.kind != sources.SET:
-                raise import_errors.gone_while_read(self._at, key, found.kind)
+            if found.kind != import_state.SET:
+                raise import_errors.source_gone(self._at, key, found.kind)
             members = [member for member in found.members if not is_mark(member)]
             marks = [member for member in found.members if is_mark(member)]
-            if marks and key == self._at.aside:
-                # Nobody needs them any more: those of imports that were dropped, too.
+            if marks and key == self._at.source_backup:
+                # After the swap no import needs them, and neither do abandoned ones.
                 self._scripts.unmark(key, *marks)
             yield found._replace(members=members, is_first=cursor == START)
-            cursor, run, is_over = found.cursor, found.run, found.cursor == START
+            cursor, run, is_last = found.cursor, found.run, found.cursor == START
 
-    def _checked(self, batch: Batch) -> ImportState:
+    def _count_checked(self, batch: Batch) -> ImportState:
         state = replace(self.state, checked=0) if batch.is_first else self.state
         return replace(state, checked=state.checked + len(batch.members))
 
-    def _go_on(self, key: str, state: ImportState, batch: Batch) -> None:
+    def _advance(self, key: str, state: ImportState, batch: Batch) -> None:
+        """Advance the cursor behind a batch, and save the state now and then."""
         self.state = replace(state, cursor=batch.cursor, run=batch.run)
         self._count(batch)
         if time.monotonic() - self._saved_at >= self._save_seconds:

@@ -1,25 +1,22 @@
-"""The import of a SET that scrapy-redis left, while crawlers may still add to it.
+"""Import the SET of scrapy-redis into a filter while crawls may still add to the SET.
 
-1. The filter is made at a key of its own, with the mark that it is not complete. The SET gets a mark too.
-2. *Copying*: all that the SET has is added to it.
-3. The SET and the filter change places in one step. Nothing can be added to the SET any more: a worker that tries gets
-   an error, and loses the request. So this step is not taken if the SET has grown since the copying began, unless the
-   caller asks for it. No worker opens the filter yet.
-4. *Checking*: all of the SET is added once more. What came after it was copied is new then; all else is found.
-5. The marks go, and workers may open the filter.
+1. Create the filter at the staging key, marked as unfinished, and add a mark to the SET.
+2. *Copying*: add all members of the SET to the filter.
+3. Swap the SET and the filter in one step. From then on an old worker's addition fails, and the request is lost to its
+   crawl. So the swap is skipped if the SET has grown since the copying began, unless the caller demands it.
+4. *Checking*: add all members again. Members added after they were copied are new; all others are found.
+5. Remove the marks. Until then no worker opens the filter.
 
-A run that was ended goes on where the state says, which stands in the filter's hash. The state names the process that
-has the import. Another that takes it over is known by that, and the first one ends. What both have added until then are
-members of the same SET. A SET that was deleted and begun anew has no mark. What was copied of the old one is thrown
-away then: the new crawl has not met it.
+The state in the filter's hash lets a later run resume, and names the process that runs the import. When another process
+takes over, the first one notices and ends; both have added members of the same SET. A SET that was deleted and created
+again lacks the mark: the copy of the old one is deleted, since the new crawl has not met its requests.
 """
 
 import time
 from dataclasses import replace
 from typing import Any
 
-from scrapy_bloom.cli.importing import import_errors
-from scrapy_bloom.cli.importing import import_state as sources
+from scrapy_bloom.cli.importing import import_errors, import_state
 from scrapy_bloom.cli.importing.import_state import (
     CHECKING,
     COPYING,
@@ -31,7 +28,7 @@ from scrapy_bloom.cli.importing.import_state import (
     Progress,
     is_fingerprint,
 )
-from scrapy_bloom.cli.importing.passes import Passes
+from scrapy_bloom.cli.importing.passes import SCAN_BATCH, Passes
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
@@ -48,13 +45,13 @@ from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 
 
 class UnfinishedFilter(CrawlFilter):
-    """A `CrawlFilter` for whoever fills it, with the mark that it is not complete, or without."""
+    """A `CrawlFilter` that opens an unfinished filter, too."""
 
     _opens_unfinished = True
 
 
 class StagingFilter:
-    """The filter of these parameters that an import fills at `key`."""
+    """The filter that an import fills at the staging key."""
 
     def __init__(self, key: str, parameters: FilterParameters, store: Store) -> None:
         self.key = key
@@ -62,28 +59,26 @@ class StagingFilter:
         self._store = store
 
     def read(self) -> StoredFilter | None:
-        """Return what is stored there, or None."""
+        """Return the stored filter, or None."""
         return run_steps(stored_filter.read(self.key), self._store.execute)
 
-    def begun(self) -> tuple[StoredFilter, ImportState] | None:
-        """Return the filter and the state of its import, or None.
-
-        One without a state is what is left of an import that was taken over: it is thrown away.
+    def load(self) -> tuple[StoredFilter, ImportState] | None:
+        """Return the filter and the state of its import, or None; delete the remains of a lost takeover.
 
         Raises:
-            WrongTypeError: it is somebody's filter.
+            WrongTypeError: the filter is in use.
         """
         found = self.read()
         if found is None:
             return None
         state = import_errors.state_of(found)
         if state is None:
-            self.throw_away()
+            self.delete()
             return None
         return found, state
 
-    def make(self, state: ImportState) -> None:
-        """Make the filter where there is none, with the mark and the state of its import from the first moment on."""
+    def create(self, state: ImportState) -> None:
+        """Create the filter, with its unfinished mark and the state of its import, unless there is one."""
         fields = (
             (filter_keys.FILTER_FIELD, self._parameters.to_json()),
             (filter_keys.UNFINISHED_FIELD, import_errors.ACTION),
@@ -91,19 +86,16 @@ class StagingFilter:
         )
         self._store.execute([RestoreFields(self.key, filter_keys.FILTER_FIELD, fields)])
 
-    def throw_away(self) -> None:
+    def delete(self) -> None:
         """Delete the filter."""
         stack = LayerStack(self.key, self._parameters, time.monotonic)
         run_steps(FilterProtocol(stack, LoggedEvents()).lifecycle.clear(), self._store.execute)
 
 
-_FIRST_MEMBERS = 1000
-
-
 class SetImport:
-    """One run of an import into the filter at `key`, which has these parameters.
+    """One run of an import of the SET at `key`.
 
-    A server that goes away is waited for `retry_timeout` seconds. `tuning` are arguments of `Passes`.
+    An unreachable server is retried for `retry_timeout` seconds. `tuning` are arguments of `Passes`.
     """
 
     def __init__(
@@ -117,164 +109,163 @@ class SetImport:
         **tuning: float,
     ) -> None:
         self.at = ImportKeys.of(key)
-        import_errors.refuse_other_slots(client, self.at)
+        import_errors.require_one_slot(client, self.at)
         self._client = client
         self._retry_timeout = retry_timeout
         self._parameters = parameters
         self._store = RetryingStore(RedisStore(client), retry_timeout)
-        self._filling = StagingFilter(self.at.filling, self._parameters, self._store)
+        self._staging = StagingFilter(self.at.staging, self._parameters, self._store)
         self._scripts = ImportScripts(client, retry_timeout)
-        # The members of the SET as the copying begins, and the seconds in which nothing is done but wait.
+        # The size of the SET when the copying began, its growth since, and the seconds spent waiting for additions.
         self._members = self._grown_by = 0
         self._waited = 0.0
         self._passes = Passes(self.at, self._scripts, progress, **tuning)  # type: ignore[arg-type]  # as they are
 
     def run(self, *, copy_only: bool = False, wait: float | None = 0.0, delete_source: bool = False) -> ImportReport:
-        """Begin the import, or go on with it, and return its report.
+        """Begin or resume the import.
 
-        With `copy_only` it ends before the SET and the filter change places. It ends there, too, if the SET grows while
-        it is copied or in the `wait` seconds after that. With None for `wait` they change places in any case.
+        Args:
+            copy_only: whether to stop before the swap.
+            wait: seconds to wait for additions to the SET before the swap, which growth prevents; None: swap anyway.
+            delete_source: whether to delete the SET in the end.
+
+        Returns:
+            The report.
 
         Raises:
-            BloomError: there is nothing to import, or the import cannot go on; nothing is lost of the SET.
+            BloomError: there is nothing to import, or the import cannot continue; no member of the SET is lost.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         try:
-            if self._is_to_be_copied():
+            if self._has_source():
                 self._copy()
-                if copy_only or not self._change_places(wait):
-                    return self._report(began, self._passes.state.copied, is_finished=False)
+                if copy_only or not self._swap(wait):
+                    return self._report(started, self._passes.state.copied, is_finished=False)
             elif filter_keys.UNFINISHED_FIELD not in self._load(self.at.key).fields:
-                return self._look_again(began, delete_source=delete_source)
+                return self._recheck(started, delete_source=delete_source)
             members = self._check()
         except import_errors.GoneError:
-            self._filling.throw_away()
+            self._staging.delete()
             raise
         except import_errors.TakenOverError:
-            # What this one has made where the other had moved the filter away.
-            found = self._filling.begun()
+            # The other process swapped the filter away, and this one has created another since.
+            found = self._staging.load()
             if found is not None and found[1].owner == self._passes.state.owner:
-                self._filling.throw_away()
+                self._staging.delete()
             raise
         if delete_source:
-            self._scripts.delete(self.at.aside)
-        return self._report(began, members, deleted_source=delete_source)
+            self._scripts.delete(self.at.source_backup)
+        return self._report(started, members, deleted_source=delete_source)
 
-    def _is_to_be_copied(self) -> bool:
-        """Return whether the SET is at its key; refuse what is no SET and no import."""
-        kind, aside = self._scripts.kinds(self.at.key, self.at.aside)
-        if kind == sources.SET:
-            if aside != "none":
-                raise import_errors.occupied(self.at, aside)
+    def _has_source(self) -> bool:
+        """Return whether the key holds the SET. Raises an error if it holds neither the SET nor an import's filter."""
+        kind, backup = self._scripts.kinds(self.at.key, self.at.source_backup)
+        if kind == import_state.SET:
+            if backup != "none":
+                raise import_errors.occupied(self.at, backup)
             return True
         snapshot = self._load(self.at.key)
         reject_foreign_key(self.at.key, snapshot)
         if not snapshot.fields:
-            if self._filling.begun() is not None:
+            if self._staging.load() is not None:
                 raise import_errors.GoneError(self.at)
-            raise import_errors.nothing(self.at, aside)
-        import_errors.refuse_filter(self.at, snapshot.fields, aside)
+            raise import_errors.nothing_to_import(self.at, backup)
+        import_errors.require_import(self.at, snapshot.fields, backup)
         return False
 
     def _copy(self) -> None:
-        """Take over the import that was begun of this SET, or begin one, and copy what is left."""
-        found = self._filling.begun()
+        """Take over the import of this SET, or begin one, and copy the remaining members."""
+        found = self._staging.load()
         if found is not None and not self._mark(found[1]):
-            # It was deleted and begun anew, or this is where the run was ended that had just made the filter.
-            self._filling.throw_away()
+            # The SET was deleted and created again, or the earlier run stopped before it marked the SET.
+            self._staging.delete()
             found = None
         if found is None:
-            self._require_fingerprints()
-            self._filling.make(self._passes.state)
-            found = self._filling.begun()
+            members = self._scripts.scan(self.at.key, START, "", SCAN_BATCH).members
+            import_errors.require_fingerprints(self.at.key, [each for each in members if not is_fingerprint(each)])
+            self._staging.create(self._passes.state)
+            found = self._staging.load()
             if found is None:
                 raise import_errors.TakenOverError(self.at.key)
             self._mark(found[1])
         self._take_over(*found)
         self._members = self._load(self.at.key).members
         total = self._members - 1
-        import_errors.warn_of_size(self.at.key, total, self._parameters)
+        import_errors.warn_about_size(self.at.key, total, self._parameters)
         if self._passes.state.phase == COPYING:
-            bloom = self._open(UnfinishedFilter, self.at.filling)
+            bloom = self._open(UnfinishedFilter, self.at.staging)
             self._passes.copy(bloom, total)
             bloom.close()
 
     def _mark(self, state: ImportState) -> bool:
-        """Put the mark of an import into the SET, and return whether it was there."""
+        """Add the mark of an import to the SET; return whether it was there."""
         marked = self._scripts.mark(self.at.key, state.mark)
         if isinstance(marked, str):
-            raise import_errors.gone_while_read(self.at, self.at.key, marked)
+            raise import_errors.source_gone(self.at, self.at.key, marked)
         return marked
 
     def _take_over(self, found: StoredFilter, state: ImportState) -> None:
-        import_errors.refuse_other_parameters(found, self._parameters)
+        import_errors.require_same_parameters(found, self._parameters)
         self._passes.take_over(found.key, state)
 
-    def _change_places(self, wait: float | None) -> bool:
-        """Give the filter the key of the SET, however often the filter changes meanwhile; not if the SET has grown."""
+    def _swap(self, wait: float | None) -> bool:
+        """Swap the SET and the filter, also if the filter grows meanwhile; return False if the SET has grown."""
         if wait is not None:
             time.sleep(wait)
             self._waited = wait
         members = None if wait is None else self._members
         before = self._passes.state
         after = replace(before, phase=CHECKING, cursor=START, run="")
-        outcome = sources.CHANGED
-        while outcome == sources.CHANGED:
-            filling = self._filling.read()
-            if filling is None:
+        outcome = import_state.CHANGED
+        while outcome == import_state.CHANGED:
+            staging = self._staging.read()
+            if staging is None:
                 raise import_errors.TakenOverError(self.at.key)
-            outcome = self._scripts.swap(self.at, before, after, filling, members)
-        if outcome == sources.GROWN:
+            outcome = self._scripts.swap(self.at, before, after, staging, members)
+        if outcome == import_state.GROWN:
             self._grown_by = self._load(self.at.key).members - self._members
             return False
-        if outcome != sources.MOVED:
-            raise self._unmoved(outcome)
-        self._passes.note_moved(after)
+        if outcome != import_state.SWAPPED:
+            raise self._swap_error(outcome)
+        self._passes.adopt(after)
         return True
 
-    def _unmoved(self, outcome: str) -> BloomError:
-        """Return the error of a filter that could not take its key."""
-        if outcome == sources.GONE:
+    def _swap_error(self, outcome: str) -> BloomError:
+        if outcome == import_state.GONE:
             return import_errors.GoneError(self.at)
-        if outcome == sources.TAKEN:
+        if outcome == import_state.TAKEN_OVER:
             return import_errors.TakenOverError(self.at.key)
-        if outcome == sources.OCCUPIED:
-            return import_errors.occupied(self.at, *self._scripts.kinds(self.at.aside))
+        if outcome == import_state.OCCUPIED:
+            return import_errors.occupied(self.at, *self._scripts.kinds(self.at.source_backup))
         return foreign_string(outcome)
 
     def _check(self) -> int:
-        """Check every member, let workers open the filter, and return how many members there are."""
-        found = self._read(self.at.key)
+        """Check every member, let workers open the filter, and return the number of members."""
+        found = run_steps(stored_filter.read(self.at.key), self._store.execute)
         state = None if found is None else import_errors.state_of(found)
         if found is None or state is None:
             raise import_errors.TakenOverError(self.at.key)
         self._take_over(found, state)
         bloom = self._open(UnfinishedFilter, self.at.key)
-        self._passes.check(bloom, self._load(self.at.aside).members)
+        self._passes.check(bloom, self._load(self.at.source_backup).members)
         bloom.close()
-        members = self._load(self.at.aside).members
+        members = self._load(self.at.source_backup).members
         import_errors.require_count(self.at, members, self._passes.state.checked)
         if not self._scripts.finish(self.at.key, self._passes.state, found.fields[filter_keys.FILTER_FIELD]):
             raise import_errors.TakenOverError(self.at.key)
         return members
 
-    def _look_again(self, began: float, *, delete_source: bool) -> ImportReport:
-        """Look for every member once more: the filter may be another one by now."""
-        members = self._load(self.at.aside).members
-        self._passes.look(self._open(CrawlFilter, self.at.key), members)
+    def _recheck(self, started: float, *, delete_source: bool) -> ImportReport:
+        """Check every member once more after a finished import: the filter may have been replaced."""
+        members = self._load(self.at.source_backup).members
+        self._passes.recheck(self._open(CrawlFilter, self.at.key), members)
         import_errors.require_count(self.at, members, self._passes.state.checked)
         if delete_source:
-            self._scripts.delete(self.at.aside)
-        return self._report(began, members, deleted_source=delete_source, was_finished=True)
-
-    def _require_fingerprints(self) -> None:
-        """Refuse a SET that is no dupefilter's, by the members that are met first."""
-        members = self._scripts.scan(self.at.key, START, "", _FIRST_MEMBERS).members
-        others = [each for each in members if not is_fingerprint(each)]
-        import_errors.require_fingerprints(self.at.key, others)
+            self._scripts.delete(self.at.source_backup)
+        return self._report(started, members, deleted_source=delete_source, was_finished=True)
 
     def _open(self, kind: type[CrawlFilter], key: str) -> CrawlFilter:
-        """Open a filter that looks everything up: a cache would hide what the server has lost."""
+        """Open a filter without a cache, which would hide losses of the server."""
         return kind.with_parameters(
             self._client, key, self._parameters, cache_size=0, retry_timeout=self._retry_timeout
         )
@@ -283,15 +274,12 @@ class SetImport:
         snapshot: Snapshot = self._store.execute([Load(key)])[0]
         return snapshot
 
-    def _read(self, key: str) -> StoredFilter | None:
-        return run_steps(stored_filter.read(key), self._store.execute)
-
-    def _report(self, began: float, members: int, **outcome: bool) -> ImportReport:
-        state, seconds = self._passes.state, time.monotonic() - began
+    def _report(self, started: float, members: int, **outcome: bool) -> ImportReport:
+        state, seconds = self._passes.state, time.monotonic() - started
         is_finished = outcome.get("is_finished", True)
         return ImportReport(
             key=self.at.key,
-            source=self.at.aside if is_finished else self.at.key,
+            source=self.at.source_backup if is_finished else self.at.key,
             members=members,
             added=state.added,
             already_known=max(0, members - state.added - state.caught_up),

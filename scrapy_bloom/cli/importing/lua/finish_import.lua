@@ -1,4 +1,4 @@
--- Lets workers open the filter of the hash KEYS[1], if ARGV[1] is the state of its import. Sent again it changes nothing.
+-- Lets workers open the filter of the hash KEYS[1] if ARGV[1] is the state of its import. Idempotent.
 if redis.call('TYPE', KEYS[1])['ok'] ~= 'hash' then return 0 end
 if redis.call('HGET', KEYS[1], 'filter') ~= ARGV[2] then return 0 end
 local state = redis.call('HGET', KEYS[1], 'import')

@@ -1,5 +1,5 @@
--- Puts the mark ARGV[1] into the SET KEYS[1], by which it is known again, and says if it was there: 1, or 0.
--- A key that holds anything else is left alone, and its kind is the answer.
+-- Adds the mark ARGV[1] to the SET KEYS[1], which identifies it. Returns 1 if the mark was there, else 0.
+-- Any other type is left alone and returned.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind ~= 'set' then return kind end
 return 1 - redis.call('SADD', KEYS[1], ARGV[1])

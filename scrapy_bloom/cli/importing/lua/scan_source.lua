@@ -1,6 +1,6 @@
--- Reads about ARGV[2] members of the SET KEYS[1] from the cursor ARGV[1] on, which the run ARGV[3] of a server gave.
--- A cursor means nothing to another server, or to the same one after a restart: what is read is from the start then.
--- A server that does not let this user ask for its run begins again at each interruption, and loses nothing by that.
+-- Reads about ARGV[2] members of the SET KEYS[1] from the cursor ARGV[1], which belongs to the server run ARGV[3].
+-- Another server, or the same one after a restart, cannot use the cursor: it returns 'other', and the scan starts over.
+-- A server that denies INFO has no known run: each interruption restarts the scan.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind ~= 'set' then return {kind, '', '0', {}} end
 local info = redis.pcall('INFO', 'server')

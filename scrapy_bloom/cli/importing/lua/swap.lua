@@ -1,7 +1,7 @@
--- Moves the SET KEYS[1] to KEYS[2], and the filter of the hash KEYS[3] to KEYS[1]: in one step, or nothing is moved.
--- KEYS[4..] are its shards, each followed by where it goes. ARGV: the state of the import before and after, the mark of
--- the SET, how many members it must have (or nothing), then the fields that describe the layers which have these shards, each followed by its text.
--- The answer is the outcome, or the first key where a shard would go and something is that is no filter's.
+-- Moves the SET KEYS[1] to KEYS[2], and the filter of the hash KEYS[3] to KEYS[1], in one step or not at all.
+-- KEYS[4..]: each shard of the filter, followed by its new key. ARGV: the state of the import before and after, the mark
+-- of the SET, its required number of members (or nothing), then each layer field of the filter, followed by its text.
+-- Returns the outcome, or the first shard key that holds foreign data.
 local function holds(key) return redis.call('TYPE', key)['ok'] end
 local at = holds(KEYS[1])
 if at == 'hash' then return redis.call('HGET', KEYS[1], 'import') == ARGV[2] and 'moved' or 'taken' end
@@ -20,14 +20,14 @@ end
 for i = 4, #KEYS, 2 do
   if kind(KEYS[i + 1]) == 'foreign' then return KEYS[i + 1] end
 end
--- The first write is the one that a full server refuses: all that follow are carried out, or none.
+-- A full server refuses the first write, so either all writes are executed or none.
 redis.call('HSET', KEYS[3], 'import', ARGV[2])
 redis.call('RENAME', KEYS[1], KEYS[2])
 redis.call('RENAME', KEYS[3], KEYS[1])
 for i = 4, #KEYS, 2 do
-  -- What an earlier filter left there: while a SET is at its key, it is nobody's.
+  -- Remains of an earlier filter: no filter is in use while a SET is at its key.
   redis.call('UNLINK', KEYS[i + 1])
-  -- One that was lost is made anew when its items are checked.
+  -- The check of the members creates a lost shard again.
   if holds(KEYS[i]) ~= 'none' then redis.call('RENAME', KEYS[i], KEYS[i + 1]) end
 end
 return 'moved'
