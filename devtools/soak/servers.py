@@ -189,7 +189,8 @@ def _master_says(section: str, name: str, servers: Servers) -> Any:
 
 
 def _failed_scripts(servers: Servers) -> int:
-    return int((_master_says("commandstats", "cmdstat_eval", servers) or {}).get("failed_calls", 0))
+    calls = (_master_says("commandstats", name, servers) or {} for name in ("cmdstat_eval", "cmdstat_evalsha"))
+    return sum(int(each.get("failed_calls", 0)) for each in calls)
 
 
 def _connections_go(servers: Servers) -> Sign:

@@ -8,6 +8,7 @@ FILTER_COMMANDS = (
     "BITFIELD_RO",
     "BITCOUNT",
     "EVAL",
+    "EVALSHA",
     "EXISTS",
     "GETRANGE",
     "HDEL",
@@ -29,6 +30,7 @@ FILTER_COMMANDS = (
 QUEUE_COMMANDS = (
     "PING",
     "EVAL",
+    "EVALSHA",
     "TIME",
     "ZADD",
     "ZREM",

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.connections import KnownConnections, drop_idle_connections, in_turn
 from scrapy_bloom.transport.failures import is_from_replica
+from scrapy_bloom.transport.scripts import KnownScripts
 
 
 class Borrower:
@@ -88,6 +89,7 @@ class PooledTransport:
     def __init__(self, client: Redis) -> None:
         self._borrower = Borrower(client.connection_pool)
         self._known = KnownConnections()
+        self._scripts = KnownScripts()
 
     @property
     def connections(self) -> int:
@@ -96,6 +98,19 @@ class PooledTransport:
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands and return their replies; raise the first error among them."""
+        hashed = self._scripts.by_hash(commands[-1]) if commands else None
+        if hashed is None:
+            replies, errors = self._round_trip(commands)
+        else:
+            replies, errors = self._round_trip([*commands[:-1], hashed])
+            if errors == [replies[-1]] and self._scripts.was_refused(errors[0]):
+                replies[-1:], errors = self._round_trip(commands[-1:])
+        if errors:
+            raise errors[0]
+        return replies
+
+    def _round_trip(self, commands: Sequence[Command]) -> tuple[list[Any], list[ResponseError]]:
+        """Send commands and return their replies, and the errors among them."""
         connection = self._borrower.take()
         try:
             connection.send_packed_command([b"".join([command.pack() for command in commands])])
@@ -111,9 +126,7 @@ class PooledTransport:
             self._borrower.give_back(connection)
             raise
         self._borrower.give_back(connection)
-        if errors:
-            raise errors[0]
-        return replies
+        return replies, errors
 
 
 def _read(connection: Any, is_binary: bool) -> Any:

@@ -8,6 +8,7 @@ from redis.client import NEVER_DECODE
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.connections import KnownConnections, connections_of, drop_connections, in_turn
 from scrapy_bloom.transport.failures import FAULTS, is_from_replica
+from scrapy_bloom.transport.scripts import KnownScripts
 
 
 class _Executes(Protocol):
@@ -24,6 +25,7 @@ class SequentialTransport:
     def __init__(self, client: _Executes) -> None:
         self._client = client
         self._known = KnownConnections()
+        self._scripts = KnownScripts()
 
     @property
     def connections(self) -> int:
@@ -32,10 +34,20 @@ class SequentialTransport:
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands one by one; none follows a failed one."""
-        replies = [self._send(command) for command in commands]
+        replies = [self._call(command) for command in commands]
         for connection in connections_of(self._client):
             self._known.note(connection)
         return replies
+
+    def _call(self, command: Command) -> Any:
+        hashed = self._scripts.by_hash(command)
+        if hashed is not None:
+            try:
+                return self._send(hashed)
+            except FAULTS as error:
+                if not self._scripts.was_refused(error):
+                    raise
+        return self._send(command)
 
     def _send(self, command: Command) -> Any:
         options = {NEVER_DECODE: True} if command.is_binary else {}

@@ -30,6 +30,7 @@ from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from tests.support import command, crawling
 from tests.support.imports import OPTIONS, PARAMETERS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import
 from tests.support.pages import tree
+from tests.support.scripts import calls
 from tests.support.servers import Server
 
 PAGES = 80
@@ -199,7 +200,7 @@ class Hiding(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
-        if args[0] == "EVAL" and "SSCAN" in str(args[1]):
+        if calls(args, "scrapy_bloom.cli.importing", "scan_source"):
             reply[3] = [member for member in reply[3] if member != fingerprint(7).encode()]
         return reply
 
@@ -287,7 +288,7 @@ def test_old_workers_that_add(valkey: Server, key: str, capsys: pytest.CaptureFi
         """A client beside which a worker with the old settings adds to the SET before each script."""
 
         def execute_command(self, *args: Any, **options: Any) -> Any:
-            if args[0] == "EVAL":
+            if args[0] in ("EVAL", "EVALSHA"):
                 with contextlib.suppress(redis.ResponseError):
                     super().execute_command("SADD", key, fingerprint(next(added)))  # type: ignore[no-untyped-call]
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's

@@ -13,8 +13,8 @@ from devtools.forwarder import Forwarder, Link, forwarding
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.transport.scripts import load_script
 from tests.support import command
+from tests.support.scripts import calls
 from tests.support.selection import valkey_first
 from tests.support.servers import Server
 from tests.support.undelivered import entry, leave
@@ -135,13 +135,13 @@ def test_requeue_that_was_taken_for_dead(
     valkey: Server, key: str, queue: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A requeue that workers take for dead does not report its requests as queued."""
-    script, keys = load_script("scrapy_bloom.queue", "redrive"), QueueKeys(queue)
+    keys = QueueKeys(queue)
 
     class Suspected(redis.Redis):
         """A client whose worker is removed before it moves a request."""
 
         def execute_command(self, *args: Any, **options: Any) -> Any:
-            if args[0] == "EVAL" and script in str(args[1]):
+            if calls(args, "scrapy_bloom.queue", "registration", "redrive"):
                 assert super().execute_command("DEL", keys.workers)  # type: ignore[no-untyped-call]  # as the parent's
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
 

@@ -21,6 +21,7 @@ from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import command
 from tests.support.imports import OPTIONS, fill
 from tests.support.moving import SMALL, export, items, keys_at
+from tests.support.scripts import calls
 from tests.support.servers import Server
 from tests.support.streams import BROKEN, CLOSED, FULL, written_to
 from tests.support.undelivered import leave
@@ -131,7 +132,7 @@ def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.Captur
         """A client whose user closes the terminal while the members are copied."""
 
         def execute_command(self, *args: Any, **options: Any) -> Any:
-            if args[0] == "EVAL" and "SSCAN" in args[1] and next(scans) == 3:
+            if calls(args, "scrapy_bloom.cli.importing", "scan_source") and next(scans) == 3:
                 assert select.select([ours], [], [], LIMIT)[0]
                 os.close(ours)
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's

@@ -19,6 +19,7 @@ from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.fault_proxy import CUTS, Place, at_random, proxying
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
+from tests.support.scripts import text_and_hash
 from tests.support.selection import long_unless
 from tests.support.servers import Server, free_port, running
 from tests.support.spiders import started, stock_started
@@ -268,7 +269,8 @@ def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pyte
         proxying(valkey.port) as proxy,
         fed_scene(proxy.url, key, tmp_path, client) as fed,
     ):
-        monkeypatch.setattr(proxy, "is_aimed_at", lambda command: b"'LTRIM'" in command)
+        lease = [form.encode() for form in text_and_hash("scrapy_bloom.start_urls", "start_key", "lease_start")]
+        monkeypatch.setattr(proxy, "is_aimed_at", lambda command: any(form in command for form in lease))
         fed.feed("list", PATHS)
         proxy.fail(*[Place.AFTER, None, Place.REPLY, None] * 2)
         ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 8})
@@ -284,7 +286,7 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     """The connection is cut at arbitrary points, leases and acknowledgements included: no start URL is lost."""
     with (
         valkey.client() as client,
-        proxying(valkey.port, "EVAL", "HKEYS", "HDEL", "LLEN") as proxy,
+        proxying(valkey.port, "EVAL", "EVALSHA", "HKEYS", "HDEL", "LLEN") as proxy,
         fed_scene(proxy.url, key, tmp_path, client) as fed,
     ):
         fed.feed("list", PATHS)

@@ -68,6 +68,7 @@ OUTSIDE = {
     "transport.failures": {"redis"},
     "transport.connections": {"redis"},
     "transport.retry": {"redis"},
+    "transport.scripts": {"redis"},
     "transport.sentinel": {"redis"},
     "transport.sequential": {"redis"},
 }

@@ -268,7 +268,11 @@ def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
 @pytest.mark.parametrize("place", [Place.BEFORE, Place.AFTER, Place.REPLY])
 def test_room_is_given_back_once(valkey: Server, key: str, place: Place) -> None:
     """Credit is not returned again when a refund's outcome is unknown."""
-    with proxying(valkey.port, "EVAL") as proxy, redis.Redis(port=proxy.port) as through, valkey.client() as client:
+    with (
+        proxying(valkey.port, "EVAL", "EVALSHA") as proxy,
+        redis.Redis(port=proxy.port) as through,
+        valkey.client() as client,
+    ):
         bloom = BloomFilter(through, key, capacity=1_000_000, retry_timeout=10)
         bloom.add_many(["a", "b"])
         before = given(client, key)

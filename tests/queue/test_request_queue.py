@@ -57,7 +57,7 @@ class Driven:
 @pytest.fixture
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
     """A client whose connection is cut again and again, and its proxy."""
-    with proxying(server.port, "EVAL") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
+    with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
         disable_client_retries(client)
         yield client, proxy
 

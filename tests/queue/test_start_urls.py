@@ -118,7 +118,7 @@ def test_given_back_in_order(start: Start) -> None:
 
 def test_lost_reply(start: Start, server: Server) -> None:
     """Start URLs that a call leased whose reply was lost go back with the next look, and are taken again."""
-    with proxying(server.port, "EVAL") as proxy, redis.Redis(port=proxy.port) as client:
+    with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis(port=proxy.port) as client:
         one = start.seen_by("one", disable_client_retries(client))
         proxy.fail(Place.AFTER)
         with pytest.raises(redis.ConnectionError):

@@ -86,6 +86,7 @@ def cost(client: redis.Redis, site: str, give: Give) -> Cost:
             give([Request(link) for link in links])
     found = client.info("commandstats")
     commands = {name: found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COMMANDS}
+    commands["eval"] += found.get("cmdstat_evalsha", {"calls": 0})["calls"]
     return Cost(sent.trips, sent.bytes, commands)
 
 

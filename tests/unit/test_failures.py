@@ -10,10 +10,11 @@ from scrapy_bloom.transport.failures import advice_for, describe, is_from_replic
 
 LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
 PERMISSION = (
-    "allow BITFIELD, BITFIELD_RO, BITCOUNT, EVAL, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, HSET, "
-    "HSETNX, PEXPIREAT, PTTL, SCARD, STRLEN, TIME, TYPE and UNLINK on the filter's keys, and with BloomScheduler PING, "
-    "EVAL, TIME, ZADD, ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL and DEL on the "
-    "queue's, its own one and those that begin with it in braces; `scrapy bloom doctor` names what is missing"
+    "allow BITFIELD, BITFIELD_RO, BITCOUNT, EVAL, EVALSHA, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, "
+    "HSET, HSETNX, PEXPIREAT, PTTL, SCARD, STRLEN, TIME, TYPE and UNLINK on the filter's keys, and with BloomScheduler "
+    "PING, EVAL, EVALSHA, TIME, ZADD, ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL "
+    "and DEL on the queue's, its own one and those that begin with it in braces; `scrapy bloom doctor` names what is "
+    "missing"
 )
 MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
 PROTOCOL = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"

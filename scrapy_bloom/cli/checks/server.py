@@ -31,7 +31,12 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ZREM": ("member",),
     "ZSCORE": ("member",),
 }
-_WITHOUT_KEY: dict[str, tuple[Any, ...]] = {"EVAL": ("return 1", 0), "PING": (), "TIME": ()}
+_WITHOUT_KEY: dict[str, tuple[Any, ...]] = {
+    "EVAL": ("return 1", 0),
+    "EVALSHA": ("0" * 40, 0),  # the hash of no script
+    "PING": (),
+    "TIME": (),
+}
 # HSETNX has no harmless arguments: a script undoes the write.
 _SCRIPTS = {"HSETNX": "redis.call('HSETNX', KEYS[1], 'field', '') redis.call('UNLINK', KEYS[1])"}
 
