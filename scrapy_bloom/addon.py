@@ -1,4 +1,4 @@
-"""The add-on: this package in a crawl by one line of its settings, and told of in the first lines of its log."""
+"""The Scrapy add-on: one line in ADDONS sets the dupefilter and the scheduler."""
 
 import logging
 from typing import Any, Self
@@ -16,22 +16,22 @@ from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 
-# Commands whose requests have callbacks of the command's own, which no queue in Redis can hold.
-_WITHOUT_CRAWL = ("check", "fetch", "parse", "shell", "view")
+# Their requests have callbacks of the command itself, which no queue in Redis can store.
+_COMMANDS_WITHOUT_CRAWL = ("check", "fetch", "parse", "shell", "view")
 _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "scrapy_bloom.BloomScheduler"}
 
 
 class Addon:
-    """The filter and the scheduler of this package, set where you have not set others.
+    """Scrapy add-on that sets this package's dupefilter and scheduler, unless the project sets others.
 
-    A setting that is not allowed is refused before the engine is made. What was set, and what was found and left as it
-    is, stands in the log. For `scrapy shell`, `fetch`, `view`, `parse` and `check` nothing is set: they are no crawls.
+    Invalid settings are refused before the engine starts. The log names the classes that were set, and the classes that
+    were found and left alone. Nothing is set for `scrapy shell`, `fetch`, `view`, `parse` and `check`.
 
     Args:
         crawler: the crawl.
 
     Raises:
-        ConfigError: a setting is not allowed, or does not go with another.
+        ConfigError: a setting is not allowed, or conflicts with another.
 
     Example:
         In a project's `settings.py`:
@@ -45,66 +45,66 @@ class Addon:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it as Scrapy does.
+        """Build the add-on, as Scrapy does.
 
         Args:
             crawler: the crawl.
 
         Returns:
-            An add-on that has set nothing yet.
+            The add-on, which has set nothing yet.
         """
         return cls(crawler)
 
     @reports_at_exit()
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set DUPEFILTER_CLASS and SCHEDULER where nobody has, and check what is set then.
+        """Set DUPEFILTER_CLASS and SCHEDULER if they have their defaults, then check the settings.
 
         Args:
-            settings: those of the crawl. They have the spider's own, but no add-on's that comes later.
+            settings: the crawl's settings, including the spider's, but not those of later add-ons.
 
         Raises:
-            ConfigError: a setting is not allowed, or does not go with another.
+            ConfigError: a setting is not allowed, or conflicts with another.
         """
         command = running_command()
-        if command in _WITHOUT_CRAWL:
-            logger.info("scrapy-bloom sets nothing for `scrapy %s`, which is no crawl", command)
+        if command in _COMMANDS_WITHOUT_CRAWL:
+            logger.info("scrapy-bloom sets nothing for `scrapy %s`, which does not crawl", command)
             return
-        has_set = [_set(settings, "DUPEFILTER_CLASS")]
+        origins = {"DUPEFILTER_CLASS": _set_unless_chosen(settings, "DUPEFILTER_CLASS")}
         dupefilter = load_setting(settings, "DUPEFILTER_CLASS", _OURS["DUPEFILTER_CLASS"])
         _require_dupefilter(settings["DUPEFILTER_CLASS"], dupefilter)
         filters = _is_a(dupefilter, BloomRFPDupeFilter)
-        # Our scheduler works with our filter alone.
-        has_set.append(filters and _set(settings, "SCHEDULER"))
+        if filters:  # BloomScheduler works with this package's dupefilter only
+            origins["SCHEDULER"] = _set_unless_chosen(settings, "SCHEDULER")
         scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
-        _tell(settings, dict(zip(_OURS, has_set, strict=True)), scheduler, filters=filters)
-        # A class may leave its name to its spiders.
+        if filters:
+            _log_classes(settings, origins, scheduler)
+        else:
+            logger.warning(
+                "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone. "
+                "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
+                settings["DUPEFILTER_CLASS"],
+            )
+        # A spider class may leave the name to its instances.
         spider = getattr(self._crawler.spider or self._crawler.spidercls, "name", "spider")
         _check(settings, scheduler, spider, filters=filters)
 
 
-def _tell(settings: BaseSettings, has_set: dict[str, bool], scheduler: Any, *, filters: bool) -> None:
-    """Say what was set and what was found, and what a user may want to set besides."""
-    if not filters:
-        logger.warning(
-            "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found, and is left as it is. "
-            "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
-            settings["DUPEFILTER_CLASS"],
-        )
-        return
-    parts = [f"{name} = {settings[name]!r} was {'set' if has_set[name] else 'found'}" for name in _OURS]
-    logger.info("scrapy-bloom filters this crawl: %s%s", ", ".join(parts), _meaning_of(scheduler))
+def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any) -> None:
+    """Log which classes were set and which were found, and advise on the serializer."""
+    classes = ", ".join(f"{name} = {settings[name]!r} was {origin}" for name, origin in origins.items())
+    logger.info("scrapy-bloom filters this crawl: %s%s", classes, _consequence_of(scheduler))
     if _is_a(scheduler, Scheduler) and not settings.get("SCHEDULER_SERIALIZER"):
         logger.info(
-            "Requests are stored as pickles: whoever can write to this Redis can run code in the workers. Set "
+            "Requests are stored as pickles: anyone who can write to this Redis can run code in the workers. Set "
             "SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json' before a crawl begins to store them as JSON"
         )
 
 
 def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool) -> None:
-    """Refuse now what would be refused when the engine starts."""
+    """Raise now the errors that would be raised when the engine starts."""
     if filters:
         BloomSettings.from_settings(settings)
-    # The scheduler is met as what it can do: a user may have one of their own.
+    # By its method, not by its class: the user may have a scheduler of their own.
     if hasattr(scheduler, "check_settings"):
         scheduler.check_settings(settings)
     if filters and _is_a(scheduler, Scheduler):
@@ -113,30 +113,30 @@ def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool
 
 
 def _require_dupefilter(name: Any, kind: Any) -> None:
-    """Refuse a class of which Scrapy can make no dupefilter, such as `scrapy_bloom.BloomFilter`."""
+    """Refuse a class that is no dupefilter, such as `scrapy_bloom.BloomFilter`."""
     if not hasattr(kind, "request_seen"):
         raise ConfigError(
-            f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, and has no request_seen; set "
+            f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
             f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
         )
 
 
-def _set(settings: BaseSettings, name: str) -> bool:
-    """Set a setting to our class, unless somebody has chosen another; return whether it was set."""
+def _set_unless_chosen(settings: BaseSettings, name: str) -> str:
+    """Set a setting to our class if it has its default; return `set` or `found`."""
     if settings.getpriority(name) != SETTINGS_PRIORITIES["default"]:
-        return False
+        return "found"
     settings.set(name, _OURS[name], "addon")
-    return True
+    return "set"
 
 
 def _is_a(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
 
 
-def _meaning_of(scheduler: Any) -> str:
-    """Return what a scheduler means that is not ours."""
+def _consequence_of(scheduler: Any) -> str:
+    """Return the consequence of a scheduler other than BloomScheduler, for the log."""
     if hasattr(scheduler, "check_settings"):
         return ""
     if _is_a(scheduler, Scheduler):
-        return ". The workers share queue and filter; what a worker held that is killed is lost"
-    return ". With this scheduler nothing but the filter can be shared: each process has a queue of its own"
+        return ". The workers share the queue and the filter; a killed worker loses the requests that it held"
+    return ". With this scheduler workers can share the filter only: each process has a queue of its own"

@@ -1,7 +1,4 @@
-"""The dupefilter: from a Scrapy request to a fingerprint, and from the filter's answer to Scrapy's.
-
-It sees settings and requests, and never a bit.
-"""
+"""The dupefilter that Scrapy loads: fingerprint a request and ask the Bloom filter whether it is new."""
 
 import contextlib
 import logging
@@ -36,27 +33,27 @@ from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
 
-# The reason with which a crawl ends whose Redis cannot be used as it has to be.
+# The finish reason of a crawl that cannot use its filter or queue.
 UNUSABLE = "bloomfilter_error"
 
 T = TypeVar("T")
 
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's dupefilter with a Bloom filter in the place of its SET, under either scheduler.
+    """scrapy-redis's dupefilter with a Bloom filter in place of the SET, for any scheduler.
 
-    Scrapy builds it by `from_spider`, `from_crawler` or `from_settings`. It then follows the BLOOMFILTER_* settings and
-    opens the filter at once. Built directly it has the defaults, and opens at the first use.
+    Scrapy builds it with `from_spider`, `from_crawler` or `from_settings`: the BLOOMFILTER_* settings apply, and the
+    filter opens at once. Built directly, it has the default settings and opens at the first use.
 
     Args:
         server: a Redis client.
-        key: the name of the filter's key.
+        key: the filter's key.
         debug: log every repeat, not only the first.
 
     Raises:
         ConfigError: a setting is not allowed.
-        MismatchError: the stored filter was made with other parameters.
-        WrongTypeError: the key holds something that is not a filter.
+        MismatchError: the stored filter has other parameters.
+        WrongTypeError: the key holds something other than a filter.
 
     Example:
         In a project's `settings.py`:
@@ -82,15 +79,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.fingerprint_of = self._choose_fingerprints()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Honour a `request_fingerprint` that is set on one filter, as scrapy-redis does."""
+        """Honour a `request_fingerprint` set on the instance, as scrapy-redis does."""
         super().__setattr__(name, value)
         if name == "request_fingerprint":
             self.fingerprint_of = self._choose_fingerprints()
             opened: BloomFilter | None = vars(self).get("_filter")
             if opened is not None:
                 logger.warning(
-                    "The filter at %r was opened for fingerprints of %r and gets those of %r from now on, of which no "
-                    "other worker is told: override request_fingerprint in a subclass, or set "
+                    "The filter at %r was opened for fingerprints by %r and gets fingerprints by %r from now on; other "
+                    "workers do not notice. Override request_fingerprint in a subclass, or set "
                     "REQUEST_FINGERPRINTER_CLASS",
                     self.key,
                     opened.parameters.fingerprint,
@@ -100,62 +97,62 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @classmethod
     @reports_at_exit()
     def from_spider(cls, spider: Spider) -> Self:
-        """Build it for scrapy-redis's Scheduler, which clears the filter itself unless SCHEDULER_PERSIST keeps it.
+        """Build the dupefilter for scrapy-redis's Scheduler and its subclasses, such as BloomScheduler.
 
         Args:
-            spider: the spider of the crawl; its name is part of the key.
+            spider: the crawl's spider; its name is part of the key.
 
         Returns:
-            A dupefilter whose filter is open.
+            A dupefilter with an open filter.
         """
         key = FilterKey.of_spider(spider)
         self = cls._build(spider.settings, key, spider.crawler)
-        if key.queue and _takes_without_scripts(load_object(spider.settings["SCHEDULER"])):
+        if key.queue and _bypasses_audit(load_object(spider.settings["SCHEDULER"])):
             try:
                 mark_shared(self.server, key.queue)
             except (BloomError, *FAULTS) as error:
-                # The user may have no right to it. BloomScheduler would take these requests for lost.
-                logger.debug("The queue %r is not noted as shared: %s", key.queue, describe(error))
+                # An ACL may deny it. BloomScheduler would then report these requests as lost.
+                logger.debug("The queue %r could not be marked as shared: %s", key.queue, describe(error))
         return self
 
     @classmethod
     @reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for Scrapy's own Scheduler.
+        """Build the dupefilter for Scrapy's own Scheduler.
 
-        The filter is the one that SCHEDULER_DUPEFILTER_KEY names, that of the JOBDIR, or a new one. In a JOBDIR a
-        filter stays as the queue does, for the crawl that goes on; one that is new otherwise is deleted.
+        The filter's key is SCHEDULER_DUPEFILTER_KEY, or the key saved in the JOBDIR. Without either the crawl gets a
+        new filter, which a JOBDIR keeps for the next crawl; otherwise the filter is deleted at the end.
 
         Args:
             crawler: the crawl.
 
         Returns:
-            A dupefilter whose filter is open.
+            A dupefilter with an open filter.
         """
         return cls._build(crawler.settings, FilterKey.of_crawler(crawler), crawler)
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
-        """Build it where there is no crawler: as `from_crawler`, but without the spider's name, and without stats.
+        """Build the dupefilter outside a crawl: as `from_crawler`, without a spider's name and without stats.
 
         Args:
-            settings: those of a crawl.
+            settings: the crawl's settings.
 
         Returns:
-            A dupefilter whose filter is open.
+            A dupefilter with an open filter.
 
         Raises:
-            ConfigError: a setting is not allowed; SCHEDULER_DUPEFILTER_KEY may not ask for the spider.
+            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY contains %(spider)s.
         """
         return cls._build(settings, FilterKey.of_settings(settings), None)
 
     @classmethod
     def unopened(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
-        """Build it with its settings and fingerprints, and send nothing to Redis yet.
+        """Build the dupefilter from settings without sending anything to Redis.
 
         Args:
-            settings: those of a crawl.
-            key: the name of the filter's key.
+            settings: the crawl's settings.
+            key: the filter's key.
             crawler: the crawl, or None.
 
         Returns:
@@ -194,56 +191,56 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     @property
     def filter(self) -> BloomFilter:
-        """The filter, opened at the first use where that was not done at the start."""
+        """The Bloom filter, opened at the first use if it is not open yet."""
         if self._filter is None:
             self._filter = self._open(flush=False)
         return self._filter
 
     def request_seen(self, request: Request) -> bool:
-        """Return whether a request was seen by any worker, and remember it.
+        """Return whether any worker has seen a request, and remember the request.
 
-        If the filter was replaced by one that this crawl cannot use, the crawl is ended; the request is not dropped.
+        If another filter has taken the key and this crawl cannot use it, the crawl ends, and the request counts as new.
 
         Args:
-            request: the request; another with the same fingerprint is a repeat of it.
+            request: the request; requests with the same fingerprint are repeats.
 
         Returns:
-            True if it was seen, False if it is new.
+            True for a repeat, False for a new request.
         """
         if self._has_ended:
             return False
         fingerprint = self.fingerprint_of(request)
-        bloom = self._filter or self.filter  # nearly always open: a call is spared
+        bloom = self._filter or self.filter  # nearly always open, which saves the property's call
         if bloom.is_cached(fingerprint):
             return True
         try:
-            (is_new,) = bloom.add_many([fingerprint])  # the cache was asked above
+            (is_new,) = bloom.add_many([fingerprint])  # `add` would look into the cache again
             self.update_stats()
             return not is_new
         except BloomError as error:
             self.end_crawl(error)
             return False
         except BaseException:
-            # Ctrl-C behind the answer: nobody was told.
+            # Ctrl-C after the reply: Scrapy has not learned that the request is new.
             bloom.mark_ambiguous([fingerprint])
             raise
 
     def update_stats(self) -> None:
-        """Show what the filter did, where there is a crawl to show it."""
+        """Update the crawl's stats."""
         if self._report is not None:
             self._report.update()
 
     def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether the worker of this process has its queue to itself; the report at the end depends on it.
+        """Note whether this worker has the queue to itself; the final report depends on it.
 
         Args:
-            is_alone: True if no other worker is registered now, and nothing waits that one may have queued.
+            is_alone: True if no other worker is registered, and no request of another worker waits in the queue.
         """
         if self._report is not None:
             self._report.note_workers(is_alone=is_alone)
 
     def request_fingerprint(self, request: Request) -> str:
-        """Return a request's fingerprint: scrapy-redis's, or that of the REQUEST_FINGERPRINTER_CLASS that was set.
+        """Return a request's fingerprint, by REQUEST_FINGERPRINTER_CLASS if set, else as scrapy-redis does.
 
         Args:
             request: the request.
@@ -256,11 +253,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return str(super().request_fingerprint(request))
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Log a request that is dropped, and count it as Scrapy's own filter does.
+        """Log a dropped request and count it, as Scrapy's own dupefilter does.
 
         Args:
             request: the repeat.
-            spider: the spider that made it.
+            spider: the crawl's spider.
         """
         if self.debug or self.logdupes:
             super().log(request, spider)
@@ -268,19 +265,19 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self._report.count_filtered()
 
     def open(self) -> None:
-        """Do nothing: Scrapy's own Scheduler calls this, scrapy-redis's does not, and the filter is open."""
+        """Do nothing: the filter is open. Scrapy's own Scheduler calls this, scrapy-redis's does not."""
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002  # Scrapy passes it
-        """Delete the filter, unless a JOBDIR, or SCHEDULER_DUPEFILTER_KEY and SCHEDULER_PERSIST, say that it stays.
+        """Delete the filter, unless JOBDIR, or SCHEDULER_DUPEFILTER_KEY with SCHEDULER_PERSIST, keeps it.
 
         Args:
-            reason: why the spider was closed, which does not matter here.
+            reason: the crawl's finish reason; ignored.
         """
         if not self.persist:
             self.clear()
         elif self._jobdir and not self._has_ended:
             logger.info(
-                "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is over, delete it by "
+                "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is done, delete the filter: "
                 "BloomFilter(client, %r, flush=True).clear()",
                 self.key,
                 self._jobdir,
@@ -288,7 +285,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             )
 
     def clear(self) -> None:
-        """Delete the filter; what the stats say of it stays. One that ended the crawl is not ours to delete."""
+        """Delete the filter; its last figures stay in the stats.
+
+        A filter that ended the crawl belongs to another one, and is left alone.
+        """
         if self._has_ended:
             return
         if self._report is not None:
@@ -297,19 +297,19 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.filter.clear()
 
     def conclude(self) -> None:
-        """Report on the filter, and give back the room in it, before another worker may delete it."""
+        """Report on the filter and return its unused credit, before another worker may delete it."""
         self.filter.close()
         if self._report is not None:
             self._report.conclude()
 
     def release(self, user: str) -> bool:
-        """Keep the filter for a queue no more; without any user it is deleted. What the stats say of it stays.
+        """Remove a queue's reference to the filter; delete the filter when none is left.
 
         Args:
             user: the key of the queue.
 
         Returns:
-            True if the filter was deleted, False if it stays for another queue.
+            True if the filter was deleted, False if another queue still refers to it.
         """
         if self._report is not None:
             self._report.refresh()
@@ -319,15 +319,14 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return retry_until(work, self.config.retry_timeout, runtime=self._runtime)
 
     def _disconnect(self) -> None:
-        """Close the connections, which were made by the settings of this crawl."""
         disconnect(self.server)
 
     def _warn_of_deleted_requests(self) -> None:
-        """Warn where scrapy-redis's Scheduler is about to delete requests with the filter: it does so in silence."""
+        """Warn if scrapy-redis's Scheduler is about to delete waiting requests: it logs nothing itself."""
         scheduler = engine.closing_scheduler(self._crawler) if self._crawler else None
-        if scheduler is None or not _takes_without_scripts(type(scheduler)):
+        if scheduler is None or not _bypasses_audit(type(scheduler)):
             return
-        # Whatever goes wrong here, the deletion goes on.
+        # An error here must not prevent the deletion.
         with contextlib.suppress(Exception):
             queue = scheduler.queue_key % {"spider": scheduler.spider.name}
             delete_audit(self.server, queue)
@@ -335,7 +334,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                 warn_of_deleted_requests(waiting, queue)
 
     def _open_at(self, key: FilterKey, *, flush: bool) -> BloomFilter:
-        """Open the filter; a new one whose key cannot be kept for the next crawl is deleted."""
+        """Open the filter and save its key in the JOBDIR; if that fails, delete the new filter."""
         must_exist = key.is_resumed and not flush
         if must_exist and not self._retry(lambda: self.server.exists(key.name)):
             key.warn_of_loss()
@@ -358,9 +357,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         )
 
     def _choose_fingerprints(self) -> Callable[[Request], bytes]:
-        """Choose the function that makes of a request the bytes that the filter stores.
+        """Return the function from a request to the fingerprint that the filter stores.
 
-        Nobody knows what a method or a fingerprinter of the user's depends on: theirs are made anew each time.
+        Fingerprints by the user's code are not cached: they may depend on anything.
         """
         if not self._has_users_fingerprint():
             if self._fingerprinter is None:
@@ -370,22 +369,22 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return uncached_fingerprints(self.request_fingerprint)
 
     def _has_users_fingerprint(self) -> bool:
-        """Return whether a subclass, or somebody who set it, has another `request_fingerprint` than this class."""
-        return "request_fingerprint" in vars(self) or type(self).request_fingerprint is not _OURS
+        """Return whether a subclass or the instance overrides `request_fingerprint`."""
+        return "request_fingerprint" in vars(self) or type(self).request_fingerprint is not _OUR_FINGERPRINT
 
     def parameters(self) -> FilterParameters:
-        """Choose what the workers of the filter must agree on, by the settings and the fingerprints.
+        """Return the filter's parameters, which all workers must agree on.
 
         Returns:
-            The parameters that a filter of this crawl has.
+            The parameters from the settings, with the fingerprint scheme.
         """
         return replace(self.config.parameters(), fingerprint=self.fingerprint_scheme())
 
     def fingerprint_scheme(self) -> str:
-        """Name the scheme of the fingerprints, as it is stored: it must not change under a filter.
+        """Return the name of the fingerprint scheme, which is stored: a filter keeps one scheme for life.
 
         Returns:
-            `scrapy-redis`, or the full name of the class or the method that makes them.
+            `scrapy-redis`, or the full name of the user's class or method.
         """
         chosen = vars(self).get("request_fingerprint")
         if chosen is not None:
@@ -398,26 +397,26 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return "scrapy-redis"
 
     def end_crawl(self, error: Exception) -> None:
-        """Say why and end the crawl, once; an error that is raised would drop one request after another.
+        """Log an error and end the crawl, once. Raising the error would drop one request after another.
 
         Args:
             error: why the filter or the queue cannot be used.
 
         Raises:
-            Exception: the error itself, where there is no crawl to end.
+            Exception: the error itself, outside a crawl.
         """
         if self._crawler is None or self._crawler.spider is None:
             raise error
         if not self._has_ended:
             self._has_ended = True
-            logger.error("The crawl ends, since Redis cannot be used as it has to be: %s", describe(error))
+            logger.error("The crawl ends, because its data in Redis cannot be used: %s", describe(error))
             report_at_exit(describe(error))
             engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE, self._runtime)
 
 
-_OURS = BloomRFPDupeFilter.request_fingerprint
+_OUR_FINGERPRINT = BloomRFPDupeFilter.request_fingerprint
 
 
-def _takes_without_scripts(kind: type[Any]) -> bool:
-    """Return whether a scheduler takes requests as scrapy-redis's does, without the scripts of a queue."""
+def _bypasses_audit(kind: type[Any]) -> bool:
+    """Return whether a scheduler takes requests as scrapy-redis's does, unseen by the queue's audit."""
     return issubclass(kind, Scheduler) and bool(kind.flush is Scheduler.flush)

@@ -65,7 +65,10 @@ def test_serializer_is_set(serializer: str, caplog: pytest.LogCaptureFixture) ->
 
 
 FOUND: dict[str, tuple[Kind, str]] = {
-    "scrapy-redis's scheduler": ({"SCHEDULER": crawling.REDIS_SCHEDULER}, "a worker held that is killed is lost"),
+    "scrapy-redis's scheduler": (
+        {"SCHEDULER": crawling.REDIS_SCHEDULER},
+        "a killed worker loses the requests that it held",
+    ),
     "Scrapy's scheduler": ({"SCHEDULER": crawling.OWN_SCHEDULER}, "each process has a queue of its own"),
     "a scheduler of the user's": ({"SCHEDULER": f"{__name__}.OwnScheduler"}, "OwnScheduler' was found"),
     "a filter of the user's": ({"DUPEFILTER_CLASS": f"{__name__}.OwnDupeFilter"}, "OwnDupeFilter' was found, SCHE"),
