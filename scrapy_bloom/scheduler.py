@@ -49,8 +49,6 @@ logger = logging.getLogger(__name__)
 QUEUE_LOST = "bloomfilter_queue_lost"
 # Delivery at the end of a crawl takes at most so long; undelivered requests then go to a file.
 _LAST_TRY_SECONDS = 3.0
-# Finished requests are acknowledged, and new ones queued, at least this often.
-_TICK_SECONDS = 0.25
 
 T = TypeVar("T")
 
@@ -214,7 +212,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime
         )
         self._idle_backoff = IdleBackoff(lease, self._runtime.monotonic)
-        self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, self._runtime)
+        self._ticker = engine.Ticker(self._tuning.tick_seconds, self._tick, self._runtime)
         executor = Executor(self._worker, self._requests, self.df, self._runtime)
         self._watch = executor.watch
         self._dispatcher = Dispatcher(

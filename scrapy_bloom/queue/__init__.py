@@ -1,1 +1,1 @@
-"""The request queue that workers share: at-least-once delivery. Knows no filter and no spider."""
+"""The request queue that workers share, with at-least-once delivery."""

@@ -1,13 +1,14 @@
-"""Suspects, the requests that a worker has died with, and the scan for readable dead letters.
+"""Suspects, requests that a worker has died with, and the scan of dead letters.
 
 A suspect is started in Redis before the engine gets it, and a worker runs one suspect at a time,
 beside other requests. So a death counts for one suspect, which need not have caused it.
 
-A suspect whose next death makes it a dead letter runs alone: the worker starts it when all its other
-requests are acknowledged, and takes none until the suspect is acknowledged itself. So no request
-becomes a dead letter for another one (S8 at the head of `queue.worker`).
+A suspect whose next death makes it a dead letter runs alone: the worker starts it when all its
+other requests are acknowledged, and takes none until the suspect is acknowledged itself. So no
+request becomes a dead letter for another one (S8 at the head of `queue.worker`).
 
-An idle worker also scans the dead letters: it may be able to deserialize some that others could not.
+An idle worker also scans the dead letters: it may be able to deserialize some that others could
+not.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -60,7 +61,7 @@ class Suspects:
         return None
 
     def has_room(self, held: Collection[bytes]) -> bool:
-        """Return whether the worker may take further entries: they would wait for a suspect that runs alone."""
+        """Return False if further entries would wait for a suspect that runs alone."""
         return not self.alone & {*self.waiting, self._under_way(held)}
 
     def counted(self, deaths: Mapping[bytes, int], ready: Collection[bytes]) -> Self:
@@ -83,7 +84,7 @@ class Suspects:
         return replace(self, started=None, alone=self.alone - {self.started}) if self.started in members else self
 
     def doubted(self) -> Self:
-        """Return the suspects after an expiry: others may have died with the waiting ones, which run alone now."""
+        """Return the suspects after an expiry: others may have died with waiting ones."""
         return replace(self, alone=self.alone | self.waiting) if self.max_deliveries else self
 
     def _under_way(self, held: Iterable[bytes]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Serialized requests in the queue and in a worker's outbox, with the outbox's markers."""
+"""Serialized requests in the queue and the outbox, and the outbox's markers."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class OutboxEntry:
 
 @dataclass(frozen=True)
 class Finished:
-    """Outbox marker after a request's children; once it is sent, the request is acknowledged."""
+    """Outbox marker after a request's children; sending it acknowledges the request."""
 
     member: bytes
     score: ClassVar[float] = math.inf

@@ -1,4 +1,4 @@
-"""The heartbeat thread: renew this worker's registration and requeue the leases of dead workers."""
+"""The heartbeat thread: renew the registration and requeue dead workers' leases."""
 
 import logging
 from collections import deque
@@ -16,14 +16,14 @@ _LAST_BEAT_SECONDS = 2.0
 
 
 class Heartbeats:
-    """Heartbeats of one worker, several per lease, in a thread: a busy reactor is not a dead worker.
+    """Heartbeats of one worker, in a thread: a busy reactor is not a dead worker.
 
     Only the thread calls `beat` while it runs.
 
     Attributes:
         requeued: requests of dead workers that were requeued.
-        dead_letters: requests that `max_deliveries` workers have died with, for the reactor's thread to
-            take; 0 is no bound.
+        dead_letters: requests that `max_deliveries` workers have died with, for the reactor's
+            thread to take; 0 is no bound.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Inspect a queue, its audit and its workers without changing or registering anything."""
+"""Inspect a queue, its audit and its workers without changing anything."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class Audit(NamedTuple):
 
 
 def items_of(values: Any) -> Sequence[tuple[Any, Any]]:
-    """Return the fields of a hash; a client returns a dict over RESP3 and a list otherwise."""
+    """Return a hash's fields from a client's reply: a dict over RESP3, else a list."""
     return list(values.items()) if isinstance(values, dict) else list(zip(values[::2], values[1::2], strict=True))
 
 
 def read_audit(client: Any, queue: str) -> Audit:
-    """Return the audit of a queue that is a sorted set or missing, including losses since the last script."""
+    """Return the audit of a sorted set, including losses since the last script."""
     command = Command("EVAL", _READ, 2, queue, QueueKeys(queue).audit)
     waiting, raw = transport_for(client).execute([command])[0]
     fields = {as_text(name): int(as_text(value)) for name, value in items_of(raw)}
@@ -45,7 +45,7 @@ def read_audit(client: Any, queue: str) -> Audit:
 
 
 def mark_shared(client: Any, queue: str) -> None:
-    """Note that scrapy-redis's scheduler takes requests of a queue, so that an empty queue is no loss."""
+    """Note that scrapy-redis's scheduler shares a queue: an empty queue is no loss."""
     transport_for(client).execute([Command("HSET", QueueKeys(queue).audit, "shared", 1)])
 
 
@@ -96,7 +96,8 @@ class QueueState:
         workers: registered workers.
         lost: requests that have vanished with the queue, as far as the number is known.
         has_losses: there were losses, with or without a known number.
-        is_shared: scrapy-redis's scheduler takes requests, too, so that further losses are not detected.
+        is_shared: scrapy-redis's scheduler takes requests, too, so that further losses are not
+            detected.
     """
 
     key: str
@@ -143,7 +144,7 @@ def inspect(client: Any, key: str) -> QueueState:
 
 
 def first_request(client: Any, key: str) -> bytes | None:
-    """Return the stored bytes of the first request, or None if the queue is empty or a list."""
+    """Return the first request's stored bytes, or None from an empty queue or a list."""
     transport = transport_for(client)
     if as_text(transport.execute([Command("TYPE", key)])[0]) != "zset":
         return None

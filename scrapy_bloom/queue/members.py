@@ -16,8 +16,8 @@ class Registration(NamedTuple):
         lease: the lease in seconds.
         number: the number of the worker's last sync.
         is_closing: the worker closes the queue.
-        last_heard: Unix time of the last heartbeat in seconds, by the server's clock. None if an earlier
-            release wrote the value, which only counts heartbeats.
+        last_heard: Unix time of the last heartbeat in seconds, by the server's clock. None if an
+            earlier release wrote the value, which only counts heartbeats.
         spider: the name of the worker's spider, or "" if it does not crawl.
 
     Example:
@@ -53,7 +53,9 @@ _DELAYS_REMEMBERED = 3
 
 
 class FailureDetector:
-    """Detects dead workers by their leases and this process's own clock; clocks are never compared.
+    """Detects dead workers by their leases and this process's own clock.
+
+    Clocks are never compared: a worker is alive while its registration changes.
 
     Args:
         lease: this worker's lease in seconds.
@@ -70,11 +72,11 @@ class FailureDetector:
         self._seen: dict[str, tuple[str, float]] = {}
 
     def suspects(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
-        """Return the workers that have been silent for their leases, with the seconds of silence.
+        """Return the workers that were silent for their leases, with the seconds.
 
-        If this worker's own check comes late, Redis was away or the process was stopped. That may have
-        stopped the others, too: their leases begin again. A slow link delays every check, and is no such
-        gap.
+        If this worker's own check comes late, Redis was away or the process was stopped. That may
+        have stopped the others, too: their leases begin again. A slow link delays every check, and
+        is no such gap.
 
         Args:
             workers: the registrations of the other workers.

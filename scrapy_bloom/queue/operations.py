@@ -21,9 +21,9 @@ Encode = Callable[[Any], bytes]
 
 
 def digests(members: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the first 16 hex digits of each member's SHA-1, which a server's Lua computes, too.
+    """Return the first 16 hex digits of each member's SHA-1.
 
-    Among 1,000 members, two are equal with a probability of 3e-14.
+    A server's Lua computes the same. Among 1,000 members, two are equal with a probability of 3e-14.
     """
     return tuple(sorted(hashlib.sha1(member, usedforsecurity=False).hexdigest()[:16] for member in members))
 
@@ -122,7 +122,7 @@ class QueueOperation:
 
 @dataclass(frozen=True)
 class Join(QueueOperation):
-    """Register the worker, and requeue its leases; for a new worker, requeue the dead letters, too.
+    """Register the worker and requeue its leases; a new worker requeues dead letters.
 
     The reply has the workers and the number of waiting requests. Its status is `wait` while another
     worker closes the queue, `yours` if this one is to close it, and `foreign` if workers of another
@@ -142,10 +142,11 @@ class Join(QueueOperation):
 
 @dataclass(frozen=True)
 class Sync(QueueOperation):
-    """Lease, push, dead-letter, acknowledge, start, and take up to `want` entries, in this order.
+    """Lease, push, dead-letter, acknowledge, start and take entries, in this order.
 
-    A suspect is started before the engine gets it, so that a death of its worker counts. The reply has
-    the entries that were taken. If none could be taken, it has the workers and the numbers of requests.
+    A suspect is started before the engine gets it, so that a death of its worker counts. The reply
+    has the entries that were taken. If none could be taken, it has the workers and the numbers of
+    requests.
 
     Attributes:
         number: the number of the sync, one more than the last.
@@ -189,8 +190,8 @@ class Sync(QueueOperation):
 class ResolveInDoubt(QueueOperation):
     """Resolve a sync whose reply was lost: it is `done`, or becomes `void`.
 
-    The entries that a done sync took go back to the queue: all leases whose `digests` are not in `kept`.
-    None means that it took none.
+    The entries that a done sync took go back to the queue: all leases whose `digests` are not in
+    `kept`. None means that it took none.
     """
 
     script = "resolve_in_doubt"
@@ -212,10 +213,10 @@ class Heartbeat(QueueOperation):
 class Requeue(QueueOperation):
     """Requeue the leases of a dead worker, and remove its registration.
 
-    The reply has the number of requeued entries as `waiting`. Requests that `max_deliveries` workers
-    have died with become dead letters, which are the reply's entries; 0 is no bound. The status is
-    `alive` if the registration is not `value` any more. Only an unregistered worker takes over from a
-    worker that died while it closed the queue: `yours`.
+    The reply has the number of requeued entries as `waiting`. Requests that `max_deliveries`
+    workers have died with become dead letters, which are the reply's entries; 0 is no bound. The
+    status is `alive` if the registration is not `value` any more. Only an unregistered worker takes
+    over from a worker that died while it closed the queue: `yours`.
     """
 
     script = "requeue"
@@ -230,7 +231,7 @@ class Requeue(QueueOperation):
 
 
 class Ending(StrEnum):
-    """The ways in which a worker leaves; the last worker's decides the fate of the queue."""
+    """The ways in which a worker leaves; the last worker's one applies to the queue."""
 
     KEEP = "keep"  # clear nothing
     FINISHED = "finished"  # clear unless requests wait
@@ -239,9 +240,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Leave(QueueOperation):
-    """Remove the registration, and requeue the leases: `left`. The `last` worker stays, to clear the queue.
+    """Remove the registration and requeue the leases; the last worker stays, to clear.
 
-    The reply has the numbers of waiting requests and dead letters.
+    The status is `left` or `last`. The reply has the numbers of waiting requests and dead letters.
     """
 
     script = "leave"
@@ -251,7 +252,7 @@ class Leave(QueueOperation):
 
 @dataclass(frozen=True)
 class EndClosing(QueueOperation):
-    """Remove the registration of a worker that has closed the queue; `clears` deletes the waiting requests."""
+    """End the closing and remove the registration; `clears` deletes waiting requests."""
 
     script = "end_closing"
     clears: bool
@@ -285,11 +286,12 @@ class Flush(QueueOperation):
     """Delete the queue and all its keys, under its workers if there are any.
 
     Attributes:
-        kind: the type that the queue must have, if any; another one, or a worker that is not `known`,
-            leaves everything as it is: `foreign`.
+        kind: the type that the queue must have, if any; another one, or a worker that is not
+            `known`, leaves everything as it is: `foreign`.
         known: the workers that may be registered, with a `kind`.
-        lease: registers this worker as closing the queue, so that no worker joins before it has deleted
-            the filter, too, and ended the closing. If it dies before, another worker takes over.
+        lease: registers this worker as closing the queue, so that no worker joins before it has
+            deleted the filter, too, and ended the closing. If it dies before, another worker takes
+            over.
     """
 
     script = "flush"

@@ -11,8 +11,8 @@ from scrapy_bloom.errors import ConfigError
 class QueueKeys:
     """The keys of the queue at `queue`, all in one cluster slot.
 
-    Only the part of a key in braces decides on its slot: if the queue's key has none, the other keys
-    contain it in braces.
+    Only the part of a key in braces decides on its slot: if the queue's key has none, the other
+    keys contain it in braces.
     """
 
     queue: str
@@ -52,7 +52,7 @@ class QueueKeys:
 
     @property
     def share_a_slot(self) -> bool:
-        """True if all keys are in one slot; an unpaired brace in the queue's key separates them."""
+        """True if all keys are in one slot: the queue's key has no unpaired brace."""
         return self.share_slot_with(self.workers)
 
     def include(self, key: str) -> bool:
@@ -90,7 +90,7 @@ def _tagged(key: str) -> str:
 
 
 def queue_name(template: str, spider: str) -> str:
-    """Return the key of scrapy-redis's queue: its scheduler and its queue both insert the spider's name."""
+    """Return the key of scrapy-redis's queue, which inserts the spider's name twice."""
     setting = "SCHEDULER_QUEUE_KEY"
     return key_of(setting, key_of(setting, template, spider), spider)
 

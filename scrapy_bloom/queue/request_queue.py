@@ -57,5 +57,5 @@ class RequestQueue:
         return as_bytes(member) if self._encoder is None else bytes(self._encoder.encode(member))
 
     def decode(self, member: bytes) -> str | bytes:
-        """Return a serialized request as the client returns it: text if the client decodes replies."""
+        """Return a serialized request as the client does: text if it decodes replies."""
         return member if self._encoder is None else self._encoder.decode(member)

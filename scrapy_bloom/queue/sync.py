@@ -1,4 +1,4 @@
-"""Sync batches: their contents, their size on a slow link, and the worker's pending sync."""
+"""Sync batches: their contents, their bytes on a slow link, and pending syncs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ class AdaptiveWindow:
         return ByteBudget(self.max_bytes)
 
     def share_of(self, number: int) -> int:
-        """Return the window's share of a number of requests of unknown size, at least 1 of any."""
+        """Return the window's share of some requests of unknown size, at least one."""
         return min(number, max(1, number * self.max_bytes // self.max_window))
 
     def halved(self) -> Self:

@@ -1,4 +1,4 @@
-"""Sizes and intervals of a worker, injected so that simulations and tests reach every limit."""
+"""Sizes and intervals of a worker, injected so that tests reach every limit."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,12 @@ class Tuning:
         disk_batch: requests to read from the disk at once after an outage.
         spool_batch: requests to read at once from an earlier crawl's file.
         sync_bytes: bytes of requests in one sync at most.
-        kept_leases: leases beside the running requests that a sync may leave if it takes further ones.
+        kept_leases: leases beside the running requests that a sync may leave if it takes further
+            ones.
         dead_letter_batch: dead letters to read at once.
         prefetch: requests to lease ahead.
         reactor_seconds: seconds for which the worker may block the reactor at once.
+        tick_seconds: seconds between two deliveries at most, even while the engine asks for nothing.
     """
 
     requests_in_memory: int = 5000
@@ -26,6 +28,7 @@ class Tuning:
     dead_letter_batch: int = 50
     prefetch: int = 8
     reactor_seconds: float = 0.03
+    tick_seconds: float = 0.25
 
 
 TUNING = Tuning()

@@ -1,7 +1,7 @@
 """The state machine of one queue worker: no I/O, no clock, no randomness.
 
-`next_operation` returns the worker's next step; `reply`, `answer` and `lose` report its outcome. One
-operation is under way at a time. The phases:
+`next_operation` returns the worker's next step; `reply`, `answer` and `lose` report its outcome.
+One operation is under way at a time. The phases:
 
     JOINING ─Join─> JOINED ─UseFilter─> WORKING ─leave()─> LEAVING ─Leave: left─> GONE
      │ ^ ^                                 │                │   │                  ^
@@ -11,7 +11,8 @@ operation is under way at a time. The phases:
        │                                                        │ ReleaseFilter    │
        └─ EndClosing, and not leaving ───────────────────────── CLOSED ─EndClosing─┘
 
-A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps atomically:
+A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps
+atomically:
 
     offer() ─> outbox ─lease─> asked ─AskFilter─> new ─push─> the queue
                                           └─> repeats ─acknowledge─> done
@@ -34,29 +35,32 @@ search:
 
 Why they hold:
 
-*   Lease before acting. The filter is asked only for leased entries, and the engine runs only leased
-    entries. A crash leaves every request in Redis, where another worker requeues it (S1).
-*   Acknowledge after the children. `finish` appends a marker behind a request's children, and a sync
-    that carries the marker leases the children first (S1). Equal requests are one member:
+*   Lease before acting. The filter is asked only for leased entries, and the engine runs only
+    leased entries. A crash leaves every request in Redis, where another worker requeues it (S1).
+*   Acknowledge after the children. `finish` appends a marker behind a request's children, and a
+    sync that carries the marker leases the children first (S1). Equal requests are one member:
     `leased_after` keeps the lease while any copy needs it.
 *   In doubt, resolve. Syncs are numbered, and the script executes each number once. After a lost
-    reply the worker sends only `ResolveInDoubt`: the sync was executed, or its number becomes void, so
-    that a late packet has no effect. Entries that the sync took go back to the queue, since their
-    worker never saw them (S1, S5).
-*   A lost reply of the filter makes its entries `is_unsure`: the filter may know them from this very
-    worker, so "seen" no longer counts, and a page may be fetched twice (S1 before S5).
-*   A worker whose registration expired keeps everything that it holds, leases it again (`to_reclaim`)
-    and distrusts earlier replies of the filter, which may have been cleared meanwhile (S1).
-*   An idle worker finishes only after a heartbeat of every other worker: a dead one may hold requests
-    that no worker has requeued yet (S2, S3). The last worker stays registered while it clears, so that
-    no worker joins in between, and another worker completes the closing if it dies (S3, S4).
-*   The filter counts the queues that use it (S6), the audit in Redis counts waiting requests, so that
-    a reply reports a queue that vanished (S7).
-*   A request that a worker has died with is started in Redis before it runs: `queue.dead_letters` (S8).
+    reply the worker sends only `ResolveInDoubt`: the sync was executed, or its number becomes void,
+    so that a late packet has no effect. Entries that the sync took go back to the queue, since
+    their worker never saw them (S1, S5).
+*   A lost reply of the filter makes its entries `is_unsure`: the filter may know them from this
+    very worker, so "seen" no longer counts, and a page may be fetched twice (S1 before S5).
+*   A worker whose registration expired keeps everything that it holds, leases it again
+    (`to_reclaim`) and distrusts earlier replies of the filter, which may have been cleared
+    meanwhile (S1).
+*   An idle worker finishes only after a heartbeat of every other worker: a dead one may hold
+    requests that no worker has requeued yet (S2, S3). The last worker stays registered while it
+    clears, so that no worker joins in between, and another worker completes the closing if it dies
+    (S3, S4).
+*   The filter has a reference for each queue that uses it (S6). The audit in Redis counts the
+    waiting requests, so that a reply reports a queue that vanished (S7).
+*   A request that a worker has died with is started in Redis before it runs: `queue.dead_letters`
+    (S8).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -130,7 +134,7 @@ class QueueWorker:
         return fingerprint in self.state.fingerprints
 
     def ask_for_receipt(self, call: Callable[[], object]) -> None:
-        """Request a receipt: `take_receipts` returns it when all entries offered so far are leased or queued."""
+        """Request a receipt, due when all entries offered so far are leased or queued."""
         self.state.outbox.append(Receipt(call))
 
     def take_receipts(self) -> list[Receipt]:
@@ -139,7 +143,7 @@ class QueueWorker:
         return due
 
     def take(self) -> QueueEntry | None:
-        """Move the first ready entry to the running ones and return it, or None if none may run now.
+        """Return the next entry for the engine, running from now on, or None.
 
         A suspect must have been started in Redis, and some suspects run alone (S8).
         """
@@ -172,7 +176,7 @@ class QueueWorker:
         return state.suspects.first_of(state.ready, held, is_busy=is_busy)
 
     def finish(self, member: bytes) -> None:
-        """Note that the engine is done with a request, after all its children were offered."""
+        """Note that the engine is done with a request whose children were all offered."""
         state = self.state
         state.finished[member] = state.running.pop(member)
         state.outbox.append(Finished(member))
@@ -187,7 +191,7 @@ class QueueWorker:
         self.state.may_finish = False
 
     def leave(self, ending: Ending) -> None:
-        """Leave the queue from the next operation on; a closing in progress is completed first."""
+        """Leave the queue from the next operation on, after a closing in progress."""
         self.state.ending = ending
         if self.state.phase not in (Phase.CLOSING, Phase.CLOSED):
             self.state.phase = Phase.LEAVING
@@ -234,7 +238,7 @@ class QueueWorker:
     # The next operation.
 
     def next_operation(self, want: int = 0) -> QueueOperation | FilterOperation | None:
-        """Return the next operation, or None if there is nothing to report and nothing wanted.
+        """Return the next operation, or None if there is no news and nothing is wanted.
 
         Args:
             want: entries to take from the queue at most.
@@ -281,7 +285,8 @@ class QueueWorker:
         leased = state.leased_after(batch, returned)
         # The script releases the leases of the first pushes only.
         pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in leased))
-        starts = self._starts(returned) if want else ()
+        first = self.first_ready() if want and self.needs_start else None
+        starts = () if first is None or first in returned else (first.member,)
         want = want if state.suspects.has_room(leased) else 0
         if not (want or pushes or batch.acknowledged or batch.outbox or starts):
             return None
@@ -301,15 +306,10 @@ class QueueWorker:
         state.pending_sync = PendingSync(sync, frozenset(leased), batch, returned)
         return sync
 
-    def _starts(self, returned: Sequence[QueueEntry]) -> tuple[bytes, ...]:
-        """Return the suspect that the engine gets next, if any."""
-        first = self.first_ready() if self.needs_start else None
-        return () if first is None or first in returned else (first.member,)
-
     # Outcomes.
 
     def lose(self, operation: QueueOperation | FilterOperation) -> None:
-        """Note that the reply to an operation was lost: it was executed, will be executed later, or never."""
+        """Note a lost reply: the operation was executed, will be executed later, or never."""
         state = self.state
         if isinstance(operation, AskFilter):
             state.asked = tuple(replace(entry, is_unsure=True) for entry in state.asked)
@@ -326,7 +326,7 @@ class QueueWorker:
         state = self.state
         if reply.status in (Status.EXPIRED, Status.LATE) and state.phase is not Phase.CLOSED:
             if isinstance(operation, ops.Leave) and operation.ending is Ending.KEEP and self.is_idle:
-                # An earlier attempt has left, and its reply was lost; or there is nothing to requeue or clear.
+                # An earlier attempt has left, or there is nothing to requeue or clear.
                 state.phase = Phase.GONE
             else:
                 self._expire()
@@ -362,29 +362,24 @@ class QueueWorker:
     def _enter_phase(self, operation: QueueOperation | FilterOperation, status: Status) -> None:
         state = self.state
         match operation:
-            case ops.Join():
-                self._joined(status)
+            case ops.Join() if status in REGISTERED:
+                # A leaving worker takes no reference: the filter may be deleted already.
+                state.phase = Phase.LEAVING if self.is_leaving else Phase.JOINED
+            case ops.Join() if status is Status.YOURS:
+                state.phase = Phase.CLOSING
+            case ops.Join() if self.is_leaving:
+                state.phase = Phase.GONE
             case UseFilter():
                 state.is_new = False
                 state.phase = Phase.WORKING
             case ops.Leave():
                 state.phase = Phase.CLOSING if status is Status.LAST else Phase.GONE
             case ReleaseFilter():
-                # If another queue keeps the filter, the filter keeps this queue's requests: do not delete them.
+                # A filter that another queue keeps knows these requests: nothing would fetch them.
                 state.clears = state.ending is Ending.STOPPED and status is Status.OK
                 state.phase = Phase.CLOSED
             case ops.EndClosing():
-                state.phase = Phase.JOINING if state.ending is None else Phase.GONE
-
-    def _joined(self, status: Status) -> None:
-        state = self.state
-        if status in REGISTERED:
-            # A leaving worker takes no reference: the filter may be deleted already.
-            state.phase = Phase.JOINED if state.ending is None else Phase.LEAVING
-        elif status is Status.YOURS:
-            state.phase = Phase.CLOSING
-        elif state.ending is not None:
-            state.phase = Phase.GONE
+                state.phase = Phase.GONE if self.is_leaving else Phase.JOINING
 
     def _synced(self, sync: Sync, reply: Reply) -> None:
         state = self.state
@@ -394,7 +389,10 @@ class QueueWorker:
         if sync.leases or sync.pushes or sync.acks or reply.entries:
             state.window = state.window.grown()
         self._apply(state.pending_sync)
-        self._add_ready(reply.entries)
+        # A reply `again` lists all leases, of which most are known.
+        known = {entry.member for entry in state.held()}
+        taken = (entry for entry in reply.entries if entry.member not in known)
+        state.ready = tuple(sorted((*state.ready, *taken)))
         state.suspects = state.suspects.counted(reply.suspects, members_of(state.ready))
         if sync.want and not reply.entries and self.is_idle:
             self._detect_termination(reply)
@@ -434,17 +432,11 @@ class QueueWorker:
             state.suspects = state.suspects.begun(member)
         state.pending_sync = None
 
-    def _add_ready(self, leased: Iterable[QueueEntry]) -> None:
-        """Add taken entries to the ready ones; a reply `again` lists all leases, of which most are known."""
-        state = self.state
-        known = {entry.member for entry in state.held()}
-        state.ready = tuple(sorted((*state.ready, *(entry for entry in leased if entry.member not in known))))
-
     def _detect_termination(self, reply: Reply) -> None:
-        """Decide whether this idle worker may finish: no work is left, and all other workers are alive.
+        """Let this idle worker finish if no work is left and all others are alive.
 
-        Another worker is alive if its registration has changed since the first such reply; a dead one may still hold
-        requests (S2).
+        Another worker is alive if its registration has changed since the first such reply; a dead
+        one may still hold requests (S2).
         """
         state = self.state
         others = {name: value for name, value in (reply.workers or {}).items() if name != self.name}
@@ -460,9 +452,9 @@ class QueueWorker:
             state.may_finish = all(state.heartbeats_seen.get(name) != value for name, value in others.items())
 
     def _expire(self) -> None:
-        """Rejoin with the held entries: other workers presumed this one dead, or Redis has lost its data.
+        """Rejoin with the held entries after a presumed death, or a loss of Redis's data.
 
-        The fate of a sync in doubt stays unknown, and earlier replies of the filter no longer count.
+        The fate of a sync in doubt stays unknown, and earlier replies of the filter count no more.
         """
         state = self.state
         if state.in_doubt is not None:

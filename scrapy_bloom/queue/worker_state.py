@@ -1,4 +1,4 @@
-"""The state of a queue worker: `queue.worker` changes it, searches copy, compare and hash its fields."""
+"""The state of a queue worker, which `queue.worker` changes and searches compare."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,8 @@ class WorkerState:
         receipts: receipts that are due.
         pending_sync: the sync that was handed out last, until its reply.
         in_doubt: a sync whose reply was lost, until it is resolved.
-        heartbeats_seen: the other workers' registrations when the queue was first found without work.
+        heartbeats_seen: the other workers' registrations when the queue was first found without
+            work.
         dead_letter_scan: progress of the scan for readable dead letters.
     """
 
@@ -100,9 +101,10 @@ class WorkerState:
         return SyncBatch(new, repeats, unreadable, tuple(items))
 
     def outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
-        """Return the ready entries to push back, the last first, as many as one sync carries.
+        """Return the ready entries to push back in one sync, the last first.
 
-        Ready entries go back if the worker stops, or if a queued entry goes before the last of them.
+        Ready entries go back if the worker stops, or if a queued entry goes before the last of
+        them.
         """
         last = self.ready[-1].score if self.ready else None
         is_outranked = last is not None and any(entry.score < last for entry in queued)

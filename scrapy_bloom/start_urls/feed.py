@@ -18,14 +18,13 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.tuning import TUNING
 from scrapy_bloom.start_urls.leases import StartUrl, StartUrls
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisAwayError
 
 logger = logging.getLogger(__name__)
 
-# Start URLs whose requests are queued are acknowledged at least this often.
-_TICK_SECONDS = 0.25
 # Buried start URLs that are logged with a traceback.
 _MAX_TRACEBACKS = 3
 
@@ -77,7 +76,7 @@ class StartUrlFeed:
         self._urls: dict[str, StartUrls] = {}
         self._current: tuple[StartUrls, StartUrl] | None = None
         self._buried = 0
-        self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, runtime)
+        self._ticker = engine.Ticker(TUNING.tick_seconds, self._tick, runtime)
         self._pop, self._count_stock = spider.fetch_data, spider.count_size
         spider.fetch_data, spider.count_size = self.fetch, self.count
         spider.make_request_from_data = self._guarded(spider.make_request_from_data)

@@ -1,4 +1,4 @@
-"""Breadth-first exploration of states: shared by the searches of the queue and of the filter."""
+"""Breadth-first exploration of states, for searches of the queue and the filter."""
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ class Move(NamedTuple, Generic[StateT]):
 
 @dataclass
 class Found:
-    """The result of an exploration: its size, the first broken promise, and the moves that lead there."""
+    """An exploration's size, its first broken promise, and the moves that lead there."""
 
     states: int
     moves: int

@@ -1,4 +1,4 @@
-"""The in-memory twin of the queue's scripts; `tests/queue/test_scripts.py` compares it with real servers."""
+"""The in-memory twin of the queue's scripts, which `test_scripts` compares."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -221,7 +221,7 @@ class QueueMemory:
         return self._reply(Status.REQUEUED, entries, None, len(leased) - len(buried))
 
     def count_death(self, op: ops.Requeue, member: bytes) -> bool:
-        """Count the death of a worker with a request; return whether it becomes a dead letter."""
+        """Count a worker's death with a request; return whether it becomes a dead letter."""
         count, starter = self.deliveries.get(member, (0, ""))
         if count and starter != op.dead:
             return False

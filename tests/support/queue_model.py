@@ -1,4 +1,4 @@
-"""The states of a search of the queue: scenarios, the server, and workers with the real code of `QueueWorker`.
+"""The states of a search of the queue: scenarios, the server, and real workers.
 
 Each distinct memory of the server and each distinct `WorkerState` has a number, and each transition of them is computed
 once. The search copies, compares and hashes a worker's state by `dataclasses.fields`, and names none of them for that.
@@ -28,7 +28,7 @@ Frozen = tuple[Any, ...]
 Items = frozenset[str]
 NOTHING: Items = frozenset()
 
-# The number of each worker's last sync in every state, and the number of each sync that is older than the last but few.
+# The number of each worker's last sync in every state, and the lowest number of an older one.
 NUMBER = 10
 OLDEST = 5
 # A registration that equals none.
@@ -164,7 +164,7 @@ class Stored(NamedTuple):
 
 
 class Late(NamedTuple):
-    """An operation that its sender has given up, and that the server may still execute."""
+    """An operation that its sender has given up; the server may still execute it."""
 
     worker: int
     operation: ops.QueueOperation
@@ -282,7 +282,7 @@ class QueueModel:
         return self._tell(number, life, event, arguments, has_asked=False)[0]
 
     def conclude(self, number: int, life: Life, event: Callable[..., object], *arguments: Any) -> tuple[Life, int]:
-        """Return a worker after the outcome of its next operation, and by how much its number was put back."""
+        """Return a worker after its next operation, and the shift of its number."""
         return self._tell(number, life, event, arguments, has_asked=True)
 
     def start(self, number: int, life: Life) -> Life:
@@ -294,7 +294,7 @@ class QueueModel:
         return self.tell(number, life, self._finish, member)
 
     def note_changes(self, number: int, life: Life, names: Items) -> Life:
-        """Return a worker to which these workers' registrations are not the noted ones any more."""
+        """Return a worker that finds these workers' registrations changed."""
         noted = self.known(life).heartbeats_seen or {}
         if not any(name in names and value != CHANGED for name, value in noted.items()):
             return life
@@ -352,7 +352,7 @@ class QueueModel:
         return max(room, 1 if may_start else 0)
 
     def _run(self, number: int, worker: QueueWorker) -> None:
-        """Have the engine take requests into its free slots; unreadable ones become dead letters."""
+        """Have the engine take requests; unreadable ones become dead letters."""
         state = worker.state
         while len(state.running) < self.scenario.at_once and not state.is_stopping:
             entry = worker.take()
@@ -393,7 +393,7 @@ class QueueModel:
         return self._freeze_memory(thawed)
 
     def apply(self, memory: int, operation: ops.QueueOperation) -> tuple[int, Reply, Items]:
-        """Return the memory after an operation, its reply, and the workers whose registrations changed."""
+        """Return the memory after an operation, its reply, and the changed workers."""
         key = memory, operation
         if key not in self._applied:
             thawed = self._thaw_memory(memory)

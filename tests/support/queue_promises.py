@@ -1,4 +1,4 @@
-"""The promises of the queue, by their numbers at the head of `queue.worker`, and their checks on states of a search."""
+"""The promises S1 to S8 of the queue, and their checks on states of a search."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ class Promises:
                 break_promise("S6", f"w{other} still uses the filter")
 
     def check_clear(self, state: State, number: int) -> State:
-        """S1 and S2: a worker clears the filter. Return the state with the history of the next crawl."""
+        """S1 and S2: a worker clears the filter. Return the state of the next crawl."""
         world, own = state.world, self._scenario.queue_of[number]
         stored = self._model.stored(state.memories[own])
         dead = {self._model.item[member] for member, _ in stored.dead}

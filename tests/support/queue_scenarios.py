@@ -1,4 +1,4 @@
-"""Scenarios of the search of the queue, small crawls with faults, and the mistakes that it must find."""
+"""Scenarios of the search of the queue, and mistakes that it must find."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
@@ -265,7 +265,7 @@ class KeepsNothing(QueueWorker):
 
 
 class KeepsAllHeld(QueueWorker):
-    """Keep everything that was held when a reply was lost, although an equal request was taken since."""
+    """Keep everything that was held at a lost sync, although it took an equal request."""
 
     def next_operation(self, want: int = 0) -> Operation | None:
         operation = super().next_operation(want)
@@ -288,7 +288,7 @@ class RepeatsGo(QueueWorker):
 
 
 class YoursEnds(QueueWorker):
-    """End after closing the queue for a dead worker, although this worker holds requests."""
+    """End after closing the queue for a dead worker, although requests are held."""
 
     def reply(self, operation: Operation, reply: Reply) -> None:
         super().reply(operation, reply)
@@ -497,7 +497,7 @@ class NeverAlone(QueueWorker):
 
 
 class AloneUntilDone(QueueWorker):
-    """Start a suspect on its last delivery beside finished requests that are not acknowledged."""
+    """Start a suspect on its last delivery beside unacknowledged requests."""
 
     def first_ready(self) -> QueueEntry | None:
         finished, self.state.finished = self.state.finished, {}
@@ -528,7 +528,7 @@ class LeftOut(QueueWorker):
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake in the worker, the queue or the rules of the search, and the scenario that finds it."""
+    """A mistake in the worker, the queue or the search, and its scenario."""
 
     scenario: Scenario
     worker: type[QueueWorker] = QueueWorker

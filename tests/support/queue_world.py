@@ -1,4 +1,4 @@
-"""Everything that can happen in a scenario: the moves from one state of the search to the next.
+"""The moves of a scenario, from one state of the search to the next.
 
 Between any two operations a callback may end, and a worker may be stopped, killed or presumed dead. A reply may be lost
 with the operation executed, not executed or executed later. The server may lose its data, or its last writes.
@@ -94,7 +94,7 @@ class QueueWorld:
             yield Move(lambda: f"w{number} starts", state.with_life(number, started), is_late)
 
     def _begun_anew(self, state: State, number: int) -> State:
-        """Flush the queue. From now on the promises cover only requests that workers hold or offer."""
+        """Flush the queue; promises cover only requests held or offered from now on."""
         state = self._executed(state, number, ops.Flush(f"w{number}", lease=LEASE))
         held: set[str] = set()
         finished: set[str] = set()
@@ -127,7 +127,7 @@ class QueueWorld:
         return self._changed(state, number, memory, changed)
 
     def _changed(self, state: State, number: int, memory: int, names: Items) -> State:
-        """Return the state with another memory of a worker's queue, in which these workers' registrations changed."""
+        """Return the state with another memory of a worker's queue, and changed workers."""
         queue = self._queues[number]
         return self._noticed(state.with_memory(queue, memory), queue, names)
 
@@ -173,7 +173,7 @@ class QueueWorld:
         return None
 
     def _suspicions(self, state: State, number: int) -> Iterator[Move[State]]:
-        """Yield the heartbeat thread's moves: it finds workers silent, and then requeues their leases."""
+        """Yield the heartbeat thread's moves: find workers silent, then requeue them."""
         life = state.lives[number]
         if self._model.known(life).ending is not None and Rule.LAST_BEATS not in self._broken_rules:
             return
@@ -276,7 +276,7 @@ class QueueWorld:
         return state._replace(late=None) if is_vain else state
 
     def _started(self, state: State, number: int) -> State:
-        """Return the state after a worker that has begun to work offers its start requests."""
+        """Return the state after a worker that begins to work offers its start requests."""
         life = state.lives[number]
         if self._model.known(life).phase is not Phase.WORKING or life.has_started:
             return state
@@ -285,7 +285,7 @@ class QueueWorld:
         return state.with_life(number, life)._replace(world=world)
 
     def _recovered(self, state: State, number: int) -> State:
-        """Return the state without the mark of a stale worker that has leased and checked everything again."""
+        """Return the state after a stale worker has leased and checked everything again."""
         life = state.lives[number]
         known = self._model.known(life)
         if not life.is_stale or known.phase is not Phase.WORKING or known.to_reclaim or known.new:
@@ -335,7 +335,7 @@ class QueueWorld:
         yield Move(lambda: f"w{number} asks for {asked}: {are_new}", marked.with_life(number, told))
 
     def _referenced(self, state: State, number: int, operation: UseFilter | ReleaseFilter) -> Iterator[Move[State]]:
-        """Yield the moves in which a worker adds or removes its queue's reference to the filter."""
+        """Yield the moves in which a worker adds or removes its queue's reference."""
         queue, status = self._queues[number], Status.OK
         if isinstance(operation, UseFilter):
             done = state.with_world(users=state.world.users | {queue})
@@ -351,7 +351,7 @@ class QueueWorld:
         yield Move(label, self._replied(done, number, operation, Reply(status)))
 
     def _released(self, state: State, number: int) -> State:
-        """Return the state without a queue's reference to the filter, which is cleared with its last one."""
+        """Return the state without a queue's reference; the last one clears the filter."""
         own = self._queues[number]
         state = state.with_world(users=state.world.users - {own})
         if state.world.users and Rule.REFERENCES not in self._broken_rules:
@@ -403,7 +403,7 @@ class QueueWorld:
         return replace(world, offered=world.offered | items, owed=world.owed | owed)
 
     def _begun(self, before: State, after: State, number: int) -> State:
-        """Return the state after, in which the requests that a worker has begun are owed no more."""
+        """Return the state after, in which no request that a worker began is owed."""
         running = self._model.known(after.lives[number]).running.keys()
         begun = running - self._model.known(before.lives[number]).running.keys()
         owed = after.world.owed - {self._model.item[member] for member in begun}
@@ -444,7 +444,7 @@ class QueueWorld:
         return state
 
     def _has_decided(self, life: Life) -> bool:
-        """Return whether a worker detects no further crash: it has noted the others, or leaves."""
+        """Return whether a worker detects no further crash."""
         known = self._model.known(life)
         is_working = life.is_alive and known.phase in _JOINED_PHASES and known.ending is None
         return not is_working or known.heartbeats_seen is not None
@@ -489,7 +489,7 @@ class QueueWorld:
         return after.with_world(owed=after.world.owed - after.world.exempt, is_unreported=True)
 
     def _sure_to_come(self, state: State) -> set[str]:
-        """Return the items that are fetched without the queue; the filter takes all others for seen."""
+        """Return the items that are fetched without the queue."""
         kept: set[str] = set()
         for memory in state.memories:
             kept |= {self._model.item[member] for member, _ in self._model.stored(memory).dead}
