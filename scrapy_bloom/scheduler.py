@@ -8,6 +8,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
@@ -83,7 +84,6 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._config = BloomSettings()
-        self._batch_size = self._config.batch_size
         self._has_joined = False
         self._has_made_server = False
 
@@ -106,15 +106,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         config = BloomSettings.from_settings(settings)
         parent = super().from_settings
         # An unusable client is refused before scrapy-redis makes its own.
-        retry_until(lambda: connect(settings), config.retry_timeout, runtime=cls._runtime).close()
+        retry = partial(retry_until, timeout=config.retry_timeout, runtime=cls._runtime)
+        retry(lambda: connect(settings)).close()
         with refusing_unfit(settings):
-            self: Self = retry_until(
-                lambda: parent(with_socket_timeouts(settings)), config.retry_timeout, runtime=cls._runtime
-            )
+            self: Self = retry(lambda: parent(with_socket_timeouts(settings)))
         disable_client_retries(self.server)
         self._has_made_server = True
         self._config = config
-        self._batch_size = config.batch_size
         return self
 
     @classmethod
@@ -172,7 +170,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             # Not in `close`: start URLs are released over this connection afterwards.
             spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
         engine.apply_backpressure(
-            spider.crawler, lambda: len(self._worker.state.outbox) < self._batch_size, MAX_PAUSE, self._runtime
+            spider.crawler, lambda: len(self._worker.state.outbox) < self._config.batch_size, MAX_PAUSE, self._runtime
         )
         self._ticker.start()
 
@@ -202,7 +200,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._worker = QueueWorker(
             self.worker_name,
             f"{lease:g}",
-            self._batch_size,
+            self._config.batch_size,
             self._codec.can_read,
             spider=spider.name,
             tuning=self._tuning,
@@ -253,7 +251,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return False
         if fingerprint is None:
             self._notifier.count(ENQUEUED)
-        self._dispatcher.put(entry, self._batch_size)
+        self._dispatcher.put(entry, self._config.batch_size)
         return True
 
     def next_request(self) -> Request | None:

@@ -3,7 +3,7 @@
 import logging
 import operator
 import sys
-from typing import Protocol
+from typing import Any
 
 from scrapy import Request, Spider
 
@@ -21,20 +21,10 @@ _MAX_TRACEBACKS = 3
 _MAX_SCORE = sys.float_info.max
 
 
-class Serializing(Protocol):
-    """A queue of scrapy-redis, which serializes requests with SCHEDULER_SERIALIZER."""
-
-    spider: Spider
-
-    def _encode_request(self, request: Request) -> str | bytes: ...
-
-    def _decode_request(self, encoded_request: str | bytes) -> Request: ...
-
-
 class RequestCodec:
-    """Serializes requests as the crawl's scrapy-redis queue does, and reads them back."""
+    """Serializes requests with SCHEDULER_SERIALIZER, as `queue`, a queue of scrapy-redis, does."""
 
-    def __init__(self, queue: Serializing, requests: RequestQueue, notifier: RequestNotifier) -> None:
+    def __init__(self, queue: Any, requests: RequestQueue, notifier: RequestNotifier) -> None:
         self._queue = queue
         self._requests = requests
         self._notifier = notifier
@@ -61,7 +51,8 @@ class RequestCodec:
     def decode(self, entry: QueueEntry) -> Request | None:
         """Return the request of an entry, or None if this worker cannot read it."""
         try:
-            return self._queue._decode_request(self._requests.decode(entry.member))
+            request: Request = self._queue._decode_request(self._requests.decode(entry.member))
+            return request
         except Exception as error:  # any error of the serializer or the spider
             self._unreadable.add(entry.member)
             self._notifier.count(DEAD_LETTERS)

@@ -24,12 +24,7 @@ from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.buffer import DiskBuffer
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.failures import FAULTS
-from scrapy_bloom.transport.retry import (
-    CircuitBreaker,
-    RedisAwayError,
-    require_not_stopped,
-    retry_until,
-)
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, require_not_stopped, retry_until
 
 logger = logging.getLogger(__name__)
 
@@ -314,4 +309,5 @@ class Dispatcher:
             self._notifier.count(ENQUEUED, len(operation.entries) - len(repeats))
         for entry in repeats:
             self._notifier.notify_dropped(entry)
-        self._notifier.confirm(self._worker.take_receipts())
+        if self._worker.receipts:
+            self._notifier.confirm(self._worker.take_receipts())

@@ -10,11 +10,7 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.delivery.requirements import require_own_queue
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.loss_watch import LossWatch
-from scrapy_bloom.monitoring.reporter import (
-    warn_of_dead_letters,
-    warn_of_deleted_requests,
-    warn_of_kept_requests,
-)
+from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import EndClosing, Ending, Join, Leave, QueueOperation, Reply, Status, Sync
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -69,8 +65,8 @@ class Executor:
             match operation:
                 case None:
                     pass
-                case AskFilter(entries):
-                    repeats = self.worker.answer(operation, self._ask(entries))
+                case AskFilter():
+                    repeats = self._ask_filter(operation)
                 case UseFilter():
                     self._holder.filter.add_reference(self.queue)
                     self.worker.reply(operation, Reply(Status.OK))
@@ -122,14 +118,6 @@ class Executor:
                 sync.want,
             )
 
-    def _ask(self, entries: Sequence[OutboxEntry]) -> list[bool]:
-        """Return whether each entry is new to the filter, and add it."""
-        bloom = self._holder.filter
-        unsure = [entry.fingerprint or b"" for entry in entries if entry.is_unsure]
-        if unsure:
-            bloom.mark_ambiguous(unsure)
-        return bloom.add_many([entry.fingerprint or b"" for entry in entries])
-
     def _report_leftovers(self, leave: Leave, reply: Reply) -> None:
         """Log queued requests and dead letters that outlive this worker."""
         if reply.status is Status.LAST and leave.ending is Ending.STOPPED:
@@ -138,3 +126,12 @@ class Executor:
             logger.info("%s requests stay in the queue %r", f"{reply.waiting:,}", self.queue)
         if reply.dead:
             warn_of_dead_letters(reply.dead, self._requests.keys.dead_letters)
+
+    def _ask_filter(self, operation: AskFilter) -> Sequence[OutboxEntry]:
+        """Add entries to the filter, and return those that it has seen before."""
+        bloom = self._holder.filter
+        unsure = [entry.fingerprint or b"" for entry in operation.entries if entry.is_unsure]
+        if unsure:
+            bloom.mark_ambiguous(unsure)
+        are_new = bloom.add_many([entry.fingerprint or b"" for entry in operation.entries])
+        return self.worker.answer(operation, are_new)

@@ -11,8 +11,6 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.members import Registration
 from scrapy_bloom.queue.operations import Reply
 
-_FLAGS = ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG")
-
 
 def require_settings(settings: BaseSettings, dupefilter: type[Any]) -> None:
     """Check the settings that the scheduler depends on; `dupefilter` is the base of DUPEFILTER_CLASS.
@@ -22,7 +20,7 @@ def require_settings(settings: BaseSettings, dupefilter: type[Any]) -> None:
     """
     _require_dupefilter(settings, dupefilter)
     _require_queue(settings)
-    for name in _FLAGS:
+    for name in ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG"):
         read_flag(settings, name)
     read_seconds(settings, "SCHEDULER_IDLE_BEFORE_CLOSE")
     require_serializer(settings)

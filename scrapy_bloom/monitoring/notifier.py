@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from scrapy import Request, Spider, signals
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.queue.entries import OutboxEntry, Receipt
@@ -15,25 +16,20 @@ logger = logging.getLogger(__name__)
 ENQUEUED, DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
 
 
-class LogsRepeats(Protocol):
-    """A dupefilter, which logs repeats in its own way."""
-
-    def log(self, request: Request, spider: Spider) -> None:
-        """Log a filtered request."""
-
-
-def call_safely(call: Callable[..., object], *arguments: Any) -> None:
-    """Call a handler, and log its error: a user's stats collector may keep its stats in another service."""
+def call_safely(call: Callable[..., object], *arguments: Any) -> bool:
+    """Call a handler, such as a user's stats collector; return False and log if it raises."""
     try:
         call(*arguments)
-    except Exception:  # a handler's error never loses a request
+    except Exception:  # no request is lost for a handler's error
         logger.debug("A stats collector or handler failed", exc_info=True)
+        return False
+    return True
 
 
 class RequestNotifier:
     """Reports the requests of one crawl."""
 
-    def __init__(self, spider: Spider, stats: StatsCollector | None, dupefilter: LogsRepeats) -> None:
+    def __init__(self, spider: Spider, stats: StatsCollector | None, dupefilter: BaseDupeFilter) -> None:
         self._spider = spider
         self._stats = stats
         self._dupefilter = dupefilter

@@ -137,12 +137,9 @@ class CrawlReporter:
 
     def _show(self) -> None:
         self._publish(self._filter.counters)
-        if self._collector is not None and self._unpublished:
-            call_safely(self._publish_dropped, self._collector)
-
-    def _publish_dropped(self, collector: StatsCollector) -> None:
-        collector.inc_value(stats.FILTERED, self._unpublished)
-        self._unpublished = 0
+        collector, number = self._collector, self._unpublished
+        if collector is not None and number and call_safely(collector.inc_value, stats.FILTERED, number):
+            self._unpublished = 0
 
     def refresh(self) -> None:
         """Publish the filter's fill; the last known fill stays after a deletion or while the server is away."""

@@ -46,10 +46,8 @@ class SpoolDirectory:
         Raises:
             OSError: no directory is writable; the text has the number of lost requests.
         """
-        are_lost = "is lost" if len(entries) == 1 else "are lost"
-        return self._in_first_place(
-            lambda path: self._save_at(path, entries), f"{plural(len(entries), 'request')} {are_lost}"
-        )
+        lost = f"{plural(len(entries), 'request')} lost"
+        return self._in_first_place(lambda path: self._save_at(path, entries), lost)
 
     def create(self) -> SpoolFile:
         """Create a file to append to, locked until it is closed.

@@ -4,7 +4,7 @@ Requests and their delivery are the feed's business. Each call but `acknowledge`
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 from scrapy_bloom._format import as_text
@@ -162,9 +162,11 @@ class StartUrls:
         return released
 
     def _release(self, fields: Iterable[str]) -> int:
+        ordered = list(fields)
         # From the last batch to the first, so that the first start URL is the first again.
-        batches = list(_batches_of(list(fields)))
-        return sum(int(self._run("release_start", self._kind, *batch)) for batch in reversed(batches))
+        starts = reversed(range(0, len(ordered), _MAX_BATCH))
+        batches = (ordered[start : start + _MAX_BATCH] for start in starts)
+        return sum(int(self._run("release_start", self._kind, *batch)) for batch in batches)
 
     def _is_orphan(self, lease: _Lease, registered: set[str]) -> bool:
         """Return whether no live worker has a start URL; this worker trusts its own list of leases."""
@@ -222,11 +224,6 @@ def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
     names = sorted(queues)
     replies = transport.execute([Command("HKEYS", QueueKeys(name).workers) for name in names]) if names else []
     return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
-
-
-def _batches_of(fields: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(fields), _MAX_BATCH):
-        yield fields[first : first + _MAX_BATCH]
 
 
 _texts: dict[str, str] = {}

@@ -143,4 +143,4 @@ def test_lines_at_start_and_end(valkey: Server, key: str, way: Way, caplog: pyte
     (end,) = said(caplog, logging.INFO)
     assert repr(key) in end
     assert "3 new" in end
-    assert "1 repeats" in end
+    assert "1 repeat of" in end

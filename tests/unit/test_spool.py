@@ -532,7 +532,7 @@ def test_no_directory_at_all(
     """The error says how many requests are lost, and where room is to be made."""
     refuse_in(directory, monkeypatch)
     refuse_in(temporary, monkeypatch)
-    with pytest.raises(OSError, match="2 requests are lost") as caught:
+    with pytest.raises(OSError, match="2 requests lost") as caught:
         spool.save(entries(b"a", b"b"))
     assert [part for part in (str(directory), str(temporary), "Read-only") if part not in str(caught.value)] == []
     with pytest.raises(OSError, match="requests cannot be buffered on disk"):
