@@ -48,8 +48,8 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
     evicting = [policy(info) for info in infos if evicts(info, expires=expires)]
     if evicting:
         logger.warning(
-            "maxmemory-policy = %s: the server may evict parts of the filter at %r, and the crawl fetches pages again, "
-            "or the queue, and the crawl misses pages; set noeviction%s",
+            "maxmemory-policy = %s: the server may evict parts of the filter at %r, so that pages are fetched again, or "
+            "the queue, so that pages are missed; set noeviction%s",
             evicting[0],
             key,
             ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
@@ -125,7 +125,7 @@ class CrawlReporter:
             self._has_fetched = True
 
     def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether this worker is alone; it stays unknown under other schedulers, and False once False."""
+        """Note whether this worker is alone; once other workers were seen, it never counts as alone."""
         self._is_alone = is_alone and self._is_alone is not False
 
     def update(self) -> None:

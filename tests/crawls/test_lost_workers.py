@@ -121,7 +121,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
         (file,) = tmp_path.glob("*.jsonl")
         assert str(file) in first.log
         _, *requests = [json.loads(line) for line in file.read_text().splitlines()]
-        assert f" {len(requests)} requests " in first.log
+        assert f" {len(requests)} undelivered requests " in first.log
         durable.start()
         second = played.crawl(OURS, "second", **settings)
         assert str(file) in second.log
