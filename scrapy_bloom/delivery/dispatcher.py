@@ -309,5 +309,5 @@ class Dispatcher:
             self._notifier.count(ENQUEUED, len(operation.entries) - len(repeats))
         for entry in repeats:
             self._notifier.notify_dropped(entry)
-        if self._worker.receipts:
+        if self._worker.state.receipts:
             self._notifier.confirm(self._worker.take_receipts())

@@ -48,8 +48,8 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
     evicting = [policy(info) for info in infos if evicts(info, expires=expires)]
     if evicting:
         logger.warning(
-            "maxmemory-policy = %s: the server may evict parts of the filter at %r, so that pages are fetched again, or "
-            "the queue, so that pages are missed; set noeviction%s",
+            "maxmemory-policy = %s: the server may evict parts of the filter at %r, so that pages are fetched again, "
+            "or the queue, so that pages are missed; set noeviction%s",
             evicting[0],
             key,
             ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
