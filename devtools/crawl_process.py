@@ -13,14 +13,14 @@ from devtools import ledger
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 240.0
-"""Seconds that are waited for the end of a crawl, which takes two in the tests; only one that hangs takes so long."""
+"""Seconds granted for the end of a crawl, which takes two in the tests; only a hung crawl takes so long."""
 GRACE_SECONDS = 5.0
 _LAST_LINES = 25
 
 
 @dataclass(frozen=True)
 class Crawl:
-    """The results of a crawl: its exit code and log, the URLs of what its spider got, and its stats."""
+    """The results of a crawl: its exit code and log, the URLs that its spider got, and its stats."""
 
     exit_code: int
     log: str
@@ -30,7 +30,7 @@ class Crawl:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that the processes of a crawl are started with.
+    """The common parameters of a crawl's processes.
 
     `command` is ("crawl", the name of a project's spider) or ("runspider", a spider's file); `environment` is added to
     this process's own.
@@ -43,7 +43,7 @@ class Job:
 
 
 class Process(Protocol):
-    """A process, as `subprocess.Popen` shows it."""
+    """A process with the interface of `subprocess.Popen`."""
 
     pid: int
     returncode: int | Any
@@ -84,7 +84,7 @@ def start_scrapy(
 
 
 class CrawlProcess:
-    """A process that begins to crawl at once, in a directory that its log and its ledger are in."""
+    """A process that crawls at once, in the directory of its log and its ledger."""
 
     def __init__(
         self, name: str, job: Job, directory: Path, *, keeps_ledger: bool = True, launch: Launch = start_scrapy
@@ -102,21 +102,21 @@ class CrawlProcess:
 
     @property
     def log(self) -> str:
-        """The text that it has logged until now."""
+        """The log so far."""
         return self._log.read_text(errors="replace")
 
     @property
     def last_lines(self) -> str:
-        """The end of its log."""
+        """The end of the log."""
         return "\n".join(self.log.splitlines()[-_LAST_LINES:])
 
     @property
     def received(self) -> list[str]:
-        """The URLs of what its spider got until now, as often as it did."""
+        """The URLs that the spider has got so far, with repetitions."""
         return [entry[1] for entry in ledger.Reader(self.ledger).entries() if entry[0] == "received"]
 
     def wait(self, limit: float = LIMIT) -> Crawl:
-        """Wait for its end, and give what it left."""
+        """Wait for the end, and return the results."""
         try:
             exit_code = self.process.wait(limit)
         except subprocess.TimeoutExpired as error:
@@ -131,7 +131,7 @@ class CrawlProcess:
         self.process.wait()
 
     def has_ended(self, seconds: float) -> bool:
-        """Say whether it has ended, or ends within so long."""
+        """Return whether it has ended, or ends within so many seconds."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -145,7 +145,7 @@ class CrawlProcess:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Let the process find this checkout, and what it is told to."""
+    """Return an environment with this checkout and the job's variables."""
     environment = {**os.environ, **job.environment}
     path = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
     return {**environment, "PYTHONPATH": path}

@@ -1,6 +1,6 @@
-"""A TCP forwarder between clients and a server: slow, held back, cut, or led to another server. Knows no protocol.
+"""A TCP forwarder between clients and a server: slow, held, cut, or routed to another server. Knows no protocol.
 
-Clients keep one address while servers change behind it, as they do behind a load balancer or a virtual address.
+Clients keep one address while servers change behind it, as behind a load balancer or a virtual address.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ _BUFFER = 32_768
 class Link:
     """The state of a link in both directions.
 
-    `rate` is the most bytes a second of a connection, either way. `delay` is the seconds by which those to the server
-    come later. Of the next replies so many as `lost_replies` says are swallowed, and the connections cut.
+    `rate` limits the bytes a second of a connection, either way. `delay` is the seconds added on the way to the server.
+    The next `lost_replies` replies are dropped, and their connections cut.
     """
 
     rate: float | None = None
@@ -34,9 +34,9 @@ class Link:
 
 
 class Forwarder(ThreadingTCPServer):
-    """Listens on a free port, and passes what comes on to the server at the port `upstream`.
+    """Listens on a free port, and forwards to the server at the port `upstream`.
 
-    Who connects is led to the server that `upstream` names then; connections that are open stay where they are.
+    A new connection leads to the current `upstream`; open connections stay where they are.
     """
 
     daemon_threads = True
@@ -48,7 +48,7 @@ class Forwarder(ThreadingTCPServer):
         self.server_activate()
         self.upstream = upstream
         self.link = Link()
-        self.delayed = self.lost = 0  # messages to the server that came later, and replies that were swallowed
+        self.delayed = self.lost = 0  # delayed messages to the server, and dropped replies
         self.address = Address(int(self.socket.getsockname()[1]))
         self._gate = threading.Lock()
         self._lock = threading.Lock()
@@ -56,12 +56,12 @@ class Forwarder(ThreadingTCPServer):
 
     @property
     def url(self) -> str:
-        """The address at which clients find it, as REDIS_URL takes it."""
+        """The address for clients, as REDIS_URL takes it."""
         return self.address.url
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Let nothing through to the server for as long as the block lasts; replies still come."""
+        """Hold all data to the server for as long as the block lasts; replies still come."""
         with self._gate:
             yield
 
@@ -75,7 +75,7 @@ class Forwarder(ThreadingTCPServer):
         return len(doomed) // 2
 
     def send(self, server: socket.socket, data: bytes) -> None:
-        """Pass on what a client sent, as slowly as the link is."""
+        """Forward a client's data at the speed of the link."""
         if delay := self.link.delay:
             time.sleep(delay)
             with self._lock:
@@ -85,12 +85,12 @@ class Forwarder(ThreadingTCPServer):
                 server.sendall(piece)
 
     def reply(self, client: socket.socket, data: bytes) -> None:
-        """Pass on what the server sent, as slowly as the link is."""
+        """Forward the server's data at the speed of the link."""
         for piece in self._pieces(data):
             client.sendall(piece)
 
     def loses_reply(self) -> bool:
-        """Return whether the reply that comes now is lost."""
+        """Return whether the current reply is lost."""
         with self._lock:
             is_lost = self.link.lost_replies > 0
             self.link.lost_replies -= is_lost
@@ -99,7 +99,7 @@ class Forwarder(ThreadingTCPServer):
 
     @contextlib.contextmanager
     def connected(self, *sides: socket.socket) -> Iterator[None]:
-        """Know of a connection for as long as the block lasts."""
+        """Register a connection for as long as the block lasts."""
         with self._lock:
             self._open.update(sides)
         try:
@@ -109,7 +109,7 @@ class Forwarder(ThreadingTCPServer):
                 self._open.difference_update(sides)
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the pieces in which a link takes some bytes; when one was passed on it takes its time."""
+        """Yield the pieces in which a link takes some bytes, with a pause after each."""
         rate = self.link.rate
         if rate is None:
             yield data
@@ -127,7 +127,7 @@ class _Connection(BaseRequestHandler):
     def handle(self) -> None:
         client: socket.socket = self.request
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        # Either side may go at any time.
+        # Either side may close at any time.
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream,

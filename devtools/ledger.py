@@ -1,4 +1,4 @@
-"""Writes down what one crawling process did, for whoever adds up the crawl. Judges nothing.
+"""Record the events of one crawling process, to be added up later. Judges nothing.
 
 A ledger is a file of JSON lines, each of them a list:
 
@@ -38,7 +38,7 @@ class Ledger:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Keep the ledger of a crawler."""
+        """Keep a ledger for a crawler."""
         if crawler.stats is None:
             raise ValueError("a crawler has its stats before its middlewares")
         ledger = cls(crawler.settings["LEDGER"], crawler.stats)
@@ -49,7 +49,7 @@ class Ledger:
         return ledger
 
     def process_spider_input(self, response: Response, **_: object) -> None:
-        """Write down what the spider gets."""
+        """Record a response that the spider gets."""
         self._write("received", response.url)
 
     def _request_scheduled(self, request: Request) -> None:
@@ -71,7 +71,7 @@ class Ledger:
 
 
 def settings_for(path: Path) -> dict[str, object]:
-    """Give the settings of a crawl that keeps its ledger at a path."""
+    """Return the settings of a crawl that keeps its ledger at a path."""
     return {"SPIDER_MIDDLEWARES": json.dumps({f"{Ledger.__module__}.{Ledger.__qualname__}": 1}), "LEDGER": path}
 
 
@@ -83,7 +83,7 @@ class Reader:
         self._offset = 0
 
     def entries(self) -> Iterator[list[Any]]:
-        """Give each entry that is whole, and that no earlier call gave."""
+        """Yield each complete entry that no earlier call has yielded."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:

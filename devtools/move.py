@@ -1,4 +1,4 @@
-"""Exporting and restoring a filter while processes add to it: what is missing afterwards, seconds, bytes, memory.
+"""Export and restore a filter while processes add to it: missing items, seconds, bytes, memory.
 
 `python -m devtools.move --number 10_000_000 --processes 8` starts a server of its own.
 """
@@ -26,7 +26,7 @@ _BATCH = 1000
 
 
 def command(*arguments: str) -> dict[str, float]:
-    """Carry out an action of the command; returns its seconds, and the most megabytes of memory that it had."""
+    """Run an action of the command; return its seconds and its peak memory in megabytes."""
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "scrapy", "bloom", *arguments],
@@ -50,9 +50,9 @@ def run(
     capacity: int,
     act: Callable[..., object] = command,
 ) -> dict[str, Any]:
-    """Fill a filter, and move it by `act` while processes add more; returns what was measured.
+    """Fill a filter, and move it by `act` while processes add more; return the measurements.
 
-    Of the `number` items that were in before, `missing` are not in the copy.
+    `missing` counts those of the `number` original items that are not in the copy.
     """
     context = multiprocessing.get_context("spawn")
     signals = _Signals(context.Semaphore(0), context.Event(), context.SimpleQueue())
@@ -85,7 +85,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Signals:
-    """Between the processes: one has added its items, all are to stop, so many items of one are missing."""
+    """Between the processes: one has added its items, all are to stop, and the number of missing items of one."""
 
     filled: Semaphore
     stop: Event
@@ -93,7 +93,7 @@ class _Signals:
 
 
 def _add(address: Address, key: str, capacity: int, numbers: range, signals: _Signals) -> None:
-    """Add these items, say so, add others until it is time to stop, and look for those of before in the copy."""
+    """Add these items, signal it, add others until the stop, and look the first ones up in the copy."""
     with address.client() as client:
         bloom = BloomFilter(client, key, capacity=capacity)
         for batch in _batches(numbers):
@@ -108,7 +108,7 @@ def _add(address: Address, key: str, capacity: int, numbers: range, signals: _Si
 
 
 def _granted(address: Address, key: str, capacity: int) -> int:
-    """Return how many items a filter holds by its bits."""
+    """Return the estimated number of items in a filter, from its bits."""
     with address.client() as client:
         return BloomFilter(client, key, capacity=capacity).info().estimated_count
 
@@ -119,7 +119,7 @@ def _batches(numbers: range) -> Iterator[Sequence[str]]:
 
 
 def main() -> None:
-    """Measure it, and print what was found as JSON."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=1_000_000, help="items that are in before")
     parser.add_argument("--processes", type=int, default=8, help="processes that add")

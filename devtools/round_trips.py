@@ -1,4 +1,4 @@
-"""Counts round trips: what redis-py's connections send at once, whoever sends it."""
+"""Counts round trips: each send of redis-py's connections, by any caller."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from redis.connection import AbstractConnection
 
 @dataclass
 class Sent:
-    """The number of times that something was sent, and the number of bytes."""
+    """The number of sends, and of their bytes."""
 
     trips: int = 0
     bytes: int = 0
@@ -18,7 +18,7 @@ class Sent:
 
 @contextmanager
 def counting() -> Iterator[Sent]:
-    """Counts everything that this process sends to Redis for as long as the block lasts."""
+    """Count all data sent to Redis by this process for as long as the block lasts."""
     sent = Sent()
     send = AbstractConnection.send_packed_command
 

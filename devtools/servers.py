@@ -20,13 +20,13 @@ BINARIES = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-serve
 KINDS = tuple(BINARIES)
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.01
-# Whoever seeds the common one would be given the same ports as others.
+# A process that seeds the common generator would get the same ports as others.
 _CHANCE = random.SystemRandom()
 
 
 @dataclass(frozen=True)
 class Address:
-    """The place where a server listens, as other processes may be told."""
+    """The address of a server, which can be passed to other processes."""
 
     port: int
 
@@ -36,7 +36,7 @@ class Address:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self, **kwargs: Any) -> redis.Redis:
-        """Make a client of its own for whoever asks."""
+        """Make a new client."""
         return redis.Redis(host="127.0.0.1", port=self.port, **kwargs)
 
 
@@ -67,13 +67,13 @@ class Server:
 
     @cached_property
     def name(self) -> str:
-        """The name that it gives itself, and its version."""
+        """The server's name and version."""
         said = subprocess.run([self._binary, "--version"], check=True, capture_output=True, text=True).stdout
         product, _, version, *_ = said.split()
         return f"{product} {version.removeprefix('v=')}"
 
     def client(self, **kwargs: Any) -> redis.Redis:
-        """Make a client of its own for whoever asks."""
+        """Make a new client."""
         return self.address.client(**kwargs)
 
     def start(self) -> None:
@@ -102,7 +102,7 @@ class Server:
 
 
 def available() -> list[str]:
-    """Name the kinds that this machine has; Debian's server first, which is what most crawls have."""
+    """Return the kinds on this machine; Debian's server first, the one of most crawls."""
     return sorted((kind for kind, binary in BINARIES.items() if binary), key=["redis", "valkey"].index)
 
 
@@ -117,7 +117,7 @@ def running(kind: str, *options: str) -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on.
+    """Return a free port below those of clients.
 
     Linux gives the ports from 32,768 on to clients: one of those may be taken before the server listens, or while it is
     away.
@@ -130,7 +130,7 @@ def free_port() -> int:
 
 
 def memory_usage(client: redis.Redis, key: str) -> int:
-    """Sum up the bytes of a key and of all that are named after it, as MEMORY USAGE counts them without sampling."""
+    """Sum the bytes of a key and of all keys named after it, as MEMORY USAGE counts them without sampling."""
     return sum(client.memory_usage(each, samples=0) or 0 for each in (key, *client.scan_iter(f"{key}:*")))
 
 

@@ -1,6 +1,6 @@
 """A site on the loopback interface to crawl: pages that link to each other, or a directory of HTML.
 
-Start `python -m devtools.site`, with `--directory html` to serve files; it prints its URL. Knows nothing of crawlers.
+Start `python -m devtools.site`, with `--directory html` to serve files; it prints its URL. Knows no crawlers.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 HOST = "127.0.0.1"
 CHILDREN_SHARE = 8
-"""One link in so many of a made-up page leads down a tree, so that each is reached; the others lead anywhere."""
+"""One link in so many of a made-up page leads down a tree, so that each page is reachable; the others are random."""
 
 Links = Mapping[str, Sequence[str]]
 """The paths of a site's pages, and of each page the paths that it links to, "/" being the first."""
@@ -48,7 +48,7 @@ class MadeUpLinks(Links):
         return self.pages
 
     def targets(self, page: int) -> list[int]:
-        """Number the pages that a page links to: its children in a tree, then others drawn by its number."""
+        """Return the numbers of a page's links: its children in a tree, then others drawn by its number."""
         fanout = max(1, self.links // CHILDREN_SHARE)
         first = page * fanout + 1
         children = range(first, min(first + fanout, self.pages))
@@ -57,10 +57,10 @@ class MadeUpLinks(Links):
 
 
 class Site:
-    """Pages by their links; `fetched` is what was asked for, a pair of user agent and path each.
+    """Pages by their links; `fetched` has a pair of user agent and path for each request.
 
-    `before` is called with the user agent whenever a page is asked for, before the answer: so that things can happen in
-    the middle of a crawl. Hooks by paths in `on` are called so for one page each.
+    `before` is called with the user agent at each request, before the response, so that a test can act in the middle of
+    a crawl. The hooks by path in `on` are called for one page each.
     """
 
     def __init__(self, links: Links) -> None:
@@ -72,16 +72,16 @@ class Site:
 
     @property
     def paths(self) -> list[str]:
-        """Every page that was fetched, as often as it was."""
+        """Every fetched page, with repetitions."""
         return [path for _, path in self.fetched]
 
     @property
     def repeats(self) -> int:
-        """Links, the first one from outside included, that lead to a page which another one leads to already."""
+        """Links, with the first one from outside, to pages that another link leads to already."""
         return 1 + sum(map(len, self.links.values())) - len(self.links)
 
     def html(self, path: str, worker: str) -> bytes | None:
-        """Give the page at a path, or None where there is none."""
+        """Return the page at a path, or None."""
         self.fetched.append((worker, path))
         self.before(worker)
         if path in self.on:
@@ -93,7 +93,7 @@ class Site:
 
 
 def path_of(page: int) -> str:
-    """Give the path of a page by its number."""
+    """Return the path of a page by its number."""
     return f"/page/{page}" if page else "/"
 
 
@@ -106,7 +106,7 @@ def _page(path: str) -> int | None:
 
 @contextmanager
 def serving(links: Links, port: int = 0) -> Iterator[Site]:
-    """Serve pages for as long as the block lasts, on a free port or this one; `url` of the site has no slash."""
+    """Serve pages for as long as the block lasts, on a free port or this one; the site's `url` has no slash."""
     site = Site(links)
     with _listening(partial(_PageHandler, site=site), port) as site.url:
         yield site
@@ -114,7 +114,7 @@ def serving(links: Links, port: int = 0) -> Iterator[Site]:
 
 @contextmanager
 def serving_directory(directory: Path, port: int = 0) -> Iterator[str]:
-    """Serve the files of a directory for as long as the block lasts; gives its URL."""
+    """Serve the files of a directory for as long as the block lasts; yield its URL."""
     with _listening(partial(_FileHandler, directory=str(directory)), port) as url:
         yield url
 
@@ -133,10 +133,10 @@ def _listening(handler: Callable[..., BaseHTTPRequestHandler], port: int) -> Ite
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # connections that are opened together wait a second with the default of 5
-    daemon_threads = True  # a worker that was killed leaves its connections open
+    daemon_threads = True  # a killed worker leaves its connections open
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # one that was killed, too
+        if not isinstance(sys.exception(), ConnectionError):  # after a kill, too
             super().handle_error(request, client_address)
 
 

@@ -1,16 +1,16 @@
-"""Waiting for what must happen, without guessing how long it takes."""
+"""Waiting for a condition, without a guess at its duration."""
 
 import threading
 import time
 from collections.abc import Callable
 
 LIMIT = 180.0
-"""Seconds that are waited at most; only a machine that hangs comes near it."""
+"""The maximum wait in seconds; only a hung machine comes near it."""
 _POLL_SECONDS = 0.01
 
 
 def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
-    """Wait for a condition; raises TimeoutError when it does not come true within so many seconds."""
+    """Wait for a condition; raise TimeoutError if it does not become true within so many seconds."""
     end = time.monotonic() + limit
     never = threading.Event()
     while not condition():

@@ -1,11 +1,11 @@
-"""The demo: some workers crawl one site over one queue and one filter, and every page is accounted for.
+"""The demo: some workers crawl a site with a common queue and filter, and every page is accounted for.
 
     python -m devtools.demo
     python -m devtools.demo --pages 5000 --links 100 --workers 4
     python -m devtools.demo --start-url http://localhost:8000/ --redis-url redis://localhost:6379
 
-Exit codes: 0 when every page was fetched exactly once, 1 when one was missed or fetched twice or a worker or
-Redis failed, 2 for options that make no sense, 130 when it was interrupted.
+Exit codes: 0 if every page was fetched exactly once, 1 if one was missed or fetched twice or a worker or
+Redis failed, 2 for invalid options, 130 if it was interrupted.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from devtools.servers import running
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 
 UNKNOWN_SITE = 10_000
-"""URLs that the filter is sized for where nobody knows how many there are."""
+"""URLs that the filter is sized for if their number is unknown."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _crawl(options: argparse.Namespace) -> Report:
-    """Crawl, and measure before the keys are deleted; whatever is started is ended with it."""
+    """Crawl, and measure before the keys are deleted; every started process is stopped afterwards."""
     with ExitStack() as stack:
         redis_url = options.redis_url or stack.enter_context(running("valkey")).url
         server = stack.enter_context(Redis.from_url(redis_url))

@@ -19,11 +19,11 @@ POLL_SECONDS = 0.2
 
 
 class CrawlFailedError(Exception):
-    """Raised when the crawl cannot be finished: a worker failed, or the time is over."""
+    """Raised when the crawl cannot be finished: a worker failed, or the time has run out."""
 
 
 def job(start_url: str, redis_url: str, prefix: str, capacity: int, inherited: Mapping[str, str]) -> Job:
-    """Describe what each worker is started with: the first spider of the example project, and keys of the demo's.
+    """Describe how each worker starts: the first spider of the example project, with the demo's keys.
 
     The server is named in the environment, since its URL may hold a password.
     """
@@ -40,31 +40,31 @@ def job(start_url: str, redis_url: str, prefix: str, capacity: int, inherited: M
         "STATS_DUMP": False,  # the ledger has them
     }
     environment = {"SCRAPY_SETTINGS_MODULE": "crawler.settings", **inherited, "REDIS_URL": redis_url}
-    # Not in the project's directory, where what cannot be delivered would be left when the demo is interrupted.
+    # Not in the project's directory, where an interrupted demo would leave its undelivered requests.
     environment["PYTHONPATH"] = ":".join([str(PROJECT), *filter(None, [inherited.get("PYTHONPATH")])])
     return Job(("crawl", "shared"), {"start_url": start_url}, settings, environment)
 
 
 @contextmanager
 def keys_of_its_own(server: Redis) -> Iterator[str]:
-    """Give a key prefix that no other crawl has; what is found under it in the end is deleted."""
+    """Yield a unique key prefix; delete its keys at the end."""
     server.ping()
     prefix = f"scrapy-bloom-demo-{secrets.token_hex(8)}"
     try:
         yield prefix
     finally:
-        with suppress(RedisConnectionError):  # a server that Ctrl-C has ended took the keys along
+        with suppress(RedisConnectionError):  # a server stopped by Ctrl-C took its keys along
             for key in server.scan_iter(match=f"{prefix}:*", count=1000):
                 server.delete(key)
 
 
 @contextmanager
 def working(each: Job, count: int, directory: Path) -> Iterator[list[CrawlProcess]]:
-    """Start `count` workers on a job; those that run at the end of the block are ended by it."""
+    """Start `count` workers on a job; the block ends the remaining ones."""
     crew: list[CrawlProcess] = []
     try:
         for number in range(1, count + 1):
-            crew.append(CrawlProcess(f"worker-{number}", each, directory))  # noqa: PERF401  # those that began are ended
+            crew.append(CrawlProcess(f"worker-{number}", each, directory))  # noqa: PERF401  # each is ended
         yield crew
     finally:
         for worker in crew:
@@ -97,7 +97,7 @@ def _wait(
 ) -> None:
     """Wait until all workers have ended, calling `progress` a few times a second.
 
-    Raises CrawlFailedError as soon as one has ended without being finished, or after `timeout` seconds.
+    Raises CrawlFailedError as soon as a worker has ended without being finished, or after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     left = list(crew)

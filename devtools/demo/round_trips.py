@@ -1,4 +1,4 @@
-"""Counts everything that a worker of the demo sends to Redis: the filter's round trips and those of the queue."""
+"""Counts the round trips of a demo's worker to Redis: the filter's and the queue's."""
 
 from typing import Self
 
@@ -20,9 +20,9 @@ class RoundTrips:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Count what the process of a crawler sends."""
+        """Count the round trips of a crawler's process."""
         self = cls(crawler)
-        # Before the ledger, which takes down the stats then.
+        # Before the ledger, which records the stats then.
         crawler.signals.connect(self._engine_stopped, signals.engine_stopped)
         return self
 

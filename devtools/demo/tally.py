@@ -1,4 +1,7 @@
-"""Adds up the ledgers of a crawl's workers while they are written. Knows neither Redis nor processes."""
+"""Adds up the ledgers of a crawl's workers while they are written.
+
+Knows neither Redis nor processes.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ from devtools.ledger import OFFERED_STAT, Reader
 
 
 class Tally:
-    """The pages that the workers of a crawl have offered and fetched, and the workers' stats once they have stopped.
+    """The pages offered and fetched by the workers of a crawl, and the workers' stats once they have stopped.
 
     A page is a canonical URL, as it is to the dupefilter.
     """
@@ -24,7 +27,7 @@ class Tally:
         self.stats: dict[Path, dict[str, Any]] = {}
 
     def read(self) -> None:
-        """Take in what was written since the last call."""
+        """Read the new entries of all ledgers."""
         for reader in self._readers:
             for entry in reader.entries():
                 self._enter(reader.path, entry)
@@ -40,11 +43,11 @@ class Tally:
         return int(self.total(OFFERED_STAT))
 
     def missed(self, expected: Sequence[str]) -> set[str]:
-        """Name the pages that are expected, or that some worker offered, and that no worker fetched."""
+        """Return the pages, expected or offered by some worker, that no worker fetched."""
         return (self.offered | {canonicalize_url(url) for url in expected}) - self.fetched
 
     def total(self, stat: str) -> float:
-        """Sum a stat up over the workers; one that does not have it adds 0."""
+        """Sum a stat over the workers; a missing stat counts as 0."""
         return float(sum(stats.get(stat, 0) for stats in self.stats.values()))
 
     def _enter(self, ledger: Path, entry: list[Any]) -> None:

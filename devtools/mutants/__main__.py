@@ -1,8 +1,8 @@
-"""Puts known mistakes into copies of the project, one at a time, and says whether the tests notice: `make mutants`.
+"""Put known mistakes into copies of the project, one at a time, and check that the tests fail: `make mutants`.
 
-A mutant is a `[[mutant]]` table in one of the `.toml` files beside this one: its `name`, the `file` that it changes,
-the `old` text, which stands there exactly once, the `new` text, the `tests` of which one must go red, and what the
-mistake `hurts`. The working tree is never touched.
+A mutant is a `[[mutant]]` table in one of the `.toml` files beside this module. It replaces the `old` text, which
+occurs exactly once in `file`, by the `new` text. At least one of its `tests` must fail, and `hurts` describes the
+consequence for users. The working tree is never touched.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Seconds; the tests of one mutant take a few, and those that a mutant makes hang take for ever.
+# Seconds; the tests of one mutant take a few, or hang.
 LIMIT = 300
-# pytest's exit codes for "all passed" and "some failed"; any other says that they could not be run.
+# pytest's exit codes for "all passed" and "some failed"; any other means that they could not run.
 _PASSED, _FAILED = 0, 1
 
 
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     HUNG = "killed (hung)"
     SURVIVED = "SURVIVED"
     STALE = "STALE"
-    BROKEN = "BROKEN"  # its tests cannot even be run: it is no mutant but a syntax error
+    BROKEN = "BROKEN"  # its tests cannot even run: a syntax error, not a mutant
     RED = "RED"  # its tests fail without it
 
 
@@ -51,13 +51,13 @@ class Mutant:
 
     @property
     def is_stale(self) -> bool:
-        """True if the text that it replaces is not there, or not once."""
+        """True unless the old text occurs exactly once."""
         path = ROOT / self.file
         return not path.exists() or path.read_text().count(self.old) != 1
 
 
 def read() -> list[Mutant]:
-    """All mutants, in the order of their files."""
+    """Return all mutants, in the order of their files."""
     tables = [
         table
         for file in sorted(Path(__file__).parent.glob("*.toml"))
@@ -68,7 +68,7 @@ def read() -> list[Mutant]:
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of what git knows of the working tree, and of what it does not know yet but would not ignore."""
+    """A copy of the working tree: files tracked by git, and new files that are not ignored."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
@@ -83,10 +83,10 @@ def copied() -> Iterator[Path]:
 
 
 def run(copy: Path, tests: Sequence[str]) -> int | None:
-    """Run tests over a copy and return pytest's exit code; None: it hung.
+    """Run tests over a copy; return pytest's exit code, or None if it hung.
 
-    The copy comes first in PYTHONPATH, which every process that a test starts inherits, so that no installed package is
-    tested in its place. What hangs is killed with all that it has started, and leaves no files.
+    The copy comes first in PYTHONPATH, which every process of a test inherits, so that no installed package is tested
+    in its place. A hung run is killed with all its processes, and leaves no files.
     """
     scratch = copy.parent / "tmp"
     scratch.mkdir()
@@ -118,7 +118,7 @@ def is_green(tests: tuple[str, ...]) -> bool:
 
 
 def outcome(mutant: Mutant) -> Outcome:
-    """Try a mutant whose tests are green without it."""
+    """Try a mutant whose tests pass without it."""
     with copied() as copy:
         file = copy / mutant.file
         file.write_text(file.read_text().replace(mutant.old, mutant.new))
@@ -128,7 +128,7 @@ def outcome(mutant: Mutant) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the mutants that are named, or all; 1 where one was not killed."""
+    """Try the named mutants, or all; return 1 if one was not killed."""
     parser = argparse.ArgumentParser(prog="python -m devtools.mutants", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all if none is named")
     names = parser.parse_args(arguments).names

@@ -1,4 +1,4 @@
-"""`python -m devtools.soak --seconds 600 --seed 1`: crawls with faults; exits with 1 where one did not go well.
+"""`python -m devtools.soak --seconds 600 --seed 1`: crawls with faults; the exit code is 1 if one failed.
 
 `--seed N --first K --crawls 1` runs crawl K of a seed again, with the same faults at the same pages.
 """
@@ -20,7 +20,7 @@ from devtools.soak.servers import Servers, serving
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Crawl until the time is over, and say what was seen."""
+    """Crawl until the time has run out, and print the report."""
     options = _options(arguments)
     report = Report()
     end = time.monotonic() + options.seconds
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _crawl(planned: plan.Plan, servers: Servers, report: Report) -> None:
-    """Run a crawl, and keep its directory where it did not go well."""
+    """Run a crawl, and keep its directory if it failed."""
     directory = Path(tempfile.mkdtemp(prefix=f"soak-{planned.number}-"))
     outcome = SoakCrawl(planned, servers, directory).run()
     report.outcomes.append(outcome)

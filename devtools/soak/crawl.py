@@ -1,4 +1,4 @@
-"""One crawl of a plan: starts workers, lets the faults happen when their pages are asked for, and looks at the end."""
+"""One crawl of a plan: starts workers, applies the faults when their pages are requested, and checks the end."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from devtools.spiders import links
 from devtools.waiting import until
 
 LEASE = 1.0
-# Seconds after which a crawl hangs. The slowest outage takes five, and the start of a worker in another's place one.
+# Seconds after which a crawl hangs. The slowest outage takes five, and the start of a replacement worker one.
 LIMIT = 90.0
 _START_SECONDS = 30.0
 
 
 class SoakCrawl:
-    """A crawl that is under way in a directory, with the keys that have `key` in their names."""
+    """A running crawl in a directory, with the keys that contain `key`."""
 
     def __init__(self, plan: Plan, servers: Servers, directory: Path) -> None:
         self._plan = plan
@@ -41,7 +41,7 @@ class SoakCrawl:
         self._never = threading.Event()
 
     def run(self) -> Outcome:
-        """Crawl to the end, and return what was seen."""
+        """Crawl to the end, and return the outcome."""
         begin = time.monotonic()
         self._servers.happened.clear()
         with serving(site(self._plan.pages)) as self._site:
@@ -66,7 +66,7 @@ class SoakCrawl:
             "SCHEDULER_QUEUE_KEY": f"{self._key}:queue",
             "SCHEDULER_PERSIST": self._plan.persist,
             "BLOOMFILTER_CAPACITY": 10_000,
-            # A page that is missing was lost, and not taken for seen.
+            # A missing page was lost, not taken for seen.
             "BLOOMFILTER_ERROR_RATE": 1e-12,
             "BLOOMFILTER_LEASE": LEASE,
             "CONCURRENT_REQUESTS": self._plan.concurrency,
@@ -81,7 +81,7 @@ class SoakCrawl:
         return worker
 
     def _asked_for(self, _: str) -> None:
-        """Count a page, and let what is due happen before its answer; faults come one at a time, and pages go on."""
+        """Count a request, and apply the due faults before its response, one at a time; other pages go on."""
         with self._counting:
             self._asked += 1
             is_late = self._asked > LAST * self._plan.pages
@@ -91,10 +91,10 @@ class SoakCrawl:
             with self._happening:
                 try:
                     self._happen(fault)
-                except Exception as error:  # a thread's own, which nobody would hear of
+                except Exception as error:  # a thread's own error, which would go unnoticed
                     self._outcome.failed.append(f"{fault.kind} ({error!r})")
         if is_late:
-            # One that has not joined when the others end would crawl everything anew.
+            # A worker that has not joined when the others end would crawl everything anew.
             until(self._all_have_begun, _START_SECONDS)
         self._never.wait(self._plan.delay)
 
@@ -105,7 +105,7 @@ class SoakCrawl:
             self._servers.befall(fault)
 
     def _hit(self, fault: Fault) -> None:
-        """Send a worker a signal, if there is any; where it ends by that, another one begins."""
+        """Send a worker a signal, if one runs; replace it if the signal ends it."""
         targets = [worker for worker in self._workers if worker.process.poll() is None]
         targets = [worker for worker in targets if worker.name not in self._leaving]
         if not targets:
@@ -130,7 +130,7 @@ class SoakCrawl:
         return all("Spider opened" in worker.log or worker.process.poll() is not None for worker in self._workers)
 
     def _wait(self, end: float) -> None:
-        """Wait for all workers, of whom there may be more and more."""
+        """Wait for all workers, including those started meanwhile."""
         number = 0
         while number < len(self._workers):
             worker = self._workers[number]
@@ -140,7 +140,7 @@ class SoakCrawl:
             number += 1
 
     def _sweep(self, end: float) -> None:
-        """Have one more worker fetch what one that was asked to stop has left after the others had decided to end."""
+        """Start one more worker if a stopped worker returned requests after the others had decided to end."""
         self._servers.settle()
         with self._servers.master.client() as client:
             is_left = bool(client.zcard(f"{self._key}:queue")) or any(self._directory.glob("*.jsonl"))
@@ -165,7 +165,7 @@ class SoakCrawl:
             if worker.name in self._killed or worker.name in self._outcome.hung:
                 continue
             if worker.name in self._leaving and reason is None and ended.exit_code in {0, -signal.SIGTERM}:
-                continue  # it was asked to stop before Scrapy listened to that, or while it was starting
+                continue  # it was asked to stop before Scrapy handled signals, or while it was starting
             if ended.exit_code != 0 or reason not in {"finished", "shutdown"}:
                 self._outcome.failed.append(f"{worker.name} ({ended.exit_code}, {reason})")
         self._outcome.happened += self._servers.happened
@@ -186,7 +186,7 @@ class SoakCrawl:
 
 
 def _is_stopped(worker: CrawlProcess) -> bool:
-    """Wait until a process that was sent a SIGSTOP has stopped; False where it has ended."""
+    """Wait until a process has stopped after SIGSTOP; return False if it has ended."""
     try:
         seen = os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""The outcome of each crawl, and the sum of all. Judges what was seen, and starts nothing."""
+"""The outcome of each crawl, and their sum. Judges outcomes, and starts no process."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ _SHOWN = 5
 
 @dataclass
 class Outcome:
-    """The end of a crawl: the pages nobody got, how often pages were got again, and what else was not as it should be.
+    """The outcome of a crawl: its missed pages, its repeated fetches, and its other complaints.
 
-    `happened` counts the faults that were seen. `hung` names the workers that did not end, `failed` those that ended by
-    an error, `left` the keys that are left.
+    `happened` counts the observed faults. `hung` names the workers that did not end, `failed` the workers that ended
+    with an error, `left` the remaining keys.
     """
 
     plan: Plan
@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def is_well(self) -> bool:
-        """Return whether everything was fetched and ended, nothing is left, and every planned fault happened."""
+        """Return whether no page was missed, no worker hung, no key is left, and every planned fault happened."""
         return not any(self.complaints)
 
     @property
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def complaints(self) -> Iterator[str]:
-        """Each thing that was not as it should be."""
+        """Each complaint about the crawl."""
         for name in ("missed", "hung", "failed", "left", "absent"):
             found: list[str] = sorted(getattr(self, name))
             if found:
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def is_well(self) -> bool:
-        """Return whether there were crawls, and every one went well."""
+        """Return whether there were crawls, and all of them succeeded."""
         return bool(self.outcomes) and all(outcome.is_well for outcome in self.outcomes)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Two servers behind one address, and what may happen to them. Whatever they have acknowledged they keep."""
+"""Two servers behind one address, and their faults. They keep every acknowledged write."""
 
 import contextlib
 import threading
@@ -21,7 +21,8 @@ _OPTIONS = (
 )
 _ENDLESS = "while true do end"
 _IN_STEP_SECONDS = 30.0
-# Seconds within which a fault takes effect: workers send heartbeats all the time, and servers close what they are to.
+# Seconds within which a fault takes effect: workers send heartbeats all the time, and servers close connections at
+# once.
 _EFFECT_SECONDS = 30.0
 
 Work = Callable[[], object]
@@ -33,10 +34,10 @@ def _nothing() -> None:
 
 
 class Servers:
-    """A master and its replica; `link` is the way to whichever is the master.
+    """A master and its replica; `link` is the way to the current master.
 
-    A fault goes on by itself. One at a time: the next begins when the last has ended. `happened` counts the faults that
-    were seen from outside: in the numbers of the server or of the link.
+    A fault ends by itself, and the next one begins after that. `happened` counts the faults observed in the numbers of
+    the server or of the link.
     """
 
     def __init__(self, master: Server, replica: Server, link: Forwarder) -> None:
@@ -48,7 +49,7 @@ class Servers:
         self._follow()
 
     def befall(self, fault: Fault) -> None:
-        """Let a fault begin, when the one before has ended."""
+        """Apply a fault, once the one before has ended."""
         self.settle()
         has_happened = _SIGNS[fault.kind](self)
         seconds, rest = self._begin(fault)
@@ -56,13 +57,13 @@ class Servers:
         self._under_way.start()
 
     def settle(self) -> None:
-        """Wait until the last fault is over."""
+        """Wait until the last fault has ended."""
         if self._under_way is not None:
             self._under_way.join()
             self._under_way = None
 
     def _begin(self, fault: Fault) -> tuple[float, Work]:
-        """Let a fault begin; return its seconds, and how it ends."""
+        """Begin a fault; return its seconds, and the function that ends it."""
         size = fault.size
         match fault.kind:
             case Kind.RESTART:
@@ -80,7 +81,7 @@ class Servers:
             case Kind.BUSY:
                 return 2 * size, self._be_busy()
             case _:
-                raise ValueError(f"{fault.kind} is nothing that befalls a server")
+                raise ValueError(f"{fault.kind} is no fault of a server")
 
     def _end(self, kind: Kind, rest: Work, has_happened: Sign) -> None:
         rest()
@@ -92,7 +93,7 @@ class Servers:
         return self.master.start
 
     def _fail_over(self, *, cuts: bool) -> None:
-        """Put the replica in the master's place, when it has everything; connections to the old one may be kept."""
+        """Promote the replica, once it is in sync; connections to the old master may be kept."""
         with self.link.held():
             until(self._are_in_step, _IN_STEP_SECONDS)
             self.master, self.replica = self.replica, self.master
@@ -129,7 +130,7 @@ class Servers:
         return kill
 
     def _slow_down(self, delay: float, rate: float) -> Work:
-        """Let commands come later, and not so many bytes of them a second."""
+        """Delay commands, and limit their bytes a second."""
         self.link.link.delay, self.link.link.rate = delay, rate
 
         def speed_up() -> None:
@@ -138,7 +139,7 @@ class Servers:
         return speed_up
 
     def _lose_replies(self, number: int) -> Work:
-        """Swallow the next replies, each with its connection."""
+        """Drop the next replies, each with its connection."""
         self.link.link.lost_replies = number
 
         def wait() -> None:
@@ -169,11 +170,11 @@ def _comes_true(condition: Callable[[], object]) -> bool:
     return True
 
 
-# Signs of the faults: made before a fault begins, they say after its end whether it happened.
+# Observations of the faults: made before a fault begins, they show after its end whether it happened.
 
 
 def _changes(found: Callable[[Servers], Any]) -> Callable[[Servers], Sign]:
-    """Return the sign of a fault that changes what is found: a number, or a name that is drawn."""
+    """Return the observation of a fault that changes a value: a number, or a random name."""
 
     def sign(servers: Servers) -> Sign:
         before = found(servers)
@@ -183,7 +184,7 @@ def _changes(found: Callable[[Servers], Any]) -> Callable[[Servers], Sign]:
 
 
 def _master_says(section: str, name: str, servers: Servers) -> Any:
-    """Return a value that the server behind the link has of itself."""
+    """Return a value that the server behind the link reports about itself."""
     with servers.link.address.client() as client:
         return client.info(section).get(name)
 
@@ -194,7 +195,7 @@ def _failed_scripts(servers: Servers) -> int:
 
 
 def _connections_go(servers: Servers) -> Sign:
-    """Return the sign of a fault that ends the connections which the master has."""
+    """Return the observation of a fault that ends the master's connections."""
     server = servers.master
     # The workers may not have connected again since the fault before.
     _comes_true(lambda: _connections(server))

@@ -1,4 +1,4 @@
-"""Simulate crawls: `python -m tests.simulation` runs fresh ones for a minute, and `--kind K --seed N` one of them."""
+"""Simulate crawls: `python -m tests.simulation` runs new ones for a minute, `--kind K --seed N` a given one."""
 
 import argparse
 import os
@@ -14,12 +14,12 @@ from tests.simulation.plan import KINDS, plan_for
 from tests.simulation.shrink import shrink
 from tests.simulation.story import story, whole
 
-# Failing crawls of which the story is told.
+# Failing crawls whose story is printed.
 _MAX_STORIES = 3
 
 
 def main() -> int:
-    """Run crawls, and return 1 where one has a problem."""
+    """Run crawls; return 1 if one has a problem."""
     options = _parse()
     warnings.simplefilter("ignore")  # of scrapy-redis
     if options.seed is not None:
@@ -41,7 +41,7 @@ def _show(outcome: Outcome, options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run many crawls, and print what was found."""
+    """Run many crawls, and print the statistics."""
     begin, failed = time.monotonic(), []
     crawls, faults, problems = Counter[str](), Counter[str](), Counter[str]()
     fetches: Counter[int] = Counter()
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _crawls(options: argparse.Namespace, begin: float) -> Iterator[tuple[str, int]]:
-    """Yield kinds in turn, with following seeds, until the number or the time is over."""
+    """Yield kinds in turn, with consecutive seeds, until the number or the time is reached."""
     seed, number = options.first, 0
     while True:
         for kind in options.kind or KINDS:
@@ -109,7 +109,7 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # The order of a set of texts depends on this number alone.
+    # The order of a set of strings depends on this number alone.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])  # noqa: S606

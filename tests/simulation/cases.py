@@ -12,10 +12,10 @@ from tests.support.start_memory import StartMemory, StartScript
 
 
 class StoreCase(NamedTuple):
-    """An operation on one key of a filter, and what was there.
+    """An operation on one key of a filter, and the contents of the key.
 
-    Of times only the order counts. So they are hours from now on, negative where they were over: the order is the same
-    on a server whose clock goes on while the cases are replayed.
+    Only the order of times counts. Therefore a time is stored in hours from now, negative if past: on a server whose
+    clock runs during the replay the order stays the same.
     """
 
     operation: Any
@@ -28,7 +28,7 @@ class StoreCase(NamedTuple):
         """Return the case of an operation and of the store that it meets."""
         now, key = int(memory.now() * 1000), operation.key
         expiry, asked = memory.expiries.get(key), getattr(operation, "expires", None)
-        # What has expired is not there any more.
+        # Expired keys do not exist any more.
         coming = sorted({time for time in (expiry, asked) if time is not None and (time > now or time == expiry)})
         hours = {time: hour for hour, time in enumerate(coming, 1)}
         if asked is not None:
@@ -42,11 +42,11 @@ class StoreCase(NamedTuple):
         )
 
     def before(self, key: str) -> State:
-        """Return the state that the operation meets."""
+        """Return the state before the operation."""
         return _state(self._memory(key))
 
     def after(self, key: str) -> State:
-        """Return the state that the twin leaves."""
+        """Return the twin's state after the operation."""
         memory = self._memory(key)
         self._at(key, 0).apply(memory)
         return _state(memory)
@@ -64,7 +64,7 @@ class StoreCase(NamedTuple):
         return _difference(self, (result, found), (expected, self.after(key)))
 
     def _at(self, key: str, now: int) -> Any:
-        """Return the operation on a key, with its time from `now` on."""
+        """Return the operation on a key, with its time relative to `now`."""
         hours = getattr(self.operation, "expires", None)
         times = {} if hours is None else {"expires": now + hours * HOUR}
         return self.operation._replace(key=key, **times)
@@ -79,7 +79,7 @@ class StoreCase(NamedTuple):
 
 
 class StartCase(NamedTuple):
-    """A script of start URLs, and the lists that it meets."""
+    """A script of start URLs, and the lists before it."""
 
     memory: StartMemory
     operation: StartScript
@@ -90,11 +90,11 @@ class StartCase(NamedTuple):
         return cls(memory.copy(), operation)
 
     def before(self, key: str) -> State:
-        """Return the state that the script meets."""
+        """Return the state before the script."""
         return _lists(self.memory, StartKeys(key))
 
     def after(self, key: str) -> State:
-        """Return the state that the twin leaves."""
+        """Return the twin's state after the script."""
         later = self.memory.copy()
         later.apply(self.operation)
         return _lists(later, StartKeys(key))
@@ -116,7 +116,7 @@ def _state(memory: MemoryStore) -> State:
 
 
 def _lists(memory: StartMemory, keys: StartKeys) -> State:
-    # Only the data of a sorted set have a score, which stands before the space.
+    # Only members of a sorted set have a score, which stands before the space.
     leased = {name.encode(): b" " + datum for name, datum in memory.leased.items()}
     values: dict[str, Value] = {keys.start: memory.waiting, keys.leased: leased, keys.dead_letters: memory.dead}
     return State(values)

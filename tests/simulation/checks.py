@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Kinds of faults after which requests may be gone, if the log says so.
+# Kinds of faults that may lose requests, if the log reports it.
 _LOSSES = ("data loss", "rollback", "evict", "delete queue")
-# Parts of the lines that tell of a loss.
+# Parts of the log lines that report a loss.
 _TOLD = ("are gone", "lost", "went back to an earlier state", "was deleted or evicted", "not registered with the queue")
 
 
 def check_drop(world: Any, url: str) -> None:
-    """A page whose link is dropped was fetched, or somebody has it: Redis, a process that runs, or a file."""
+    """A page whose link is dropped was fetched, or is held by Redis, a live process or a file."""
     if (
         world.has_lost_data
         or world.plan.is_stock
@@ -24,13 +24,13 @@ def check_drop(world: Any, url: str) -> None:
     ):
         return
     if not world.fetched[url] and url not in set(_held(world)):
-        world.found("dropped", f"{url} is dropped, was never fetched, and nobody has it")
+        world.found("dropped", f"{url} is dropped, was never fetched, and is held nowhere")
 
 
 def check_call(world: Any, process: Any, name: str, begin: float) -> None:
     """The scheduler holds the reactor no longer than two replies may take.
 
-    A filter that was replaced is opened again, by many short trips.
+    A replaced filter is opened again, by many short trips.
     """
     took = world.runtime.monotonic() - begin
     plan = world.plan
@@ -42,7 +42,7 @@ def check_call(world: Any, process: Any, name: str, begin: float) -> None:
 
 
 def check_end(world: Any, *, has_ended: bool) -> None:
-    """All pages are fetched, nothing is left, and no page was fetched more often than faults explain."""
+    """All pages are fetched, no request is left, and no page was fetched more often than faults explain."""
     if not has_ended:
         alive = ", ".join(f"{process.name} ({_phase(process)})" for process in world.alive)
         left = world.server.data.left(filters=False)
@@ -73,7 +73,7 @@ def _check_pages(world: Any) -> None:
         if not (world.plan.is_stock and world.plan.faults):
             world.found("lost", text)
     elif world.plan.is_fed and world.has_lost_data and not world.begun:
-        return  # start URLs were lost before anybody took them
+        return  # start URLs were lost before any worker took them
     elif not any(
         told in line for _, _, line in world.outcome.log if line.startswith(("WARNING", "ERROR")) for told in _TOLD
     ):
@@ -81,9 +81,9 @@ def _check_pages(world: Any) -> None:
 
 
 def _expected(world: Any) -> set[str]:
-    """Return the pages to which start requests of workers led that ended properly, of the last crawl.
+    """Return the pages of the start requests of workers that ended properly, in the last crawl.
 
-    A page that kills its worker leads nowhere.
+    A page that kills its worker has no links.
     """
     roots: list[str] = []
     if world.plan.is_fed:
@@ -106,7 +106,7 @@ def _expected(world: Any) -> set[str]:
 
 
 def _check_rest(world: Any) -> None:
-    # A command that is carried out after the last worker has left may make a part of the filter again.
+    # A command executed after the last worker has left may recreate a part of the filter.
     is_late = world.plan.link.lateness > 0 and world.server.lost > 0
     left = world.server.data.left(filters=not (world.plan.persists or is_late))
     dead = [member for queue in world.server.data.queues.values() for member in queue.dead_letters]
@@ -131,7 +131,7 @@ def _check_fetches(world: Any) -> None:
     if world.plan.shape.unfiltered or "BLOOMFILTER_TTL" in world.plan.settings or not world.outcome.fetches:
         return
     (url, most), *_ = world.outcome.fetches.most_common(1)
-    # Of a page that is fetched again, the links may be asked again, too.
+    # The links of a page that is fetched again may be fetched again, too.
     allowed = 1 + 2 * (world.outcome.hits + world.server.lost)
     if most > allowed:
         world.found(
@@ -146,11 +146,11 @@ def _check_reasons(world: Any) -> None:
     told = {who for _, who, line in world.outcome.log if line.startswith("ERROR") and "are gone" in line}
     for process in world.processes:
         if process.name in told and process.how == "finished":
-            world.found("finished", f"{process.name} has told of lost requests, and ends as finished")
+            world.found("finished", f"{process.name} has logged lost requests, and ends as finished")
 
 
 def _held(world: Any) -> Iterator[str]:
-    """Yield the URLs of all requests that somebody has."""
+    """Yield the URLs of all requests in Redis, processes and files."""
     for queue in world.server.data.queues.values():
         for part in (queue.queue, queue.dead_letters, *queue.leases.values()):
             for member in part:

@@ -1,4 +1,4 @@
-"""The clients of a simulated server: what a crawl's settings make, and the queue and the store of a filter over it."""
+"""The clients of a simulated server: the one made by a crawl's settings, its queue, and its filter's store."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from scrapy_bloom.storage.operation import Operations, Results
 from tests.simulation.server import Server, TimedQueue
 from tests.support.start_memory import StartMemory, StartScript
 
-# Called with each operation on a queue or a filter that the server carries out.
+# Called with each operation on a queue or a filter that the server executes.
 Listener = Callable[[str, object], None]
 
 
@@ -33,7 +33,7 @@ class Client:
         method: Callable[..., Any] = getattr(self, f"_{name.lower()}")
         return method(*arguments)
 
-    # What scrapy-redis and the dupefilter call.
+    # The commands of scrapy-redis and the dupefilter.
 
     def ping(self) -> bool:
         return bool(self.execute_command("PING"))
@@ -83,7 +83,7 @@ class Client:
         return len(keys)
 
     def _hset(self, *_: Any) -> int:
-        """Note what scrapy-redis's scheduler says of a queue that it shares, in the audit."""
+        """Accept the flag of a shared queue, which the simulation ignores."""
         return 1
 
     def _llen(self, key: str) -> int:
@@ -114,7 +114,7 @@ class Client:
 
 
 class Pipeline:
-    """A transaction of scrapy-redis's queue: the first entry is taken."""
+    """A transaction of scrapy-redis's queue, which takes the first entry."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -153,7 +153,7 @@ class SimulatedQueue(RequestQueue):
         self._listen = listen
 
     def execute(self, operation: QueueOperation) -> Reply:
-        """Carry out an operation."""
+        """Execute an operation."""
         return self._client._trip(lambda: self._apply(operation))  # type: ignore[no-any-return]
 
     def _apply(self, operation: QueueOperation) -> Reply:
@@ -175,7 +175,7 @@ class SimulatedStore:
         self._listen = listen
 
     def execute(self, operations: Operations) -> Results:
-        """Carry out operations in one round trip."""
+        """Execute operations in one round trip."""
         steps = [lambda operation=operation: self._apply(operation) for operation in operations]
         results = Results(self._client.server.round_trip("filter", steps, self._client.slowness))
         results.contact = self._client.server.incarnation
@@ -190,5 +190,5 @@ class SimulatedStore:
 
 
 def queue_at(server: Server, key: str) -> TimedQueue:
-    """Return the queue at a key; one that is not there is empty."""
+    """Return the queue at a key, a new one if it is missing."""
     return server.data.queues.setdefault(key, TimedQueue(server._hub))

@@ -1,7 +1,7 @@
 """Virtual time: a heap of events, and processes whose blocking code runs in greenlets.
 
 Code that would wait for a socket, an Event or `sleep` switches to the hub, which runs the next event. So a worker
-really blocks while others act, and it can be stopped or killed between any two of its round trips.
+really blocks while others act, and can be stopped or killed between any two of its round trips.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from scrapy_bloom._runtime import Runtime
 
 # Unix time at which each simulation begins, in seconds.
 BEGIN = 1.7e9
-# Events at one moment from which on something turns in a circle.
+# This many events at one moment are taken for an endless loop.
 _MAX_EVENTS_AT_ONCE = 20_000
 
 
@@ -27,18 +27,18 @@ class Owner(Protocol):
     stopped_until: float
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> None:
-        """Have the reactor of the process call something."""
+        """Have the reactor of the process call a function."""
 
     def crash(self, error: BaseException) -> None:
-        """End by an error that nobody caught."""
+        """End by an uncaught error."""
 
 
 class BusyLoopError(Exception):
-    """Raised where virtual time stands still."""
+    """Raised when virtual time stands still."""
 
 
 class Hub:
-    """The virtual clock; `now` is in seconds since the begin."""
+    """The virtual clock; `now` is in seconds since the start."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -51,16 +51,16 @@ class Hub:
         self._all: list[greenlet] = []
 
     def at(self, moment: float, call: Callable[[], object]) -> None:
-        """Call something at a moment."""
+        """Call a function at a moment."""
         self._number += 1
         heapq.heappush(self._events, (moment, self._number, call))
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        """Call something after some seconds."""
+        """Call a function after some seconds."""
         self.at(self.now + max(seconds, 0.0), call)
 
     def run(self, until: float, is_done: Callable[[], bool]) -> bool:
-        """Run events until all is done; return False where that takes longer than `until`."""
+        """Run all events; return False if this takes longer than `until`."""
         while self._events and not is_done():
             moment, _, call = heapq.heappop(self._events)
             if moment > until:
@@ -80,7 +80,7 @@ class Hub:
         return thread
 
     def resume(self, owner: Owner, thread: greenlet, value: Any = None) -> None:
-        """Let a thread go on with a value, once its process is not stopped."""
+        """Resume a thread with a value, once its process is not stopped."""
         if owner.is_dead or thread.dead:
             return
         if self.now < owner.stopped_until:
@@ -97,7 +97,7 @@ class Hub:
             self.current = before
 
     def block(self) -> Any:
-        """Wait in the current thread until it is resumed; return the value it is resumed with."""
+        """Block the current thread until it is resumed; return the value it is resumed with."""
         if self._is_over or self.current is None or self.current.is_dead:
             raise GreenletExit
         value = self._greenlet.switch()
@@ -126,7 +126,7 @@ class Hub:
 
 
 class Event:
-    """An event for threads of one process, as `threading.Event` is."""
+    """An event for threads of one process, like `threading.Event`."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -134,18 +134,18 @@ class Event:
         self._waiting: list[Callable[[], None]] = []
 
     def is_set(self) -> bool:
-        """Return whether it was set."""
+        """Return whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting threads."""
         self._is_set = True
         waiting, self._waiting = self._waiting, []
         for wake in waiting:
             self._hub.after(0, wake)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is set, or for some seconds; return whether it is set."""
+        """Wait for the event, or for some seconds; return whether it is set."""
         if not self._is_set:
             wake = once(self._hub)
             self._waiting.append(wake)
@@ -155,7 +155,7 @@ class Event:
 
 
 class Thread:
-    """A thread of the current process, as `threading.Thread` is."""
+    """A thread of the current process, like `threading.Thread`."""
 
     def __init__(self, hub: Hub, run: Callable[[], object]) -> None:
         self._hub = hub
@@ -163,23 +163,23 @@ class Thread:
         self._greenlet: greenlet | None = None
 
     def start(self) -> None:
-        """Start it."""
+        """Start the thread."""
         owner, _ = self._hub.thread()
         self._greenlet = self._hub.spawn(owner, self._run)
 
     def is_alive(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the thread runs."""
         return self._greenlet is not None and not self._greenlet.dead
 
     def join(self, timeout: float) -> None:
-        """Wait for its end."""
+        """Wait for the thread's end."""
         end = self._hub.now + timeout
         while self.is_alive() and self._hub.now < end:
             self._hub.sleep(0.05)
 
 
 class Sleep:
-    """An awaitable that the toy engine understands: it goes on after some seconds."""
+    """An awaitable for the toy engine: it resumes after some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -189,7 +189,7 @@ class Sleep:
 
 
 class SimulatedRuntime(Runtime):
-    """The clocks and the chance of simulated processes."""
+    """The clocks and random numbers of simulated processes."""
 
     def __init__(self, hub: Hub, chance: Random, temporary: str) -> None:
         self._hub = hub
@@ -238,7 +238,7 @@ class SimulatedRuntime(Runtime):
 
 
 def once(hub: Hub) -> Callable[[], None]:
-    """Return a function that resumes the current thread, the first time that it is called."""
+    """Return a function that resumes the current thread at its first call."""
     owner, thread = hub.thread()
     is_done = False
 

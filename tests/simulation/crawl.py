@@ -1,4 +1,4 @@
-"""A simulated crawl by its plan: the world in which it happens, and what is found in it."""
+"""A simulated crawl by its plan: its world and its problems."""
 
 import json
 import logging
@@ -27,15 +27,15 @@ from tests.simulation.server import Before, Server
 from tests.simulation.site import Site
 from tests.support.start_memory import StartMemory
 
-# Virtual seconds after which a crawl does not end.
+# Virtual seconds after which a crawl counts as endless.
 _LIMIT_SECONDS = 600.0
-# Workers that are started one after another at the end, for what is left.
+# Workers started one after another at the end, for the remaining requests.
 _MAX_LATE_STARTS = 6
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that must not happen; `kind` is a word."""
+    """A broken invariant; `kind` is a word."""
 
     kind: str
     text: str
@@ -47,7 +47,7 @@ class Outcome:
     """The outcome of a crawl.
 
     Attributes:
-        problems: what must not happen and did.
+        problems: broken invariants.
         log: lines with their moments, processes and texts.
         fetches: how often each page was fetched in one generation of the crawl, at most.
         seconds: virtual seconds that it took.
@@ -76,7 +76,7 @@ class Fetch(NamedTuple):
 
 
 class World:
-    """All processes of a crawl, their server, and what was seen of them."""
+    """All processes of a crawl, their server, and the observations of both."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -94,11 +94,11 @@ class World:
         self.processes: list[Process] = []
         self.fetched: dict[str, list[Fetch]] = defaultdict(list)
         self.begun: Counter[str] = Counter()
-        # The last flush of a queue, the process that did it, and how many flushes and ends of filters there were.
+        # The last flush of a queue, the process that did it, and the numbers of flushes and of ends of filters.
         self.flushed_at: float | None = None
         self.flusher = ""
         self.generation = 0
-        # The last time that a worker without persistence was stopped, and deleted requests with their filter.
+        # The last stop of a worker without persistence, which deleted requests with their filter.
         self.deleted_at = -1.0
         self.has_lost_data = False
         self._has_ended = False
@@ -108,21 +108,21 @@ class World:
         pages = Random(f"pages {plan.seed}").sample(self.site.urls[1:], plan.poison + plan.holding)
         self.poison, self.holding = set(pages[: plan.poison]), set(pages[plan.poison :])
 
-    # What processes tell.
+    # Reports of processes.
 
     def log(self, text: str, name: str = "") -> None:
-        """Note a line."""
+        """Record a line."""
         who = name or (self.hub.current.name if self.hub.current else "")
         self.outcome.log.append((self.hub.now, who, text.replace(f"{self.directory}/", "")))
 
     def found(self, kind: str, text: str, error: BaseException | None = None) -> None:
-        """Note a problem."""
+        """Record a problem."""
         details = "".join(traceback.format_exception(error)) if error is not None else ""
         self.log(f"PROBLEM {kind}: {text}")
         self.outcome.problems.append(Problem(kind, text, details))
 
     def listen(self, sender: str, text: str, operation: object) -> None:
-        """Note an operation that the server carries out for a process."""
+        """Record an operation that the server executes for a process."""
         kind = type(operation).__name__
         self.outcome.log.append((self.hub.now, "server", f"{sender} > {kind} {text}"))
         if isinstance(operation, Flush):
@@ -138,10 +138,10 @@ class World:
             self.generation += 1
 
     def _was_late(self, worker: str) -> bool:
-        """Return whether a worker that is taken for dead is alive, and its heartbeats took too long on a slow link."""
+        """Return whether a worker taken for dead is alive, and its heartbeats were late on a slow link."""
         running = {process.name for process in self.alive if self.hub.now >= process.stopped_until}
         silent = self.hub.now - self._last_heard.get(worker, 0.0)
-        # A look at the workers is on its way for a while, too.
+        # A check of the workers is in transit for a while, too.
         return worker.partition("-")[0] in running and silent > float(self.plan.settings["BLOOMFILTER_LEASE"]) / 2  # type: ignore[arg-type]
 
     def _heard(self, owner: Any, name: str, reply: Any) -> None:
@@ -149,7 +149,7 @@ class World:
             self.log(f"{name}: {type(reply).__name__}: {reply}", owner.name)
 
     def refused(self, process: Process, error: Exception) -> None:
-        """Note that a process cannot open its crawl."""
+        """Record that a process cannot open its crawl."""
         self.log(f"cannot open: {type(error).__name__}: {error}", process.name)
 
     def roots_of(self, process: Process) -> list[str]:
@@ -158,7 +158,7 @@ class World:
         return self.site.urls[:1] + (self.site.private[process.number :: first] if process.number < first else [])
 
     def further_starts(self, url: str) -> list[str]:
-        """Return further pages of which a start URL makes requests."""
+        """Return further pages that a start URL makes requests for."""
         return [link.url for link in self.site.links[url]] if self.plan.kind == "fed" else []
 
     def began(self, process: Process, request: Request) -> None:
@@ -166,7 +166,7 @@ class World:
         self.log(f"fetch {request.url}", process.name)
 
     def before_callback(self, process: Process, url: str) -> None:
-        """Have a page do to its process what it does."""
+        """Apply a page's effect to the process that runs its callback."""
         if url in self.poison:
             self.log(f"{url} kills the process", process.name)
             self.outcome.hits += 1
@@ -178,7 +178,7 @@ class World:
             process.stop(self.plan.held)
 
     def ended(self, process: Process, request: Request) -> None:
-        # A retry is the fetch of a request that went through the filter, too.
+        # A retry fetches a request that passed the filter, too.
         is_filtered = not request.dont_filter or "attempt" in request.meta
         self.fetched[request.url].append(Fetch(self.hub.now, process.name, self.generation, is_filtered))
 
@@ -190,7 +190,7 @@ class World:
         checks.check_call(self, process, name, begin)
 
     def url_of(self, member: bytes) -> str:
-        """Return the URL of a serialised request."""
+        """Return the URL of a serialized request."""
         if member not in self._members:
             self._members[member] = str(request_from_dict(_without_callback(pickle.loads(member))).url)  # noqa: S301
         return self._members[member]
@@ -209,7 +209,7 @@ class World:
 
     @property
     def alive(self) -> list[Process]:
-        """The processes that run."""
+        """The running processes."""
         return [process for process in self.processes if not process.is_dead]
 
     def run(self) -> None:
@@ -233,21 +233,21 @@ class World:
             checks.check_end(self, has_ended=has_ended)
 
     def _watch(self) -> None:
-        """Look whether all is over; start one more worker for what is left."""
+        """Check for the end; start one more worker for remaining requests."""
         if self.hub.now > self.plan.faulty_until + self.plan.stagger and not self.alive and not self.faults.pending:
             spider, directory = self._left()
             if spider is None or self._late_starts >= _MAX_LATE_STARTS:
                 self._has_ended = True
                 return
             self._late_starts += 1
-            self.log(f"the simulation starts one more worker of {spider!r}, for what is left")
+            self.log(f"the simulation starts one more worker of {spider!r}, for the remaining requests")
             self.start(spider, directory)
         self.hub.after(0.5, self._watch)
 
     def _left(self) -> tuple[str | None, str | None]:
-        """Return the spider that has to start again, and where; None: there is nothing left."""
+        """Return the spider that has to start again, with its directory; None if no request is left."""
         for process in self.processes:
-            # A spider takes back its own requests, and may share its directory with another.
+            # A spider reads its own files only, and may share its directory with another.
             if any(name.startswith(f"undelivered-{process.spider_name}_") for name in _undelivered(process.directory)):
                 return process.spider_name, process.directory
         if _undelivered(f"{self.directory}/temporary"):
@@ -271,7 +271,7 @@ class World:
 
 
 def simulate(plan: Plan, before: Before = lambda *_: None) -> Outcome:
-    """Run a crawl, and return what became of it; `before` is that of its server."""
+    """Run a crawl and return its outcome; `before` is the server's hook."""
     world = World(plan)
     world.server.before = before
     handler = _Handler(world)
@@ -290,14 +290,14 @@ def simulate(plan: Plan, before: Before = lambda *_: None) -> Outcome:
 
 
 class _Handler(logging.Handler):
-    """Notes what the product logs; an error with a traceback is a problem."""
+    """Records the package's log; an error with a traceback is a problem."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note a record."""
+        """Record a log line."""
         if record.name.startswith(("scrapy_bloom", "scrapy.utils.signal")):
             self._world.log(f"{record.levelname} {record.getMessage()}")
             if "are deleted, and the filter with them" in record.getMessage():

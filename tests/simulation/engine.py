@@ -12,14 +12,14 @@ from tests.simulation.clock import Sleep
 from tests.simulation.plan import Plan
 from tests.simulation.site import Site
 
-# Seconds between two looks of an engine that nothing wakes, as in Scrapy.
+# Seconds between two polls of an engine without events, as in Scrapy.
 _HEARTBEAT_SECONDS = 5.0
 
 CallLater = Callable[[float, Callable[[], object]], None]
 
 
 class NextCall:
-    """Something that is called once, soon, however often it was scheduled, as Scrapy's CallLaterOnce."""
+    """A function called once, soon, however often it was scheduled, like Scrapy's CallLaterOnce."""
 
     def __init__(self, call_later: CallLater, call: Callable[[], object]) -> None:
         self.waiting: list[Callable[[], object]] = []
@@ -29,13 +29,13 @@ class NextCall:
         self._is_cancelled = False
 
     def schedule(self, delay: float = 0.0) -> None:
-        """Have it called."""
+        """Schedule the call."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_later(delay, self._run)
 
     def cancel(self) -> None:
-        """Have it called no more."""
+        """Cancel the call."""
         self._is_cancelled = True
 
     def _run(self) -> None:
@@ -59,29 +59,29 @@ class Slot:
 
 
 class Watch:
-    """The reports of an engine to the simulation; each method does nothing by itself."""
+    """The reports of an engine to the simulation; the methods are empty."""
 
     def began(self, request: Request) -> None:
-        """Note a download."""
+        """Report a download."""
 
     def ended(self, request: Request) -> None:
-        """Note that a callback has returned all it has."""
+        """Report that a callback is exhausted."""
 
     def offered(self, request: Request) -> None:
-        """Note a start request."""
+        """Report a start request."""
 
     def dropped(self, request: Request) -> None:
-        """Note a repeat."""
+        """Report a repeat."""
 
     def called(self, name: str, begin: float) -> None:
-        """Note a call of the scheduler that began at a moment."""
+        """Report a call of the scheduler that began at a moment."""
 
     def closed(self, reason: str) -> None:
-        """Note the end."""
+        """Report the end."""
 
 
 class _Next:
-    """An awaitable that goes on after the next call of the engine."""
+    """An awaitable that resumes after the next call of the engine."""
 
     def __await__(self) -> Any:
         yield self
@@ -104,7 +104,7 @@ class Engine:
         self.before_callback: Callable[[str], None] = lambda _: None
 
     def open(self, crawler: Any, make_scheduler: Callable[[], Any], start: AsyncIterator[Request]) -> None:
-        """Open the scheduler, and begin."""
+        """Open the scheduler, and start."""
         crawler.engine = self
         self._crawler = crawler
         scheduler = make_scheduler()
@@ -130,7 +130,7 @@ class Engine:
         slot.nextcall.schedule()
 
     def close_spider(self, _: Any, reason: str) -> None:
-        """End the crawl, when what is in progress is done."""
+        """End the crawl once the requests in progress are done."""
         slot = self._open_slot()
         if slot.closing is None:
             slot.closing = reason
@@ -241,7 +241,7 @@ class Engine:
             )
 
     def _scrape(self, request: Request, outputs: Iterator[Request]) -> None:
-        """Schedule some of what a callback yields, and go on with the rest later."""
+        """Schedule some requests of a callback, and continue with the rest later."""
         for _ in range(self._chance.choice([1, 3, 100])):
             found = next(outputs, None)
             if found is None:
@@ -271,7 +271,7 @@ class Engine:
         self._watch.closed(reason)
 
     def close(self, reason: str) -> None:
-        """Close scheduler and spider, also after an opening that failed."""
+        """Close scheduler and spider, even after a failed opening."""
         slot = self._open_slot()
         if hasattr(slot.scheduler, "df") and slot.scheduler.df is not None:
             slot.scheduler.close(reason)

@@ -1,4 +1,4 @@
-"""The faults of a simulated crawl, as its plan has them."""
+"""The faults of a simulated crawl, by its plan."""
 
 import copy
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from tests.simulation.plan import Fault
 
 
 class Faults:
-    """Carries out the faults of the plan of a `world`.
+    """Applies the faults in the plan of a `world`.
 
     Attributes:
-        pending: starts that are still to come.
+        pending: the number of starts still to come.
     """
 
     def __init__(self, world: Any) -> None:
@@ -24,17 +24,17 @@ class Faults:
         self.pending = 0
 
     def plan(self) -> None:
-        """Have each happen at its moment."""
+        """Schedule each fault at its moment."""
         for fault in self._world.plan.faults:
             self._world.hub.at(fault.at, lambda fault=fault: self._happen(fault))
 
     def on_flush(self) -> None:
-        """Do to the starter that flushes a queue what is planned for that moment."""
+        """Apply the faults planned for a flush to the starter that flushes."""
         while self._on_flush:
             self._on_flush.pop()()
 
     def on_claim(self, process: Any) -> None:
-        """Do to a process that takes up a file what is planned for that moment."""
+        """Apply the faults planned for a claim to the process that claims a file."""
         while self._on_claim:
             self._on_claim.pop()(process)
 
@@ -42,7 +42,7 @@ class Faults:
         world = self._world
         world.log(f"FAULT {fault}")
         if fault.kind not in ("snapshot", "lossy"):
-            # What a server goes through, each process may notice.
+            # Each process may notice a fault of the server.
             is_of_one = fault.kind in ("stop", "kill", "term")
             world.outcome.hits += 1 if is_of_one else max(1, len(world.alive))
         _KINDS[fault.kind](self, fault, Random(fault.number))
@@ -71,7 +71,7 @@ class Faults:
             self._start_later(process, directory, chance)
 
     def _kill_at_restore(self, _: Fault, chance: Random) -> None:
-        """Kill the next process that takes up a file, a little later; its machine stays."""
+        """Kill the next process that claims a file, a little later; its machine stays."""
 
         def kill(process: Any) -> None:
             if not process.is_dead:

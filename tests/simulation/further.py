@@ -1,4 +1,4 @@
-"""Operations that seldom or never come in a simulated crawl, to be replayed in turn on the states that it meets."""
+"""Operations rare in simulated crawls, to be replayed in turn on the states that these reach."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ _OTHER = "another"
 
 
 class _Hash(NamedTuple):
-    """A filter's hash, with its description and with the counter and the layer that it names first."""
+    """A filter's hash, with its description and its first counter and layer."""
 
     fields: dict[str, str]
 
@@ -86,7 +86,7 @@ _OF_SHARD: tuple[Callable[[int], Any], ...] = (
 
 
 def of_store(case: StoreCase, turn: int) -> Iterator[StoreCase]:
-    """Yield the state of a case with one further operation on a hash and one on a shard, where it may have them."""
+    """Yield the state of a case with one further operation on a hash and one on a shard, if it has them."""
     if case.string is None:
         found = _Hash(case.fields or {})
         yield case._replace(operation=_OF_HASH[turn % len(_OF_HASH)](found))
@@ -97,7 +97,7 @@ def of_store(case: StoreCase, turn: int) -> Iterator[StoreCase]:
 
 
 def of_start(case: StartCase) -> Iterator[StartCase]:
-    """Yield the state of a case with all further scripts: each takes more than there is, or what is not there."""
+    """Yield the state of a case with all further scripts: each asks for more than exists, or for a missing URL."""
     leased = (*case.memory.leased, "0:nobody:queue")
     number = 1 + max((int(name.partition(":")[0]) for name in leased), default=0)
     yield case._replace(

@@ -1,4 +1,4 @@
-"""The plan of a simulated crawl: all that a seed decides before the first event."""
+"""The plan of a simulated crawl: every decision of a seed before the first event."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 from tests.simulation.site import Shape
 
-# Faults that take more words than their names.
+# Faults that need more words than their names.
 _FAULTS = {
     "flush": "flush: one more worker begins the crawl anew",
     "flush and stop": "flush and stop: one more worker begins the crawl anew, and is stopped when its Flush is done,",
@@ -19,7 +19,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that happens at a moment, in seconds; `number` chooses the process, the key or the manner."""
+    """A fault at a moment, in seconds; `number` chooses the process, the key or the manner."""
 
     at: float
     kind: str
@@ -39,9 +39,9 @@ class Link:
         latency: mean seconds of one way.
         spread: how many times slower or faster some processes are.
         loss: share of round trips whose request or reply is lost, while faults happen.
-        lateness: seconds after the timeout at which a lost command may be carried out at the latest.
+        lateness: maximum seconds after the timeout at which a lost command is still executed.
         interleaving: share of the commands of a pipeline before which others' commands come.
-        timeout: seconds after which a worker gives a reply up.
+        timeout: seconds after which a worker stops waiting for a reply.
     """
 
     latency: float = 0.01
@@ -58,11 +58,11 @@ class Plan:
 
     Attributes:
         spiders: names of the spiders; each has its queue, and all have one filter.
-        workers: processes of each spider that are started at the begin, within `stagger` seconds.
+        workers: processes of each spider started at the beginning, within `stagger` seconds.
         concurrency: downloads of a process at once, which take `download` seconds each, and callbacks `callback`.
-        is_fed: the start requests come from a list in Redis, among some data of which no request can be made.
+        is_fed: the start requests come from a list in Redis, among some unusable data.
         is_stock: scrapy-redis's scheduler in the place of ours.
-        keeps_machines: a directory outlives its process, however that ends.
+        keeps_machines: a directory outlives its process, with every kind of end.
         poison: pages whose callback kills the process.
         holding: pages whose callback holds the GIL for `held` seconds.
         course: another number draws other latencies and downloads for the same plan.
@@ -97,17 +97,17 @@ class Plan:
 
     @property
     def unusable(self) -> list[bytes]:
-        """Start URLs of which no request can be made."""
+        """Start URLs that make no request."""
         return [b"no URL, %d" % number for number in range(self.seed % 3)] if self.is_fed else []
 
     @property
     def faulty_until(self) -> float:
-        """The moment after which the link is good and nothing happens any more."""
+        """The moment after which the link is good and no fault happens."""
         return max((fault.at + fault.seconds for fault in self.faults), default=0.0)
 
 
 def _differences(drawn: Any, usual: Any) -> Iterator[str]:
-    """Yield the fields of a dataclass that are not as usual."""
+    """Yield the fields of a dataclass that differ from their defaults."""
     for name, value in vars(drawn).items():
         was = getattr(usual, name)
         if value != was:
@@ -115,7 +115,7 @@ def _differences(drawn: Any, usual: Any) -> Iterator[str]:
 
 
 def plan_for(kind: str, seed: int) -> Plan:
-    """Return the plan of a kind that a seed draws."""
+    """Return the plan that a seed draws for a kind."""
     # Equal seeds of two kinds draw other crawls.
     chance = Random(f"{kind} {seed}")
     drawn = _KINDS[kind](_common(kind, seed, chance), chance)
@@ -128,7 +128,7 @@ def plan_for(kind: str, seed: int) -> Plan:
     # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
     # that is too long for the lease: one lost reply would be a death.
     timeout = min(drawn.link.timeout, lease / 2)
-    # scrapy-redis's scheduler survives no reply that comes late, not even one of 20,000.
+    # scrapy-redis's scheduler survives no late reply, not even one of 20,000.
     slowest = drawn.link.spread * (60 if drawn.is_stock else 20)
     latency = min(drawn.link.latency, timeout / slowest, lease / (40 * drawn.link.spread))
     return replace(
@@ -139,7 +139,7 @@ def plan_for(kind: str, seed: int) -> Plan:
 
 
 def _common(kind: str, seed: int, chance: Random) -> Plan:
-    """Return what all kinds draw: sizes so small that a crawl of some pages reaches every limit."""
+    """Draw the settings common to all kinds, so small that a crawl of some pages reaches every limit."""
     pick = chance.choice
     return Plan(
         seed,
@@ -191,7 +191,7 @@ def _common(kind: str, seed: int, chance: Random) -> Plan:
 
 
 def _with(*kinds: str, number: int = 2, last: float = 30.0) -> Callable[[Plan, Random], Plan]:
-    """Return what adds one to `number` faults of some kinds to a plan."""
+    """Return a function that adds one to `number` faults of some kinds to a plan."""
 
     def add(plan: Plan, chance: Random) -> Plan:
         end = min(chance.choice([3.0, 10.0, 30.0]), last)
@@ -213,7 +213,7 @@ _SECONDS: dict[str, list[float]] = {
 
 
 def _fault(kind: str, end: float, chance: Random) -> list[Fault]:
-    """Return a fault, and what belongs to it."""
+    """Return a fault and its companions."""
     at = chance.random() * end
     number = chance.randrange(1 << 16)
     if kind == "outage":
@@ -243,7 +243,7 @@ def _mixed(plan: Plan, chance: Random) -> Plan:
 
 
 def _spool(plan: Plan, chance: Random) -> Plan:
-    """Small memories, a long outage, and an end in the middle of it."""
+    """Small memories, a long outage, and a worker's end in the middle of it."""
     batch = chance.choice([1, 2, 3])
     # Start requests wait only where it begins at once.
     begin, seconds = chance.choice([0.3, 4.0]) * chance.random(), chance.choice([4.0, 9.0])
@@ -266,13 +266,13 @@ def _spool(plan: Plan, chance: Random) -> Plan:
 
 
 def _flush(plan: Plan, chance: Random) -> Plan:
-    """A starter that begins the crawl anew beside workers, and may be held up or die in the middle of that."""
+    """A starter flushes the queue beside workers, and may be delayed or die half-way."""
     flushed = _with("flush", "flush and stop", "flush and stop", "flush and kill", "outage", number=3, last=4.0)
     plan = replace(
         plan,
-        # Start URLs that are done with do not come back with a flush.
+        # Acknowledged start URLs do not come back with a flush.
         is_fed=False,
-        # Workers are in the middle of it, and remember what they saw.
+        # Workers are in the middle of the crawl, with filled caches.
         stagger=min(plan.stagger, 0.5),
         download=max(plan.download, 0.2),
         shape=replace(plan.shape, pages=max(plan.shape.pages, 20)),
@@ -282,7 +282,7 @@ def _flush(plan: Plan, chance: Random) -> Plan:
 
 
 def _fed(plan: Plan, chance: Random) -> Plan:
-    """Start URLs of which many requests are made, with memories so small that these go to the disk."""
+    """Start URLs with many requests each, with memories so small that these go to disk."""
     batch = chance.choice([1, 2, 3])
     plan = replace(
         plan,
@@ -293,12 +293,12 @@ def _fed(plan: Plan, chance: Random) -> Plan:
         link=replace(plan.link, loss=chance.choice([0.05, 0.3])),
         stagger=0.0,
         shares_directory=False,
-        # Without it a crawl that is stopped deletes what waits, and says so.
+        # Without it a stopped crawl deletes the waiting requests, and logs it.
         persists=True,
     )
     if chance.random() < 0.5:
         return _with("outage", "lossy", "kill", "kill", "term", "stop", number=4, last=3.0)(plan, chance)
-    # The machine is lost while what waited for Redis is delivered, one request at a time.
+    # The machine is lost while undelivered requests are being delivered, one at a time.
     away = Fault(2 * chance.random(), "refused", chance.choice([1.0, 3.0]))
     kill = Fault(away.at + away.seconds + 1.5 * chance.random(), "kill", 0.0, chance.randrange(99))
     return replace(
@@ -314,7 +314,7 @@ def _fed(plan: Plan, chance: Random) -> Plan:
 
 
 def _ttl(plan: Plan, chance: Random) -> Plan:
-    # Without cycles: a link that is met again after its time would be fetched again, and so on.
+    # Without cycles: a link met again after its TTL would be fetched again, and so on.
     settings = {**plan.settings, "BLOOMFILTER_TTL": chance.choice([5.0, 20.0, 60.0])}
     return replace(plan, settings=settings, shape=replace(plan.shape, density=0.0))
 
@@ -335,9 +335,9 @@ def _shared(plan: Plan, chance: Random) -> Plan:
 
 
 def _stock(plan: Plan, chance: Random) -> Plan:
-    """scrapy-redis's scheduler with our filter, which promises nothing on faults: only short outages."""
+    """scrapy-redis's scheduler with our filter, which promises nothing about faults: only short outages."""
     workers = chance.choice([1, 1, 2, 3])
-    # The first worker that has nothing to do clears queue and filter unless they persist.
+    # The first idle worker clears queue and filter unless they persist.
     return replace(plan, is_stock=True, is_fed=False, persists=workers > 1, workers=workers, stagger=0.0)
 
 

@@ -28,9 +28,9 @@ START_KEY = "sim:start_urls"
 
 
 class WatchedSpool(SpoolDirectory):
-    """A spool whose open files are known, so that they are closed with a process that is killed.
+    """A spool that tracks its open files, so that they are closed with a killed process.
 
-    `on_claim` is called when a file of an earlier process is taken up.
+    `on_claim` is called when a file of an earlier process is claimed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FedSpider(scrapy_bloom.RedisSpider):
     links_of: Callable[[str], list[str]]
 
     def make_request_from_data(self, data: bytes) -> Iterator[Request]:
-        """Yield a request for a start URL, and for each page to which it leads."""
+        """Yield a request for a start URL, and for each of its further pages."""
         url = json.loads(data)["url"]
         for each in (url, *self.links_of(url)):
             yield Request(each, callback=self.parse)
@@ -83,8 +83,8 @@ class Process(Watch):
     """A process of the crawl of a `world`, in a directory.
 
     Attributes:
-        how: how it ended: "finished" or another reason of a spider that was closed, "killed", "refused", "crashed".
-        offered_urls: its start requests that the scheduler has.
+        how: the end: "finished" or another reason of a closed spider, "killed", "refused", "crashed".
+        offered_urls: its start requests accepted by the scheduler.
     """
 
     def __init__(self, world: Any, name: str, spider: str, directory: str, *, number: int, flush: bool) -> None:
@@ -112,7 +112,7 @@ class Process(Watch):
     # A process.
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> None:
-        """Have the reactor call something."""
+        """Have the reactor call a function."""
         hub = self.world.hub
 
         def fire() -> None:
@@ -129,12 +129,12 @@ class Process(Watch):
         hub.after(seconds, fire)
 
     def crash(self, error: BaseException) -> None:
-        """End by an error that nobody caught."""
+        """End by an uncaught error."""
         self.world.found("exception", f"{self.name}: {type(error).__name__}: {error}", error)
         self.exit("crashed")
 
     def exit(self, how: str) -> None:
-        """End: nothing of it runs any more, and its files are closed."""
+        """End the process: no code of it runs any more, and its files are closed."""
         if self.is_dead:
             return
         self.how, self.is_dead = how, True
@@ -247,7 +247,7 @@ class Process(Watch):
         for url in self.world.roots_of(self):
             yield Request(url, callback=crawler.spider.parse)
 
-    # What its engine reports.
+    # Reports of its engine.
 
     def began(self, request: Request) -> None:
         self.world.began(self, request)

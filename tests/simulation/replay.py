@@ -1,4 +1,4 @@
-"""Replay what simulated crawls meet on real servers: `python -m tests.simulation.replay --crawls 1000`.
+"""Replay operations of simulated crawls on real servers: `python -m tests.simulation.replay --crawls 1000`.
 
 Each distinct pair of a state and an operation is tried once: of queues, of filters and of start URLs. A difference is a
 mistake of the simulation's server, or of a script.
@@ -26,14 +26,14 @@ from tests.support.queue_replay import QueueCase, frozen, neighbours
 from tests.support.replay import Case, replay
 from tests.support.start_memory import StartMemory
 
-# Differences that are shown.
+# Differences that are printed.
 _SHOWN = 10
 
 
 class Recorder:
-    """Keeps each distinct pair of a state and an operation, until it is taken; `met` counts all pairs.
+    """Keeps each distinct pair of a state and an operation until it is taken; `met` counts all pairs.
 
-    Beside each it puts its state with a further operation. Crawls alone seldom come where a mistake of a script shows.
+    With each pair it keeps the state with a further operation, since crawls alone seldom reach a script's mistakes.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Recorder:
         self._cases: list[Case] = []
 
     def note(self, memory: Any, operation: Any) -> None:
-        """Note an operation, and the part of a server that it meets."""
+        """Record an operation, and the part of a server that it meets."""
         self.met += 1
         if isinstance(memory, QueueMemory):
             if self._is_new(signatures.of_queue(memory, operation)):
@@ -85,7 +85,7 @@ class Recorder:
 
 
 def recorded(recorder: Recorder, crawls: int) -> Iterator[list[Case]]:
-    """Run so many crawls, of each kind in turn, and yield the distinct cases that each brings."""
+    """Run so many crawls, of each kind in turn, and yield the new distinct cases of each."""
     for number in range(crawls):
         seed, kind = divmod(number, len(KINDS))
         simulate(plan_for(KINDS[kind], seed), recorder.note)
@@ -93,7 +93,7 @@ def recorded(recorder: Recorder, crawls: int) -> Iterator[list[Case]]:
 
 
 def main() -> int:
-    """Replay crawls on servers, and return 1 if one of them differs."""
+    """Replay crawls on servers; return 1 if one of them differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=main.__doc__)
     parser.add_argument("--crawls", type=int, default=len(KINDS))
     parser.add_argument("--port", type=int, help="that of a server whose database 1 is empty; by default, own servers")

@@ -1,4 +1,4 @@
-"""The server of a simulation: its data in memory, and a network and a life that a seed decides."""
+"""The server of a simulation: its data in memory, and a network and faults drawn by a seed."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class TimedQueue(QueueMemory):
 
 
 class Data:
-    """All that a server has."""
+    """All data of a server."""
 
     def __init__(self, hub: Hub) -> None:
         self.queues: dict[str, TimedQueue] = {}
@@ -52,19 +52,19 @@ class Data:
         self.filters = MemoryStore(lambda: BEGIN + hub.now)
 
     def parts(self) -> tuple[Any, ...]:
-        """Return what a snapshot has of it."""
+        """Return the parts of a snapshot."""
         return self.queues, self.start_urls, *self._of_filters()
 
     def _of_filters(self) -> tuple[Any, ...]:
         return self.filters.hashes, self.filters.strings, self.filters.expiries
 
     def load(self, parts: tuple[Any, ...]) -> None:
-        """Become what a snapshot has."""
+        """Load a snapshot."""
         self.queues, self.start_urls, hashes, strings, expiries = copy.deepcopy(parts)
         self.filters.hashes, self.filters.strings, self.filters.expiries = hashes, strings, expiries
 
     def left(self, *, filters: bool) -> dict[str, object]:
-        """Return what is there, by its kind; without the filters, where they may stay."""
+        """Return the remaining data by kind; without the filters, where they may stay."""
         found: dict[str, object] = {
             "start URLs": [key for key, urls in self.start_urls.items() if urls.waiting],
             "leased start URLs": [key for key, urls in self.start_urls.items() if urls.leased],
@@ -79,12 +79,12 @@ class Data:
 
 
 class Server:
-    """Carries out what processes send, as far as link and faults let it.
+    """Executes the commands of processes, as far as link and faults allow.
 
     Attributes:
-        incarnation: how many times it was started, by which a client knows that its connections are new.
-        lost: replies and requests that were lost.
-        before: called with a part of the data, and with the operation that is to be carried out on it.
+        incarnation: the number of starts, by which a client knows that its connections are new.
+        lost: the number of lost replies and requests.
+        before: called with a part of the data, and with the next operation on it.
     """
 
     def __init__(self, hub: Hub, link: Link, chance: Random) -> None:
@@ -100,10 +100,10 @@ class Server:
         self._chance = chance
 
     def round_trip(self, name: str, steps: Sequence[Step], slowness: float = 1.0) -> list[Any]:
-        """Carry out steps one after another for the current process, which is blocked meanwhile.
+        """Execute steps one after another for the current process, which is blocked meanwhile.
 
         Raises:
-            RedisError: the link or the server failed; steps may have been carried out, or will be.
+            RedisError: the link or the server failed; steps may have been executed, or will be.
         """
         owner, thread = self._hub.thread()
         trip = _Trip(self, steps, lambda reply: self._hub.resume(owner, thread, reply))
@@ -115,7 +115,7 @@ class Server:
         return list(reply)
 
     def fate(self) -> str:
-        """Draw what becomes of a round trip."""
+        """Draw the fate of a round trip."""
         if self._hub.now < self.loses_until and self._chance.random() < self._link.loss:
             self.lost += 1
             return self._chance.choice(["no request", "no reply", "no reply", "late"])
@@ -127,7 +127,7 @@ class Server:
 
 
 class _Trip:
-    """One round trip: the first of its ends counts, a reply or a fault."""
+    """One round trip: its first end counts, a reply or a fault."""
 
     def __init__(self, server: Server, steps: Sequence[Step], answer: Callable[[Any], None]) -> None:
         self._server = server
@@ -163,7 +163,7 @@ class _Trip:
 
     def _arrive(self) -> None:
         server, now = self._server, self._hub.now
-        if now < server.frozen_until:  # carried out when it goes on
+        if now < server.frozen_until:  # executed when it resumes
             self._hub.at(server.frozen_until + self._chance.random() * 0.01, self._arrive)
         elif now < server.hanging_until:
             pass

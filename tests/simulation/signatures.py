@@ -1,7 +1,7 @@
-"""Signatures of operations with their states: pairs that mean the same to a server have the same one.
+"""Signatures of operations with their states: equal for pairs that are equal to a server.
 
-Two pairs have the same signature if they differ only in names, in the beats of workers, in numbers of exchanges that
-are as far apart, or in bits of a filter that nobody asks for.
+Two pairs have the same signature if they differ only in names, heartbeats, equally distant sync numbers, or irrelevant
+bits of a filter.
 """
 
 import re
@@ -14,9 +14,9 @@ from scrapy_bloom.storage.bits import CheckBits, CountBits, LookUpBits
 from tests.simulation.cases import StartCase, StoreCase
 from tests.support.queue_memory import QueueMemory, Registration
 
-# Descriptions, epochs, workers and start URLs, as their text is in a `repr`.
+# Descriptions, epochs, workers and start URLs, by their text in a `repr`.
 _NAMES = re.compile(r"\{[^{}]*\}|\d{9,}|w\d+-[0-9a-f]{8}")
-# Numbers of exchanges: further apart they mean the same.
+# Numbers of syncs: beyond this distance all are equal.
 _NEAR, _HIGH = 3, 5
 
 
@@ -29,13 +29,13 @@ def of_store(case: StoreCase) -> object:
     """Return the signature of an operation on a filter."""
     if case.string is not None:
         return _of_string(case.operation, case.string, case.hours)
-    # Of a shard that is not there all bits are alike.
+    # All bits of a missing shard are alike.
     operation = case.operation._replace(positions=[]) if hasattr(case.operation, "positions") else case.operation
     return _without_names((operation, sorted((case.fields or {}).items()), case.hours))
 
 
 def _of_string(operation: Any, string: bytes, hours: int | None) -> object:
-    """Return the signature of an operation on a shard: by its header, and by the bits that the operation is about."""
+    """Return the signature of an operation on a shard: by its header and the bits in the operation."""
     header = string[: shard_header.HEADER_BYTES].ljust(shard_header.HEADER_BYTES, b"\0")
     epoch = shard_header.epoch(shard_header.identity(int.from_bytes(header, "big")))
     its = header[0], bool(epoch), any(header[6:]), epoch == getattr(operation, "epoch", None), hours
@@ -56,13 +56,13 @@ def of_start(case: StartCase) -> object:
 
 
 def _without_names(value: object) -> str:
-    """Return a text with a number for each name, in the order in which they come."""
+    """Replace each name by a number, in the order of their first occurrence."""
     numbers: dict[str, int] = {}
     return _NAMES.sub(lambda match: f"#{numbers.setdefault(match[0], len(numbers))}", repr(value))
 
 
 class _QueueNames:
-    """Numbers in the place of the names that a state of a queue and an operation have."""
+    """Numbers for the names in a queue's state and in an operation."""
 
     def __init__(self, memory: QueueMemory, operation: ops.QueueOperation) -> None:
         self._memory = memory
@@ -93,7 +93,7 @@ class _QueueNames:
         return mine.lease, number, mine.is_void, mine.is_closing, mine.spider
 
     def _told(self, name: str, value: Any) -> object:
-        """Return an argument of the operation."""
+        """Return the signature of an argument."""
         if name == "number":
             return self._number(value)
         if name == "value":
@@ -105,7 +105,7 @@ class _QueueNames:
         return self._numbered(value)
 
     def _number(self, number: int) -> int:
-        """Return the number of an exchange, as far from the last one of its worker."""
+        """Return a sync number relative to its worker's last one."""
         text = self._memory.workers.get(self._operation.worker)
         last = Registration.parse(text).number if text else 0
         far = max(-_NEAR, min(number - last, _NEAR))

@@ -19,11 +19,11 @@ class Shape:
     """The shape of a site.
 
     Attributes:
-        pages: how many there are.
-        depth: how far back the page is that links to another one first; small numbers make chains.
+        pages: their number.
+        depth: maximum distance from a page back to its first parent; small numbers make chains.
         density: further links a page.
-        repeats: how often one page has the same link, at most.
-        private: share of the pages that are a start request of one worker, and linked nowhere else.
+        repeats: maximum number of equal links on a page.
+        private: share of pages that only one worker knows, as a start request.
         priorities: whether links have different priorities.
         unfiltered: whether some links have dont_filter.
         failing: whether some downloads fail once or twice.
@@ -40,7 +40,7 @@ class Shape:
 
 
 class Site:
-    """The pages: `links` by URL, and those that a crawl begins with."""
+    """The pages: `links` by URL, and the start pages of a crawl."""
 
     def __init__(self, shape: Shape, chance: Random) -> None:
         self.urls = [f"http://s/{number}" for number in range(shape.pages)]
@@ -68,7 +68,7 @@ class Site:
         return attempt < self._failures.get(url, 0)
 
     def reachable(self, roots: Sequence[str]) -> set[str]:
-        """Return the pages to which some pages lead, themselves included."""
+        """Return all pages reachable from these, themselves included."""
         found: set[str] = set()
         todo = list(roots)
         while todo:

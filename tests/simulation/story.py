@@ -1,4 +1,4 @@
-"""The log of a simulated crawl, for people: its story in a dozen lines, or all of it without its repeats."""
+"""The log of a simulated crawl, for people: its story in a dozen lines, or the whole log without repetitions."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from tests.simulation.crawl import Outcome
 
 # Words of a log line that belong to a story.
 _WORTH_TELLING = ("FAULT", "PROBLEM", "WARNING", "ERROR", "starts", "ends:", "machine of", "kills", "holds the GIL")
-# Lines of one process among which one that comes again is left out.
+# A line among the last so many of its process is left out.
 _REMEMBERED = 4
 
 Line = tuple[float, str, str]
 
 
 def story(outcome: Outcome) -> list[str]:
-    """Return the lines of a crawl that tell how it came to its problem."""
+    """Return the lines of a crawl that lead to its problem."""
     urls = [word for problem in outcome.problems for word in problem.text.replace(",", " ").split() if "://" in word]
     page = urls[0] if urls else None
     last = _last_words(outcome)
@@ -22,7 +22,7 @@ def story(outcome: Outcome) -> list[str]:
 
 
 def whole(outcome: Outcome) -> Iterator[str]:
-    """Yield all lines, but for those that a process has written a moment before: they are counted."""
+    """Yield all lines, with recent repetitions of a process counted instead."""
     recent: dict[str, deque[str]] = {}
     repeated, until = 0, 0.0
     for line in outcome.log:
@@ -32,14 +32,14 @@ def whole(outcome: Outcome) -> Iterator[str]:
             repeated, until = repeated + 1, at
             continue
         if repeated:
-            yield f"{until:8.3f}        ({repeated} times more what stands above)"
+            yield f"{until:8.3f}        (repeated {repeated} times)"
             repeated = 0
         seen.append(text)
         yield _text(line)
 
 
 def _last_words(outcome: Outcome) -> set[Line]:
-    """Return what the processes logged last that did not end."""
+    """Return the last log line of each process that did not end."""
     words: dict[str, Line] = {}
     for line in outcome.log:
         _, who, text = line

@@ -1,4 +1,4 @@
-"""Real servers do the same as the twins of the simulation, in all states that simulated crawls meet."""
+"""Real servers behave like the twins of the simulation, in all states of simulated crawls."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.support.selection import valkey_first
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
-# All that workers do beside a crawl's commands; what they do seldom is met in a thousand crawls.
+# The operations of workers beside a crawl's commands; a thousand crawls have the rare ones, too.
 OFTEN = {
     *("Join", "Sync", "ResolveInDoubt", "Heartbeat", "Requeue", "Leave", "EndClosing", "Flush"),
     *("lease_start", "release_start", "bury_start"),
@@ -25,7 +25,7 @@ OFTEN = {
 @valkey_first
 @pytest.mark.parametrize("turns", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_replay(turns: int, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each distinct operation on a state has on a server the reply and the effect that it has in the twin."""
+    """Each distinct operation on a state has the twin's reply and effect on a server, too."""
     arguments = ["--crawls", f"{turns * len(KINDS)}", "--port", f"{server.port}"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation.replay", *arguments],

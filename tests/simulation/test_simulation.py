@@ -1,4 +1,4 @@
-"""Crawls on a virtual clock: some of each kind, and those that once found a fault, by their seeds."""
+"""Crawls on a virtual clock: some of each kind, and earlier finds by their seeds."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 KEPT = {
     "mixed 0": "Others hold pages that lead to more, while a worker has nothing to do.",
     "spool 1": "Requests on a disk come back to a filter that knows none of them.",
-    "spool 11": "SIGTERM in an outage: a later start takes up what was in memory.",
+    "spool 11": "SIGTERM in an outage: a later start reads the requests that were in memory.",
     "spool 170": "SIGTERM in an outage: requests are on the disk and in memory.",
     "spool 2024": "A worker dies while links of pages that are done wait on its disk.",
     "kill 1": "A worker dies with leases, and the others wait for its pages.",
@@ -25,7 +25,7 @@ KEPT = {
     "flush 87": "A worker at work adds to the filter while a starter flushes the queue.",
     "flush 132": "A worker at work remembers pages of the filter that a starter deletes.",
     "flush 2": "A starter begins the crawl anew, and all pages are fetched again.",
-    "flush 1": "A starter dies while it closes the queue, and those that wait for it take over.",
+    "flush 1": "A starter dies while it closes the queue, and the workers that wait for it take over.",
     "kill 0": "A worker dies with a page of which the callback has not run.",
     "mixed 137": "Redis refuses a heartbeat, and others die later.",
     "queue 2": "The queue is deleted alone: it is logged, and no worker ends as finished.",
@@ -39,7 +39,7 @@ KEPT = {
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the simulation in a process of its own, in which the order of sets does not depend on chance."""
+    """Run the simulation in its own process, with a fixed hash seed."""
     return forked.run(arguments, ROOT, {**os.environ, "PYTHONHASHSEED": "0"}, SIMULATION)
 
 

@@ -8,7 +8,7 @@ from devtools.crawl_process import Crawl, CrawlProcess, Job
 from devtools.spiders import links
 from tests.support import forked
 
-# Whatever the version of Scrapy.
+# Under every version of Scrapy.
 REFUSED_EXIT_CODE = 1
 
 BLOOM = "scrapy_bloom.BloomRFPDupeFilter"
@@ -19,7 +19,7 @@ OWN_SCHEDULER = "scrapy.core.scheduler.Scheduler"
 def begin(
     name: str, start: str, directory: Path, settings: dict[str, object], spider: str = links.__file__
 ) -> CrawlProcess:
-    """A worker that begins to crawl, with its name as its user agent; `spider` is the file that the spider is in."""
+    """Start a worker with its name as its user agent; `spider` is the spider's file."""
     defaults = {"USER_AGENT": name, "TELNETCONSOLE_ENABLED": False, "DUPEFILTER_CLASS": BLOOM, "LOG_LEVEL": "DEBUG"}
     # The settings of a project around the checkout are not ours.
     job = Job(("runspider", spider), {"start": start}, {**defaults, **settings}, {"SCRAPY_PROJECT": ""})
@@ -28,7 +28,7 @@ def begin(
 
 @contextmanager
 def crawling(name: str, start: str, directory: Path, **settings: object) -> Iterator[CrawlProcess]:
-    """A worker that begins to crawl at once, and is killed if it still runs at the end of the block."""
+    """A worker that crawls at once, and is killed if it still runs at the end of the block."""
     worker = begin(name, start, directory, settings)
     try:
         yield worker

@@ -1,4 +1,4 @@
-"""Dupefilters with real crawlers, in every way in which one is built, and what they store."""
+"""Dupefilters with real crawlers, built in every possible way, and their stored data."""
 
 import json
 import logging
@@ -62,7 +62,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def build(server: Server, key: str, **settings: Any) -> BloomRFPDupeFilter:
-    """The dupefilter that scrapy-redis's Scheduler would build."""
+    """Return the dupefilter that scrapy-redis's Scheduler would build."""
     return BloomRFPDupeFilter.from_spider(spider_of(crawler_of(server, **{KEY: key}, **settings)))
 
 
@@ -81,24 +81,24 @@ def page(number: int) -> Request:
 
 
 def keys_of(client: redis.Redis, key: str) -> list[str]:
-    """List the keys that are stored for a filter."""
+    """List the stored keys of a filter."""
     return sorted(each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000))
 
 
 def parameters_of(client: redis.Redis, key: str) -> dict[str, Any]:
-    """Return what is stored of a filter's parameters."""
+    """Return the stored parameters of a filter."""
     stored = client.hget(key, "filter")
     assert isinstance(stored, bytes)
     return dict(json.loads(stored))
 
 
 def lose(client: redis.Redis, key: str) -> None:
-    """Do to one filter what FLUSHDB does to everything."""
+    """Delete a filter's keys, as FLUSHDB would."""
     client.unlink(*keys_of(client, key))
 
 
 def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    """Return what this package has logged at a level or above it."""
+    """Return this package's log lines of a level or above."""
     ours = [record for record in caplog.records if record.name.startswith("scrapy_bloom")]
     return [record.getMessage() for record in ours if record.levelno >= level]
 

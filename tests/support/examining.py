@@ -1,4 +1,4 @@
-"""A run of `scrapy bloom doctor`, and what it finds: of a spider of `tests.support.spiders.examined`, or of keys."""
+"""Run `scrapy bloom doctor` on keys, or on a spider of `tests.support.spiders.examined`."""
 
 import json
 
@@ -15,7 +15,7 @@ Findings = dict[str, tuple[str, str, str]]
 
 
 def examine(url: str, capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object) -> tuple[int, Findings]:
-    """The exit code, and the worst finding of each check: its level, what it says, and what to do."""
+    """Return the exit code and the worst finding of each check: level, text, and advice."""
     given = {"SPIDER_MODULES": [SPIDERS], "REDIS_URL": url, **settings}
     code = command.call("doctor", *arguments, "--json", **given)
     found = json.loads(capsys.readouterr().out)["findings"]
@@ -25,5 +25,5 @@ def examine(url: str, capsys: pytest.CaptureFixture[str], *arguments: str, **set
 
 
 def wrong(found: Findings) -> dict[str, str]:
-    """The levels of the checks that have found something."""
+    """Return the levels of the checks with a finding."""
     return {check: level for check, (level, _, _) in found.items() if level != "ok"}

@@ -1,7 +1,7 @@
-"""A proxy between clients and a Redis server that fails on purpose; it sees commands and replies, not what they mean.
+"""A proxy between clients and a Redis server that fails on purpose, without knowing the meaning of commands.
 
-A connection is served one command at a time, so that each fault is at one known place of one known command, of those
-in a pipeline too, and that what reached the server is known exactly.
+A connection is served one command at a time. So each fault hits a known place of a known command, even in a pipeline,
+and the commands that reached the server are known exactly.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 
 class Place(StrEnum):
-    """The place of a fault in the exchange of command and reply; only after a late reply the connection goes on."""
+    """The place of a fault between command and reply; only after a late reply does the connection live on."""
 
     BEFORE = "before the request"
     REQUEST = "in mid-request"
@@ -28,34 +28,33 @@ class Place(StrEnum):
 
 
 CUTS = (Place.BEFORE, Place.REQUEST, Place.AFTER, Place.REPLY)
-"""The places where the connection is cut, of which the client hears at once."""
+"""The places where the connection is cut, which the client notices at once."""
 
 
 Plan = Iterator[Place | None]
-"""What happens to each command that comes, None for nothing; when it ends, nothing happens any more."""
+"""The fault for each command, None for no fault; after its end there are no more faults."""
 
 DONE = (Place.AFTER, Place.REPLY, Place.STALL)
-"""The places where the server has carried the command out, and the client does not know."""
+"""The places where the server has executed the command, and the client does not know."""
 
 _LATE_SECONDS = 0.05
-# What a client sends when it connects: a fault there is one like any other before the request.
+# A client's commands on connecting: a fault there is like any other before the request.
 _HANDSHAKE = frozenset({b"HELLO", b"AUTH", b"CLIENT", b"SELECT"})
 
 
 def at_random(source: random.Random, places: Sequence[Place], faults: int, apart: int) -> Plan:
-    """So many faults, on average `apart` commands from each other."""
+    """Yield so many faults, on average `apart` commands from each other."""
     for _ in range(faults):
         yield from repeat(None, source.randrange(2 * apart - 1))
         yield source.choice(places)
 
 
 class Proxy(ThreadingTCPServer):
-    """Listens on a free port and passes everything on to the server at `upstream`, but for what `plan` says.
+    """Listens on a free port and forwards to the server at `upstream`, except for the faults of `plan`.
 
-    Faults are aimed at the commands with these names, or else at all but those of a handshake; where `naming` is set,
-    only at those that have these bytes in them. `done` counts, of what faults are aimed at, the whole commands that the
-    server has answered; `faults` how many commands were failed. A late reply is sent after `late_seconds`, or
-    when `late` is set.
+    Faults hit the commands with these names, or else all except those of a handshake; if `naming` is set, only commands
+    that contain these bytes. `done` counts the whole commands of this kind that the server has answered, and `faults`
+    the failed ones. A late reply is sent after `late_seconds`, or when `late` is set.
     """
 
     daemon_threads = True
@@ -75,16 +74,16 @@ class Proxy(ThreadingTCPServer):
 
     @property
     def url(self) -> str:
-        """The address at which clients find it."""
+        """The address for clients."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
     def resent(self) -> int:
-        """Different commands that the server has carried out more than once."""
+        """The number of different commands that the server has executed more than once."""
         return sum(times > 1 for times in self.done.values())
 
     def fail(self, *places: Place | None) -> None:
-        """Fail the next commands so, one after another; None passes."""
+        """Fail the next commands at these places, one after another; None passes."""
         self.plan = iter(places)
 
     def is_aimed_at(self, command: bytes) -> bool:
@@ -93,7 +92,7 @@ class Proxy(ThreadingTCPServer):
         return self.naming in command and (name in self._names if self._names else name not in _HANDSHAKE)
 
     def next_fault(self) -> Place | None:
-        """Take from the plan what happens to the command that has come."""
+        """Take the fault for the next command from the plan."""
         with self._lock:
             place = next(self.plan, None)
             self.faults += place is not None
@@ -124,7 +123,7 @@ class _Connection(StreamRequestHandler):
     server: Proxy
 
     def handle(self) -> None:
-        # Either side may go at any time.
+        # Either side may close at any time.
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream:
             upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
             with upstream.makefile("rb") as replies:
@@ -132,7 +131,7 @@ class _Connection(StreamRequestHandler):
                     pass
 
     def _sync(self, upstream: socket.socket, replies: BufferedIOBase) -> bool:
-        """Pass a command on and its reply back; False: the connection ends."""
+        """Forward a command and its reply; return False to end the connection."""
         command = _read(self.rfile)
         is_aimed_at = self.server.is_aimed_at(command)
         place = self.server.next_fault() if is_aimed_at else None
@@ -158,7 +157,7 @@ class _Connection(StreamRequestHandler):
 
 
 def _read(stream: BufferedIOBase) -> bytes:
-    """One message of the Redis protocol, as it is on the wire."""
+    """Read one message of the Redis protocol, as raw bytes."""
     line = stream.readline()
     if not line.endswith(b"\r\n"):
         raise ConnectionError

@@ -1,4 +1,4 @@
-"""Imports of a SET: members, and a client whose process ends, or whose reply is lost, at a known command."""
+"""Imports of a SET: members, and a client whose process dies, or whose reply is lost, at a known command."""
 
 import hashlib
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class KilledError(BaseException):
 
 
 class Silent:
-    """Progress that nobody looks at."""
+    """Invisible progress."""
 
     def begin(self, task: str, total: int, done: int = 0) -> None:
         pass
@@ -38,13 +38,13 @@ class Silent:
 class FaultyClient(redis.Redis):
     """A client that calls `between` before each step.
 
-    At the step with the number `at`, from 1 on, the process is killed `before` or `after` it, or the reply is `lost`.
-    A step is a command. Of BITFIELDs that follow each other, which add to the filter or look, only the first is one:
-    what may happen to a filter between those is tried in tests/protocol.
+    At the step with the number `at`, from 1 on, the process is killed `before` or `after` it, or the reply is `lost`. A
+    step is a command. Consecutive BITFIELDs, which add to the filter or read it, are one step: faults between these are
+    tried in tests/protocol.
     """
 
     def arm(self, between: Callable[[], object], at: int = 0, how: str = BEFORE) -> None:
-        """Set what happens from the next step on, which is the first."""
+        """Set the fault; the next step is the first."""
         self.steps = 0
         self._between, self._at, self._how = between, at, how
         self._was_bitfield = False
@@ -68,7 +68,7 @@ class FaultyClient(redis.Redis):
 
 
 class OldWorker:
-    """A worker of scrapy-redis that goes on to add; `accepted` is all that the SET took, `refusals` how often not."""
+    """A worker of scrapy-redis that keeps adding; `accepted` lists the added members, `refusals` counts failures."""
 
     def __init__(self, client: redis.Redis, key: str, accepted: list[str]) -> None:
         self.accepted = accepted
@@ -77,7 +77,7 @@ class OldWorker:
         self._key = key
 
     def add(self) -> None:
-        """Add one more."""
+        """Add one more member."""
         member = fingerprint(len(self.accepted))
         if self._client.type(self._key) != b"set":
             with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
@@ -88,14 +88,14 @@ class OldWorker:
 
 
 def fingerprint(number: int) -> str:
-    """One as scrapy-redis makes them."""
+    """A fingerprint like scrapy-redis's."""
     return hashlib.sha1(b"%d" % number, usedforsecurity=False).hexdigest()
 
 
 def fill(client: redis.Redis, key: str, members: int, first: int = 0) -> list[str]:
-    """Make a SET of so many fingerprints, kept so that a scan takes several turns."""
+    """Create a SET of so many fingerprints, stored so that a scan takes several turns."""
     found = [fingerprint(number) for number in range(first, first + members)]
-    # The server keeps a SET that ever had such a long member as a table, and gives any other small one at once.
+    # The server keeps a SET that ever had such a long member as a table, and returns any other small one at once.
     client.sadd(key, "x" * 100, *found)
     client.srem(key, "x" * 100)
     return found

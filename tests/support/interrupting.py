@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen moment of a call: as a function or a line begins, in our code and in redis-py's."""
+"""Ctrl-C at a chosen moment of a call: at the start of a function or line, in our code and in redis-py's."""
 
 import sys
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from typing import Any
 class Interrupted:
     """One call, with Ctrl-C at its `moment`th place; `ended` if that place was never reached.
 
-    `is_raised` says whether KeyboardInterrupt came out of the call, from `place`. Else it returned `answer`: Python
-    ignores what is raised while a generator is closed.
+    `is_raised` says whether KeyboardInterrupt came out of the call, from `place`. Otherwise the call returned `answer`:
+    Python ignores exceptions raised while a generator is closed.
 
-    A place is the begin of a function, or of a line further down in it. As a `with` block ends, its first line begins
-    again: an interrupt there would keep a lock, and Python hears no signal there.
+    A place is the start of a function, or of a line further down in it. At the end of a `with` block its first line
+    starts again: an interrupt there would keep a lock, and Python handles no signal there.
     """
 
     def __init__(self, call: Callable[[], Any], moment: int) -> None:

@@ -1,11 +1,11 @@
-"""A pickle that does something when it is read, as anybody may write one who can write to Redis."""
+"""A pickle that has an effect when it is loaded, as any user with write access to Redis can make."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 
 class MakesDirectory:
-    """Its pickle makes a directory when it is read."""
+    """Its pickle makes a directory when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

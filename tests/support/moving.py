@@ -1,4 +1,4 @@
-"""Filters on their way into a file and out of it, in this process, or in one that is killed."""
+"""Export and restore of filters, in this process or in a process that is killed."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
 
 
 def items(number: int, name: str = "item") -> list[str]:
-    """So many different items."""
+    """Return so many different items."""
     return [f"{name} {each}" for each in range(number)]
 
 
@@ -40,7 +40,7 @@ def export(client: redis.Redis, key: str, path: Path, **options: Any) -> Exporte
 
 
 def read(path: Path) -> SavedFilter:
-    """Read a file as a restore does, before it writes anything."""
+    """Read a file as a restore does before its first write."""
     with path.open("rb") as file:
         return file_format.read(Archive(path, file))
 
@@ -56,7 +56,7 @@ def restore_file(
 
 
 def killed_at(number: int, work: Callable[[Advance], object]) -> None:
-    """Have a process of its own do some work, which is killed when it says for this time that it has done a part."""
+    """Run some work in its own process, and kill it at its given report of progress."""
     process = os.fork()
     if not process:
         calls = iter(range(1, number))
@@ -74,5 +74,5 @@ def killed_at(number: int, work: Callable[[Advance], object]) -> None:
 
 
 def keys_at(client: redis.Redis, key: str) -> set[str]:
-    """All keys of a filter."""
+    """Return all keys of a filter."""
     return {each.decode() if isinstance(each, bytes) else each for each in client.scan_iter(f"{key}*", count=10_000)}

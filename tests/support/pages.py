@@ -1,4 +1,4 @@
-"""The shapes of the sites that tests crawl: which pages there are, and what each links to."""
+"""The shapes of the sites that tests crawl: their pages, and the links of each."""
 
 from devtools.site import Links, path_of
 
@@ -10,12 +10,12 @@ BACK_TO = 5
 
 
 def chain(pages: int) -> Links:
-    """Each page links to the next: whatever is lost ends the crawl."""
+    """Each page links to the next: any loss ends the crawl."""
     return {path_of(page): [path_of(page + 1)] if page + 1 < pages else [] for page in range(pages)}
 
 
 def tree(pages: int) -> Links:
-    """Each page links to three others that nothing else links to: whatever is lost is a hole."""
+    """Each page links to three others that no other page links to: any loss is a missed page."""
     return {
         path_of(page): [path_of(child) for child in range(FANOUT * page + 1, min(FANOUT * page + 4, pages))]
         for page in range(pages)
@@ -23,7 +23,7 @@ def tree(pages: int) -> Links:
 
 
 def star(pages: int) -> Links:
-    """The first page links to all others, which link to nothing."""
+    """The first page links to all others, which have no links."""
     return {path_of(page): list(map(path_of, range(1, pages))) if page == 0 else [] for page in range(pages)}
 
 

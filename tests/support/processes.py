@@ -1,8 +1,8 @@
-"""Processes of the tests' own code, forked from one that has imported it."""
+"""Processes of the tests' own code, forked from a process that has imported it."""
 
 import multiprocessing
 
 CONTEXT = multiprocessing.get_context("forkserver")
-"""Makes processes that inherit nothing of a test, as new ones, without the seconds that imports take."""
-# The names of the package are imported when they are used: these modules use them.
+"""Makes processes that inherit nothing of a test, as new ones do, without the seconds for imports."""
+# The package's names are imported when they are used: these modules use them.
 CONTEXT.set_forkserver_preload(["tests.support.make_filter", "tests.support.servers"])

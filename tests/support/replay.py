@@ -1,6 +1,6 @@
-"""Operations replayed on a server, many in one round trip: each on a state of its own, and then compared with its twin.
+"""Operations replayed on a server, many per round trip: each on its own state, compared with its twin.
 
-A case stands alone: the server is given its state as a whole, however seldom a sequence of operations would lead there.
+A case stands alone: the server gets its whole state, however rare a sequence of operations leads there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 
-# Cases that go to a server at once.
+# Cases sent to a server at once.
 _BATCH = 500
-# Milliseconds. No replay takes half of it, so that each expiry is told from the next by its hours.
+# Milliseconds. No replay takes half of it, so that the hours of an expiry are unambiguous.
 HOUR = 3_600_000
 
 # A sorted set, a hash, a list or a string.
@@ -28,7 +28,7 @@ class State:
     hours: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A server has no empty sorted sets, hashes and lists; an empty string it has.
+        # A server has no empty sorted sets, hashes or lists, but it has empty strings.
         self.values = {key: value for key, value in self.values.items() if value or isinstance(value, bytes)}
 
 
@@ -36,10 +36,10 @@ class Case(Protocol):
     """An operation on a state, with all keys below the one of the case, and its effect in the twin."""
 
     def before(self, key: str) -> State:
-        """Return the state that the operation meets."""
+        """Return the state before the operation."""
 
     def after(self, key: str) -> State:
-        """Return the state that the twin leaves."""
+        """Return the twin's state after the operation."""
 
     def command(self, key: str, now: int) -> Command:
         """Return the command for a server whose Unix time is `now`, in milliseconds."""
@@ -52,9 +52,9 @@ C = TypeVar("C", bound=Case)
 
 
 def replay(client: Any, key: str, cases: Iterable[C]) -> Iterator[tuple[C, str]]:
-    """Carry out cases on a server, and yield each with its difference, "" where there is none.
+    """Execute cases on a server, and yield each with its difference, "" if there is none.
 
-    The database has to be empty, and nobody else may use it: a key that is left there is a difference, too.
+    The database must be empty, without other clients: a key that is left there is a difference, too.
     """
     rest = iter(cases)
     while some := list(islice(rest, _BATCH)):
@@ -69,7 +69,7 @@ def replay(client: Any, key: str, cases: Iterable[C]) -> Iterator[tuple[C, str]]
 
 
 def _carried_out(client: Any, keys: Sequence[str], some: Sequence[C]) -> list[tuple[Any, State]]:
-    """Carry out cases on a server; return of each the reply, and what is at the keys that it had or should have."""
+    """Execute cases on a server; return for each the reply, and the contents of its keys before and after."""
     setting, reading = (client.pipeline(transaction=False) for _ in range(2))
     values: list[dict[str, Value]] = []
     for key, case in zip(keys, some, strict=True):
@@ -101,7 +101,7 @@ def _set(pipe: Any, state: State) -> None:
 
 
 def _read(pipe: Any, key: str, value: Value) -> None:
-    """Read a key that holds, or held, a value of this type, and when it expires."""
+    """Read a key that holds, or held, a value of this type, and its expiry."""
     if isinstance(value, bytes):
         pipe.get(key)
     elif isinstance(value, Mapping):

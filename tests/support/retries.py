@@ -1,4 +1,4 @@
-"""Filters whose server fails: how they are made, and what they say of it."""
+"""Filters whose server fails: their creation and their log lines."""
 
 import logging
 import threading
@@ -14,19 +14,19 @@ from scrapy_bloom import BloomFilter
 from tests.support.fault_proxy import Proxy
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test
-# How long clients wait for a reply that does not come. It may be too short for a busy machine: then it is a stall more.
+# Seconds that clients wait for a missing reply. If too short for a busy machine, it adds a stall.
 STALL_TIMEOUT = 0.3
 
 
 @contextmanager
 def filter_at(port: int, key: str, **options: Any) -> Iterator[BloomFilter]:
-    """A filter with a client of its own."""
+    """A filter with its own client."""
     with redis.Redis("127.0.0.1", port, socket_timeout=options.pop("socket_timeout", LIMIT)) as client:
         yield BloomFilter(client, key, **{"capacity": 20_000, **options})
 
 
 def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
-    """The warnings that have a part."""
+    """Return the warnings that contain a part."""
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
 
@@ -46,7 +46,7 @@ def by_params(proxy: Proxy, **params: object) -> dict[str, object]:
 
 
 class Cue(logging.Handler):
-    """Does something in a thread when a filter first says that Redis is away."""
+    """Calls a function in a thread when a filter first logs that Redis is away."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Cue(logging.Handler):
 
 @contextmanager
 def when_away(action: Callable[[], object]) -> Iterator[None]:
-    """Do something as soon as a filter waits for Redis, which must happen in the block."""
+    """Call a function as soon as a filter waits for Redis, which must happen in the block."""
     cue = Cue(action)
     logger = logging.getLogger("scrapy_bloom")
     logger.addHandler(cue)
@@ -74,7 +74,7 @@ def when_away(action: Callable[[], object]) -> Iterator[None]:
 
 
 def assert_waited_once(caplog: pytest.LogCaptureFixture, *parts: str) -> None:
-    """One line says that Redis is away, and why, and one that it is back."""
+    """Assert that one line reports Redis as away, with the reason, and one as back."""
     (away,) = said(caplog, "Redis is away")
     (_,) = said(caplog, "Redis is back")
     assert [part for part in parts if part not in away] == []

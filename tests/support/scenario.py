@@ -1,4 +1,4 @@
-"""Sites whose every page is linked once, and crawls of them in which something happens, by several workers or one."""
+"""Sites whose every page is linked once, and crawls of them with faults, by one or several workers."""
 
 import sys
 from collections import Counter
@@ -20,9 +20,9 @@ from tests.support.selection import long_unless
 
 PAGES = 121
 DELAY = 0.02
-# Scrapy before 2.18 shows a page to the spider 0.1 s after it came; the engine takes the next requests meanwhile.
+# Scrapy before 2.18 shows a page to the spider 0.1 s after its arrival; the engine takes the next requests meanwhile.
 SLOWER_THAN_SCRAPY = 0.15
-# When in a crawl it happens.
+# The moment of the fault in a crawl.
 MIDDLE = 40
 
 OURS: dict[str, object] = {"SCHEDULER": "scrapy_bloom.BloomScheduler", "DUPEFILTER_CLASS": crawling.BLOOM}
@@ -33,26 +33,27 @@ STOCK: dict[str, object] = {
 # scrapy-redis's own Scheduler, with our filter.
 FILTER_ALONE: dict[str, object] = {"SCHEDULER": crawling.REDIS_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
 
-# A worker that says nothing for so many seconds is taken for dead.
+# A worker silent for so many seconds is taken for dead.
 LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 2}
 
 Kind = dict[str, object]
 
-# Scrapy opens the scheduler before any reactor but asyncio's runs. Without the setting Twisted chooses: epoll on Linux.
+# Scrapy opens the scheduler before any reactor but asyncio's runs. Without the setting Twisted chooses: epoll on
+# Linux.
 REACTORS: dict[str, Kind] = {
     "asyncio": {"TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor"},
     "select": {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
     "none": {"TWISTED_REACTOR": ""},
 }
 every_reactor = pytest.mark.parametrize("reactor", REACTORS.values(), ids=REACTORS)
-# Only `make test-all` runs the test under the others too.
+# Only `make test-all` runs the test under the others, too.
 asyncio_first = pytest.mark.parametrize(
     "reactor", long_unless(lambda reactor: reactor is REACTORS["asyncio"], REACTORS.values()), ids=REACTORS
 )
 
 
 class Scene:
-    """A site, its moments, and crawls of it that share a queue and a filter; `spider` is the file of one."""
+    """A site, its moments, and crawls of it that share a queue and a filter; `spider` is a spider's file."""
 
     def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
         self.site = site
@@ -75,15 +76,15 @@ class Scene:
 
     @property
     def twice(self) -> int:
-        """The number of fetches that were not the first of their page."""
+        """The number of fetches beyond the first of each page."""
         return self.fetched.total() - len(self.fetched)
 
     def start(self, name: str, kind: Kind, **settings: object) -> CrawlProcess:
-        """A worker that begins to crawl."""
+        """Start a worker."""
         return self.start_at("", name, kind, **settings)
 
     def start_at(self, path: str, name: str, kind: Kind, **settings: object) -> CrawlProcess:
-        """A worker that begins to crawl with the page at this path."""
+        """Start a worker at the page with this path."""
         settings = {**self._settings, **kind, **settings}
         worker = crawling.begin(name, self.site.url + path, self._directory, settings, self.spider)
         self.workers.append(worker)
@@ -94,24 +95,24 @@ class Scene:
         return self.start(name, kind, **settings).wait()
 
     def log(self, name: str) -> str:
-        """Return what a worker has logged until now."""
+        """Return a worker's log so far."""
         return (self._directory / f"{name}.log").read_text()
 
     def opened(self, *names: str) -> None:
-        """Wait until each of these workers, which may not be started yet, takes part in the crawl."""
+        """Wait until each of these workers, which may still have to be started, takes part in the crawl."""
         logs = [self._directory / f"{name}.log" for name in names]
         until(lambda: all(log.exists() and "Spider opened" in log.read_text() for log in logs))
 
 
 @contextmanager
 def scene(links: Links, directory: Path, server_url: str, key: str, delay: float = DELAY) -> Iterator[Scene]:
-    """A site to crawl; workers that are left are killed at the end."""
+    """A site to crawl; remaining workers are killed at the end."""
     settings = {
         "REDIS_URL": server_url,
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
-        # A page that is missing was lost, and not taken for seen.
+        # A missing page was lost, not taken for seen.
         "BLOOMFILTER_ERROR_RATE": 1e-12,
     }
     with serving(links) as site:
@@ -126,7 +127,7 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
 
 
 def keys_of(client: redis.Redis, key: str) -> set[str]:
-    """Everything that is stored for a crawl."""
+    """Return all stored keys of a crawl."""
     return {each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000)}
 
 
@@ -142,7 +143,7 @@ def number_kept(client: redis.Redis, queue: str) -> int:
 
 
 def holders_of(client: redis.Redis, key: str, member: bytes) -> set[str]:
-    """Return the sorted sets of a crawl that have a request, as it is stored."""
+    """Return a crawl's sorted sets that contain a stored request."""
     kept = [each for each in keys_of(client, key) if client.type(each) == b"zset"]
     return {each for each in kept if client.zscore(each, member) is not None}
 
@@ -154,16 +155,16 @@ def complaints_in(log: str) -> list[str]:
 
 
 def assert_ended_well(*crawls: Crawl) -> None:
-    """Each ended by itself, with no error that anybody has to read."""
+    """Assert that each crawl ended by itself, without errors for the user."""
     for ended in crawls:
         assert "Traceback" not in ended.log
         assert ended.exit_code == 0
         assert ended.stats["finish_reason"] == "finished"
-        # Else a page that is missing may have been taken for seen.
+        # Otherwise a missing page may have been taken for seen.
         assert ended.stats.get("bloomfilter/expected_false_positives", 0) < 1e-6
 
 
 def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    """Show a line, which pytest-xdist passes on by stderr alone."""
+    """Print a line, which pytest-xdist passes on from stderr alone."""
     with capsys.disabled():
         print(f"\n{line}", file=sys.stderr)

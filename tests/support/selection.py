@@ -1,4 +1,4 @@
-"""Parameters of tests of which some take long."""
+"""Parameters of tests, some of which are slow."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,9 +9,9 @@ from tests.support.servers import KINDS
 
 
 def long_unless(is_quick: Callable[[Any], object], values: Iterable[Any]) -> list[Any]:
-    """Return the values as parameters; only `make test-all` runs the tests with those that are not quick."""
+    """Return the values as parameters; only `make test-all` runs the slow ones."""
     return [value if is_quick(value) else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 valkey_first = pytest.mark.parametrize("server", long_unless(lambda kind: kind == "valkey", KINDS), indirect=True)
-"""Only `make test-all` runs the test on the other server too."""
+"""Only `make test-all` runs the test on the other server, too."""

@@ -1,4 +1,4 @@
-"""Servers for tests: one that wants a kind that is not installed is skipped, and fails where CI=true."""
+"""Servers for tests: a test of a kind that is not installed is skipped, and fails where CI=true."""
 
 import os
 from contextlib import AbstractContextManager
@@ -23,7 +23,7 @@ def running(kind: str, *options: str) -> AbstractContextManager[Server]:
 
 
 def expires_at(client: redis.Redis, name: str) -> int:
-    """The Unix time in milliseconds at which a key expires, or 0; on Redis 6, which does not say it, to 10 seconds."""
+    """Return a key's expiry as Unix time in milliseconds, or 0; Redis 6 gives it to 10 seconds only."""
     try:
         return max(int(client.pexpiretime(name)), 0)
     except redis.ResponseError:

@@ -1,4 +1,4 @@
-"""The start URLs of a list in this process: what the scripts do on a server, these methods do here."""
+"""The start URLs of a list in this process: a twin of the scripts on a server."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,18 +22,18 @@ class StartScript(NamedTuple):
 
 @dataclass
 class StartMemory:
-    """The list at a start key, the hash of those that are leased, and the list of dead letters."""
+    """The list at a start key, the hash of leased start URLs, and the list of dead letters."""
 
     waiting: list[bytes] = field(default_factory=list)
     leased: dict[str, bytes] = field(default_factory=dict)
     dead: list[bytes] = field(default_factory=list)
 
     def copy(self) -> Self:
-        """Return an equal one, which changes apart."""
+        """Return an independent copy."""
         return replace(self, waiting=[*self.waiting], leased={**self.leased}, dead=[*self.dead])
 
     def apply(self, operation: StartScript) -> list[Any]:
-        """Carry out a script."""
+        """Execute a script."""
         effects: dict[str, Callable[..., list[Any]]]
         effects = {"lease_start": self._lease, "release_start": self._release, "bury_start": self._bury}
         return effects[operation.script](*operation.arguments)

@@ -1,4 +1,4 @@
-"""Output streams of a process that take nothing: their reader has gone, their disk is full, or they are closed."""
+"""Unwritable output streams of a process: their reader has gone, their disk is full, or they are closed."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _EACH_LINE = 1
 
 @contextmanager
 def stream(kind: str) -> Iterator[TextIO | None]:
-    """Open a stream that takes nothing; one that is closed is None, as in `sys`."""
+    """Open an unwritable stream; a closed one is None, as in `sys`."""
     if kind == CLOSED:
         yield None
     elif kind == FULL:
@@ -30,7 +30,7 @@ def stream(kind: str) -> Iterator[TextIO | None]:
 
 @contextmanager
 def written_to(**kinds: str) -> Iterator[None]:
-    """Have `sys.stdout`, `sys.stderr` or both take nothing, a line at a time."""
+    """Make `sys.stdout`, `sys.stderr` or both unwritable, a line at a time."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         for name, kind in kinds.items():
             patch.setattr(f"sys.{name}", stack.enter_context(stream(kind)))

@@ -1,12 +1,11 @@
-"""A process that has imported a module and forks processes that run it: `tests.support.forked` starts it.
+"""A process that imports a module and forks processes to run it: `tests.support.forked` starts it.
 
-The module is `scrapy` or `tests.simulation`. Importing takes a second of CPU, which hundreds of crawls need not spend
-again. A fork has a directory, an environment, arguments, output and signals of its own, and ends as any Python process
-does.
+The module is `scrapy` or `tests.simulation`. Its import takes a second of CPU, which hundreds of crawls save. A fork
+has its own directory, environment, arguments, output and signals, and ends as any Python process does.
 
 A request on the control socket is the length of a JSON object, with three descriptors: standard output, standard error,
-and a socket for the status. A guard process forks the process that is asked for, sends its id and then its exit code on
-that socket, and reaps it when the other side has closed: until then nothing else has the id.
+and a socket for the status. A guard process forks the requested process, sends its id and then its exit code on that
+socket, and reaps it when the other side has closed: until then no other process has the id.
 """
 
 import gc
@@ -30,8 +29,8 @@ DESCRIPTORS = 3
 SCRAPY = "scrapy"
 SIMULATION = "tests.simulation"
 
-# Modules of every crawl. None may install a reactor, and none may keep the time at which it is imported, as
-# `scrapy_redis.spiders` does: a spider is idle since then.
+# Modules of every crawl. None may install a reactor or store its time of import, as `scrapy_redis.spiders` does: a
+# spider counts as idle since then.
 _PRELOADED = (
     "asyncio",
     "redis.asyncio",
@@ -64,7 +63,7 @@ def main() -> None:
     _PRELOADS[module]()
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the guards are not waited for
     control = socket.socket(fileno=int(control_descriptor))
     while (request := _next_request(control)) is not None:
         job, descriptors = request
@@ -109,7 +108,7 @@ def _next_request(control: socket.socket) -> tuple[Any, list[int]] | None:
 
 
 def _guard(descriptor: int) -> bool:
-    """Fork the process that is asked for and return True in it; the guard itself exits when it has reaped that one."""
+    """Fork the requested process and return True in it; the guard itself exits when it has reaped that process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:
@@ -125,7 +124,7 @@ def _guard(descriptor: int) -> bool:
 
 
 def _become(job: Any, descriptors: list[int]) -> None:
-    """Take over everything in which a new process would differ from this one."""
+    """Take over all attributes in which a new process would differ from this one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)

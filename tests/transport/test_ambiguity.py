@@ -1,6 +1,6 @@
-"""No item is lost with a reply: what nobody can know is new, and counted.
+"""No item is lost with a reply: an item in doubt is new, and counted.
 
-The faults are real: a proxy that cuts connections at known places.
+The faults are real: a proxy cuts connections at known places.
 """
 
 import random
@@ -24,8 +24,8 @@ from tests.support.scenario import tell
 from tests.support.selection import long_unless
 from tests.support.servers import Server
 
-# 1,000 faults over 10,000 items, 1,000 for each place one by one and as many in batches. How many faults, and how many
-# commands they are apart on average: so few that all have come when every item was sent once.
+# 1,000 faults over 10,000 items: 1,000 items for each place, singly and in batches. A pair is the number of faults and
+# their average distance in commands: all faults have come when every item was sent once.
 ITEMS = 1000
 BATCH = 20
 WORKERS = 5
@@ -35,11 +35,11 @@ IN_BATCHES = dict.fromkeys(CUTS, (50, 18)) | {Place.STALL: (30, 30)}
 T = TypeVar("T")
 
 
-# Replies that are lost: 1,000 random faults, that several workers meet.
+# Lost replies: 1,000 random faults, met by several workers.
 
 
 def lost_requests(stock: RFPDupeFilter, items: list[str]) -> int:
-    """Count the requests, all of them different, that are never scheduled: called seen, or ended by an exception."""
+    """Count the requests, all different, that are never scheduled: called seen, or ended by an exception."""
     lost = 0
     for item in items:
         try:
@@ -50,7 +50,7 @@ def lost_requests(stock: RFPDupeFilter, items: list[str]) -> int:
 
 
 def lost_in_batches(stock: RFPDupeFilter, items: list[str]) -> int:
-    """The same for whoever sends its command in batches."""
+    """Count the same for commands sent in batches."""
     lost = 0
     for batch in batches_of(items):
         pipeline = stock.server.pipeline(transaction=False)
@@ -64,12 +64,12 @@ def lost_in_batches(stock: RFPDupeFilter, items: list[str]) -> int:
 
 
 def batches_of(items: list[str]) -> list[list[str]]:
-    """The same items, some at a time."""
+    """Return the same items, some at a time."""
     return [items[first : first + BATCH] for first in range(0, len(items), BATCH)]
 
 
 class Run:
-    """Workers that add different items at the same time while faults come; what they lose and find ambiguous."""
+    """Workers that add different items during faults; their lost and ambiguous items."""
 
     def __init__(self, proxy: Proxy, key: str, place: Place, faults: int, apart: int) -> None:
         self._proxy, self._key, self._place = proxy, key, place
@@ -78,7 +78,7 @@ class Run:
         self._timeout = STALL_TIMEOUT if place is Place.STALL else LIMIT
 
     def lost_here(self, add: Callable[[BloomFilter, list[str]], int]) -> tuple[int, int]:
-        """Count what a filter loses, and what it calls ambiguous, which must be what the server carried out twice."""
+        """Count the items that a filter loses, and the ambiguous ones, which must equal the resent commands."""
         with ExitStack() as stack:
             each = (filter_at(self._proxy.port, self._key, socket_timeout=self._timeout) for _ in range(WORKERS))
             blooms = [stack.enter_context(bloom) for bloom in each]
@@ -90,7 +90,7 @@ class Run:
         return lost, ambiguous
 
     def lost_by_stock(self, settings: dict[str, object], add: Callable[[RFPDupeFilter, list[str]], int]) -> int:
-        """Count what scrapy-redis loses, with clients as it makes them, but for their socket timeout of 30 s."""
+        """Count the items that scrapy-redis loses, with its own clients, except for a socket timeout of 30 s."""
         settings = {**settings, "REDIS_PARAMS": {"socket_timeout": self._timeout}}
         key = f"{self._key}:{','.join(settings)}"
         clients = [get_redis_from_settings(Settings(settings)) for _ in range(WORKERS)]
@@ -107,9 +107,9 @@ class Run:
 
 @pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.AFTER, Place.STALL), ONE_BY_ONE))
 def test_one_by_one(proxy: Proxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every item is new when it is added, wherever its connection ends; what was carried out twice is ambiguous.
+    """Every item is new when it is added, with every cut; the resent commands are ambiguous.
 
-    The same faults make scrapy-redis take requests for seen that it never scheduled.
+    The same faults make scrapy-redis drop requests that it never scheduled.
     """
     run = Run(proxy, key, place, *ONE_BY_ONE[place])
     lost, ambiguous = run.lost_here(lambda bloom, items: [bloom.add(item) for item in items].count(False))
@@ -126,7 +126,7 @@ def test_one_by_one(proxy: Proxy, key: str, place: Place, capsys: pytest.Capture
 
 @pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.REQUEST, Place.REPLY), IN_BATCHES))
 def test_in_batches(proxy: Proxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every item of a batch is new, wherever its connection ends; what was carried out twice is ambiguous.
+    """Every item of a batch is new, with every cut; the resent commands are ambiguous.
 
     The same faults make a client that sends scrapy-redis's SADD in batches lose items.
     """
@@ -145,11 +145,11 @@ def test_in_batches(proxy: Proxy, key: str, place: Place, capsys: pytest.Capture
     assert stock > 0
 
 
-# Replies that are lost: one at a time, where it matters.
+# Lost replies: single ones, at the places where it matters.
 
 
 def test_ambiguous_item_is_new_once(proxy: Proxy, bloom: BloomFilter) -> None:
-    """An item whose reply was lost is new, as often as it is lost, and seen when it is added again."""
+    """An item whose reply was lost is new, after any number of losses, and seen when it is added again."""
     proxy.fail(Place.AFTER, Place.REPLY, Place.AFTER)
     assert bloom.add("a")
     assert not bloom.add("a")
@@ -158,7 +158,7 @@ def test_ambiguous_item_is_new_once(proxy: Proxy, bloom: BloomFilter) -> None:
 
 
 def test_known_item_is_ambiguous_too(proxy: Proxy, bloom: BloomFilter, valkey: Server, key: str) -> None:
-    """An item that another worker has added is new here too if the reply was lost: nobody can tell; it is counted."""
+    """An item of another worker is new here, too, if the reply was lost: it is in doubt, and counted."""
     with filter_at(valkey.port, key) as other:
         assert other.add("a")
     proxy.fail(Place.AFTER)
@@ -170,7 +170,7 @@ def test_known_item_is_ambiguous_too(proxy: Proxy, bloom: BloomFilter, valkey: S
 def test_known_item_is_seen_by_the_next(
     place: Place, proxy: Proxy, bloom: BloomFilter, valkey: Server, key: str
 ) -> None:
-    """Only the one addition is ambiguous, not those after it on the same filter."""
+    """Only the addition with the lost reply is ambiguous, not the later ones on the same filter."""
     with filter_at(valkey.port, key) as other:
         other.add_many(["a", "b"])
     proxy.fail(place)
@@ -179,7 +179,7 @@ def test_known_item_is_seen_by_the_next(
 
 
 def test_item_of_an_addition_that_failed(proxy: Proxy, key: str) -> None:
-    """Whoever adds an item again after UnavailableError is told that it is new: nobody else was."""
+    """An item added again after UnavailableError is new: no caller has been told so before."""
     with filter_at(proxy.port, key, retry_timeout=0) as bloom:
         proxy.fail(Place.AFTER, Place.AFTER)
         with pytest.raises(UnavailableError):
@@ -192,7 +192,7 @@ def test_item_of_an_addition_that_failed(proxy: Proxy, key: str) -> None:
 
 
 def test_two_workers_while_the_filter_grows(valkey: Server, key: str) -> None:
-    """Two workers meet the same items, one over a bad line, while layers are sealed and made: one of them gets each."""
+    """Two workers add the same items, one over a bad line, while the filter grows: one of them gets each."""
     options = {"capacity": 100, "error_rate": 1e-4, "cache_size": 0}
     source = random.Random(3)
     items = [f"item {number}" for number in range(1200)]
@@ -211,13 +211,13 @@ def test_two_workers_while_the_filter_grows(valkey: Server, key: str) -> None:
             unclaimed.update(set(batch) - new)
         assert proxy.faults == 60
         assert bad.info().layers >= 4
-        # What the filter takes for seen by its error rate, and no more.
+        # The false positives that the error rate explains, and no more.
         assert len(unclaimed) <= 2
         assert all(good.contains_many(items))
 
 
 def test_late_replies(proxy: Proxy, bloom: BloomFilter) -> None:
-    """A reply that is merely late is a reply: nothing is sent again, and nothing ambiguous."""
+    """A late reply counts: no command is sent again, and no item is ambiguous."""
     proxy.fail(Place.LATE, Place.LATE, Place.LATE)
     assert bloom.add("a")
     assert bloom.add_many(["b", "c"]) == [True, True]
@@ -226,7 +226,7 @@ def test_late_replies(proxy: Proxy, bloom: BloomFilter) -> None:
 
 
 def test_reading_again_is_no_doubt(proxy: Proxy, bloom: BloomFilter) -> None:
-    """A look that adds nothing answers right whatever is lost on the way."""
+    """A lookup is correct after any lost reply."""
     bloom.add("a")
     proxy.fail(Place.AFTER, Place.REPLY)
     assert "b" not in bloom

@@ -1,4 +1,4 @@
-"""Connections are borrowed from redis-py's pool: each reply is that of its command, and the pool notices nothing."""
+"""Connections are borrowed from redis-py's pool: replies match their commands, and the pool stays intact."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tests.support.servers import Server
 
 
 def echo(transport: Transport, text: str) -> None:
-    """Compare the reply to a command with what it asks for."""
+    """Assert that the reply to ECHO is its argument."""
     assert transport.execute([Command("ECHO", text)]) == [text.encode()]
 
 
@@ -28,7 +28,7 @@ def counts(pool: Any) -> tuple[int, int]:
 
 
 class CountingPool(redis.ConnectionPool):
-    """A pool of a user's own class, which sees all that is taken and released."""
+    """A user's own pool class, which records each connection taken and released."""
 
     taken = released = 0
 
@@ -43,13 +43,13 @@ class CountingPool(redis.ConnectionPool):
 
 @contextmanager
 def counted(server: Server) -> Iterator[tuple[redis.Redis, Callable[[], int]]]:
-    """A client, and a function that says how many connections were ever opened to its server."""
+    """A client, and a function that counts the connections ever opened to its server."""
     with server.client() as client, server.client() as other:
         yield client, lambda: int(other.info("stats")["total_connections_received"])
 
 
 def test_one_connection_for_all(server: Server) -> None:
-    """Whatever is sent, by several transports, it is the same connection, and it is idle in between."""
+    """Several transports send all their commands over one connection, which is idle in between."""
     with counted(server) as (client, opened):
         transports = [transport_for(client) for _ in range(3)]
         before = opened()
@@ -62,7 +62,7 @@ def test_one_connection_for_all(server: Server) -> None:
 
 
 def test_a_client_with_one_connection(server: Server) -> None:
-    """Two transports and the client itself share the only connection that there may be."""
+    """Two transports and the client itself share the only connection allowed."""
     with server.client(max_connections=1) as client:
         transports = [transport_for(client) for _ in range(2)]
         for number in range(5):
@@ -73,7 +73,7 @@ def test_a_client_with_one_connection(server: Server) -> None:
 
 @pytest.mark.parametrize("most", [2, 8])
 def test_threads(server: Server, most: int) -> None:
-    """Threads that share a client, by transports and by its own methods, have their own replies."""
+    """Threads that share a client, by transports and by its own methods, get their own replies."""
     with server.client(max_connections=most) as client:
         transport = transport_for(client)
 
@@ -91,7 +91,7 @@ def test_threads(server: Server, most: int) -> None:
 
 
 def test_a_reply_that_somebody_left(client: redis.Redis) -> None:
-    """A connection that has a reply of another command to read is opened anew."""
+    """A connection with an unread reply is reopened."""
     transport, pool = transport_for(client), client.connection_pool
     echo(transport, "before")
     connection: Any = pool.get_connection()
@@ -103,7 +103,7 @@ def test_a_reply_that_somebody_left(client: redis.Redis) -> None:
 
 
 def patiently(transport: Transport, command: Command) -> list[Any]:
-    """Execute a command, again where a busy machine takes longer than the socket may wait."""
+    """Execute a command, again if a busy machine exceeds the socket timeout."""
     for _ in range(1000):
         with suppress(redis.TimeoutError):
             return transport.execute([command])
@@ -111,7 +111,7 @@ def patiently(transport: Transport, command: Command) -> list[Any]:
 
 
 def test_a_reply_that_comes_too_late(valkey: Server, key: str) -> None:
-    """A command whose reply did not come in time leaves none to the next one."""
+    """A reply that comes too late is not read as that of the next command."""
     with (
         proxying(valkey.port, "ECHO") as proxy,
         redis.Redis("127.0.0.1", proxy.port, socket_timeout=0.02) as client,
@@ -131,7 +131,7 @@ def test_a_reply_that_comes_too_late(valkey: Server, key: str) -> None:
 
 
 def test_a_client_that_is_closed(server: Server) -> None:
-    """`close` closes the connection of a transport, too; it is opened anew where something is sent after all."""
+    """`close` closes a transport's connection, too; the next command reopens it."""
     with counted(server) as (client, opened), server.client() as other:
         transport = transport_for(client)
         echo(transport, "before")
@@ -146,7 +146,7 @@ def test_a_client_that_is_closed(server: Server) -> None:
 
 
 def test_a_forked_process(server: Server) -> None:
-    """A child opens a connection of its own: over its parent's it could read the other's replies."""
+    """A forked child opens its own connection: over its parent's it could read the other's replies."""
     with server.client() as client:
         transport = transport_for(client)
         ours = transport.execute([Command("CLIENT", "ID")])[0]
@@ -161,7 +161,7 @@ def test_a_forked_process(server: Server) -> None:
 
 
 def test_a_pool_of_another_class(server: Server) -> None:
-    """A pool of a user's class gives and gets every connection itself."""
+    """A pool of a user's class provides and gets back every connection itself."""
     pool = CountingPool(host="127.0.0.1", port=server.port)
     with redis.Redis(connection_pool=pool) as client:
         transport = transport_for(client)
@@ -172,7 +172,7 @@ def test_a_pool_of_another_class(server: Server) -> None:
 
 
 def test_credentials_that_change(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection whose password is renewed is released by redis-py, which sends the new one then."""
+    """A connection whose password is renewed is released by redis-py, which then sends the new one."""
     released: list[Any] = []
     release = redis.ConnectionPool.release
 

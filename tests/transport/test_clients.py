@@ -1,4 +1,4 @@
-"""Which Redis clients a filter works over, and what is said of those that cannot work."""
+"""Redis clients that a filter works over, and the refusal of others."""
 
 import contextlib
 from collections.abc import Callable
@@ -22,7 +22,7 @@ PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
 
 
 class Wrapped(redis.Redis):
-    """A client whose commands go through code of the user's, and then through redis-py's own resending."""
+    """A client whose commands pass through user code, and then through redis-py's own retries."""
 
     def execute_command(self, *args: object, **kwargs: object) -> object:
         return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ def test_blocking_pool(server: Server, key: str, protocol: int) -> None:
 
 @pytest.mark.parametrize("client_class", [redis.Redis, Wrapped])
 def test_hidden_resending_is_off_in_a_blocking_pool(client_class: type[redis.Redis], valkey: Server, key: str) -> None:
-    """Neither a connection that the pool makes later nor one that it had sends a command again by itself."""
+    """Hidden retries are disabled for existing and for later connections of the pool."""
     retry, faults = Retry(ConstantBackoff(0), 3), (redis.ConnectionError,)
     with (
         proxying(valkey.port, "BITFIELD") as proxy,
@@ -105,7 +105,7 @@ UNFIT: dict[Callable[[Server], Any], tuple[str, str]] = {
 
 @pytest.mark.parametrize("client", UNFIT)
 def test_unfit_clients_are_refused(client: Callable[[Server], Any], valkey: Server, key: str) -> None:
-    """A client that cannot work is refused before anything is sent, with what to pass instead and no password."""
+    """An unsuitable client is refused before any command, with the correction and without a password."""
     given = client(valkey)
     for use in (lambda: BloomFilter(given, key), lambda: transport_for(given)):
         with pytest.raises(ConfigError) as refusal:
@@ -116,7 +116,7 @@ def test_unfit_clients_are_refused(client: Callable[[Server], Any], valkey: Serv
 
 @pytest.mark.parametrize("client", [asynchronous, in_utf_16])
 def test_unfit_client_of_a_dupefilter(client: Callable[[Server], Any], valkey: Server, key: str) -> None:
-    """A dupefilter that was built directly says so at its first use."""
+    """A dupefilter that was built directly refuses at its first use."""
     with pytest.raises(ConfigError):
         BloomRFPDupeFilter(client(valkey), key).filter  # noqa: B018  # it is opened
 
@@ -129,7 +129,7 @@ UNFIT_SETTINGS: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("unfit", UNFIT_SETTINGS)
 def test_unfit_settings_are_refused(unfit: str, valkey: Server, key: str) -> None:
-    """Settings that ask for such a client are refused by the filter and by BloomScheduler, with what to set."""
+    """Settings for such a client are refused by the filter and by BloomScheduler, with the correction."""
     given, part = UNFIT_SETTINGS[unfit]
     url = valkey.url.replace("//", f"//:{PASSWORD}@")
     settings = {"REDIS_URL": url, "DUPEFILTER_CLASS": crawling.BLOOM, "SCHEDULER_DUPEFILTER_KEY": key, **given}
@@ -153,7 +153,7 @@ def test_unfit_settings_are_refused(unfit: str, valkey: Server, key: str) -> Non
     ],
 )
 def test_encodings_that_work(server: Server, key: str, options: dict[str, Any]) -> None:
-    """An encoding in which ASCII is ASCII works, and any where replies are not decoded."""
+    """An encoding works if it is compatible with ASCII, or if replies are not decoded."""
     with server.client(**options) as client:
         bloom = BloomFilter(client, key, capacity=20)
         assert bloom.add_many([str(number) for number in range(100)]) == [True] * 100

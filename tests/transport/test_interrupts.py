@@ -1,4 +1,4 @@
-"""Ctrl-C at every moment of an addition: an item of which nobody was told is new when it is added again.
+"""Ctrl-C at every moment of an addition: an item without a reply is new when it is added again.
 
 The interrupted call may have marked it. If its bits were taken for another worker's, the item would be lost.
 """
@@ -18,15 +18,15 @@ from tests.support.dupefilters import KEY, WAYS, crawler_of
 from tests.support.interrupting import Interrupted
 from tests.support.servers import Server
 
-# No item is taken for seen by chance.
+# No item is a false positive.
 NEVER = 1e-12
 
-# Python ignores what is raised while an object is deleted, and pytest warns of that.
+# Python ignores exceptions raised while an object is deleted, and pytest warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 def interrupted(prepare: Callable[[int], Callable[[], Any]], apart: int = 1) -> Iterator[tuple[Any, Interrupted]]:
-    """Interrupt prepared calls, each some moments later than the last, until one is over before; yield each of them."""
+    """Interrupt prepared calls, each some moments later than the last, until one ends first; yield each of them."""
     for moment in count(1, apart):
         call = prepare(moment)
         done = Interrupted(call, moment)
@@ -37,7 +37,7 @@ def interrupted(prepare: Callable[[int], Callable[[], Any]], apart: int = 1) -> 
 
 
 def assert_new_once(add: Callable[[], bool], done: Interrupted) -> None:
-    """Compare an interrupted addition, and the same again: the first that says anything says that the item is new."""
+    """Assert that an interrupted addition and its repetition together report the item as new first."""
     told = [] if done.is_raised else [done.answer]
     assert [*told, add(), add()][:2] == [True, False], done.place
 
@@ -52,7 +52,7 @@ def test_an_item(client: redis.Redis, key: str, cache_size: int) -> None:
 
 
 def test_a_batch(client: redis.Redis, key: str) -> None:
-    """A batch has new items, one of them twice, and one that is known."""
+    """A batch has new items, one of them twice, and a known one."""
     bloom, other = (BloomFilter(client, key, capacity=100_000, error_rate=NEVER) for _ in range(2))
     bloom.add("known")
 
@@ -66,13 +66,13 @@ def test_a_batch(client: redis.Redis, key: str) -> None:
 
 
 def test_the_first_item() -> None:
-    """The addition makes the filter. It has thousands of moments, of which some are tried."""
+    """The addition creates the filter. It has thousands of moments, some of which are tried."""
     for add, done in interrupted(lambda _: partial(MemoryBloomFilter(capacity=1000, error_rate=NEVER).add, "a"), 5):
         assert_new_once(add, done)
 
 
 def test_an_item_for_which_the_filter_grows() -> None:
-    """The addition seals a layer whose room is given away, and makes the next one."""
+    """The addition seals a layer without credit, and creates the next one."""
     blooms: list[MemoryBloomFilter] = []
 
     def addition(_: int) -> Callable[[], bool]:

@@ -1,4 +1,4 @@
-"""Refusals that no waiting changes: each is an error at once, that says what to do and never a password."""
+"""Permanent refusals: each is an immediate error with advice and without a password."""
 
 import logging
 import traceback
@@ -30,17 +30,17 @@ from tests.support.servers import KINDS, Server, running
 
 
 def with_wrong_password(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
-    """Whoever has the password wrong."""
+    """Open a filter with a wrong password."""
     return BloomFilter(server.client(password=f"{PASSWORD}-mistaken"), key, **options)
 
 
 def without_password(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
-    """Whoever has none."""
+    """Open a filter without a password."""
     return BloomFilter(server.client(), key, **options)
 
 
 def unlucky(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
-    """A user who may do all but set bits."""
+    """A user with all permissions but BITFIELD."""
     with server.client(password=PASSWORD) as admin:
         admin.acl_setuser(
             "unlucky", enabled=True, passwords=[f"+{PASSWORD}-own"], keys="*", commands=["+@all", "-bitfield"]
@@ -49,7 +49,7 @@ def unlucky(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
 
 
 def without_memory(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
-    """A server that is full."""
+    """A full server."""
     with server.client(password=PASSWORD) as admin:
         admin.config_set("maxmemory", 1)
     return BloomFilter(server.client(password=PASSWORD), key, **options)
@@ -67,18 +67,18 @@ every_refusal = pytest.mark.parametrize(("opening", "advice"), REFUSALS.values()
 
 @pytest.fixture(params=KINDS)
 def guarded(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of its own with a password."""
+    """A server of this test's own with a password."""
     with running(request.param, "--requirepass", PASSWORD) as server:
         yield server
 
 
 def told(error: BaseException) -> str:
-    """Everything that is shown of an error, anywhere."""
+    """Return every text of an error that may be shown."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
 def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The error says what to do, nobody has waited, and no password is anywhere."""
+    """Assert that the error came without a wait, with advice, and that no password is shown."""
     assert advice in str(error)
     assert said(caplog, "Redis is away") == []
     assert PASSWORD not in told(error) + caplog.text
@@ -88,7 +88,7 @@ def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogC
 def test_refused_at_the_start(
     opening: Opening, advice: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A refusal by a server is an error at once that says what to do, and never a password."""
+    """A server's refusal at the start is an immediate error with advice, never with a password."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(RefusedError) as caught:
         opening(guarded, key, {"capacity": 1000})
@@ -96,18 +96,18 @@ def test_refused_at_the_start(
 
 
 def lock_out(admin: redis.Redis) -> None:
-    """Change the password, and make everybody say it anew."""
+    """Change the password for all clients."""
     admin.config_set("requirepass", f"{PASSWORD}-changed")
     admin.client_kill_filter(_type="normal", skipme=True)
 
 
 def forbid(admin: redis.Redis) -> None:
-    """Take BITFIELD from everybody."""
+    """Deny BITFIELD to all users."""
     admin.acl_setuser("default", enabled=True, commands=["-bitfield"], reset=False)
 
 
 def fill_up(admin: redis.Redis) -> None:
-    """Give the server less memory than it has in use."""
+    """Set maxmemory below the memory in use."""
     admin.config_set("maxmemory", 1)
 
 
@@ -123,7 +123,7 @@ TURNS: dict[str, tuple[Callable[[redis.Redis], None], str]] = {
 def test_refused_in_the_middle(
     turn: str, use: Callable[[BloomFilter], object], guarded: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that refuses from one moment on is an error at once, in single additions and in batches."""
+    """A server that starts to refuse is an immediate error, for single additions and for batches."""
     caplog.set_level(logging.DEBUG)
     refuse, advice = TURNS[turn]
     with guarded.client(password=PASSWORD) as admin, guarded.client(password=PASSWORD) as client:
@@ -137,7 +137,7 @@ def test_refused_in_the_middle(
 
 
 def test_other_refusals_are_errors_of_ours(key: str) -> None:
-    """A server that has too few replicas to write refuses too; a crawl must hear of it by an error that ends it.
+    """A server with too few replicas for a write refuses, too, with an error that ends a crawl.
 
     Any other would be raised in `enqueue_request`, where it loses one request after another.
     """
@@ -152,7 +152,7 @@ def test_other_refusals_are_errors_of_ours(key: str) -> None:
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_password_in_a_command_that_is_not_known(scheduled: bool, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that knows no HELLO cites its arguments, the password too: they are not told, but what to do is."""
+    """A server without HELLO quotes its arguments, with the password: these are hidden, the advice is shown."""
     caplog.set_level(logging.DEBUG)
     with running("redis", "--requirepass", PASSWORD, "--rename-command", "HELLO", "") as server:
         settings = {
@@ -169,9 +169,9 @@ def test_password_in_a_command_that_is_not_known(scheduled: bool, key: str, capl
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("password", [":s3cr#3t", ":5331/3t", "s3cr?3t", "s3cr/3t", ":5331#3t"])
 def test_password_that_cannot_be_read(password: str, scheduled: bool, key: str) -> None:
-    """Of a URL that is not one, because of a character in the password, nothing is told but how it must be.
+    """A URL broken by a character in its password is not quoted; the error gives its syntax.
 
-    Where its first part could be a host or a port, a client would tell that it is not there.
+    If its first part could be a host or a port, a client's own error would quote it.
     """
     settings = {
         "REDIS_URL": f"redis://{password}@127.0.0.1:6379",
@@ -186,7 +186,7 @@ def test_password_that_cannot_be_read(password: str, scheduled: bool, key: str) 
 
 
 def test_password_of_a_server_that_ends_a_crawl(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A dupefilter logs an error without the command, in which there may be a password."""
+    """A dupefilter logs an error without the command, which may contain a password."""
     dupefilter = BloomRFPDupeFilter.from_crawler(
         start({"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000})
     )
@@ -197,7 +197,7 @@ def test_password_of_a_server_that_ends_a_crawl(valkey: Server, key: str, caplog
 
 
 def test_password_of_a_server_that_is_away(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """No password is told while a server is waited for, nor when that is given up."""
+    """No password is shown while a server is waited for, nor after the timeout."""
     caplog.set_level(logging.DEBUG)
     with running("valkey", "--requirepass", PASSWORD) as server:
         settings = {

@@ -1,4 +1,4 @@
-"""However a client is made, a command is sent again only where the filter knows of it."""
+"""For every way to create a client, only the filter itself resends commands."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def assert_resent_by_us_alone(proxy: Proxy, dupefilter: BloomRFPDupeFilter) -> None:
-    """A command whose reply is cut once comes twice, and one whose reply is never cut, once."""
+    """A command whose reply is cut once is sent twice; without a cut, once."""
     proxy.done.clear()
     proxy.fail(Place.AFTER)
     request = Request("http://shop.test/1")
@@ -55,12 +55,12 @@ def assert_resent_by_us_alone(proxy: Proxy, dupefilter: BloomRFPDupeFilter) -> N
     assert sorted(proxy.done.values()) == [2]
     assert dupefilter.filter.counters.ambiguous == 1
     assert dupefilter.request_seen(request)
-    # As often as it is cut: redis-py has none of these attempts.
+    # As often as it is cut: redis-py makes none of these attempts.
     proxy.done.clear()
     proxy.fail(Place.REPLY, Place.AFTER, Place.REPLY)
     assert not dupefilter.request_seen(Request("http://shop.test/2"))
     assert sorted(proxy.done.values()) == [4]
-    # In a batch it is the cut one and those before it.
+    # In a batch these are the cut command and those before it.
     proxy.done.clear()
     proxy.plan = iter([None, Place.AFTER])
     assert dupefilter.filter.add_many(["a", "b", "c"]) == [True, True, True]
@@ -70,7 +70,7 @@ def assert_resent_by_us_alone(proxy: Proxy, dupefilter: BloomRFPDupeFilter) -> N
 
 @every_way
 def test_hidden_resending_is_off(proxy: Proxy, key: str, way: Callable[[Proxy], dict[str, object]]) -> None:
-    """However the client is configured, a command goes out again only where the filter knows of it."""
+    """Under every configuration of the client, only the filter itself resends a command."""
     settings = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000, **way(proxy)}
     assert_resent_by_us_alone(proxy, BloomRFPDupeFilter.from_settings(Settings(settings)))
 
@@ -88,7 +88,7 @@ def cluster() -> Iterator[Proxy]:
 
 
 def test_hidden_resending_is_off_in_a_cluster(cluster: Proxy, key: str) -> None:
-    """A client of a cluster has its own ways to send a command again; they are off too."""
+    """A cluster client has its own retries; they are disabled, too."""
     settings = {"REDIS_URL": cluster.url, "REDIS_PARAMS": {"redis_cls": redis.RedisCluster}}
     common = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
     assert_resent_by_us_alone(cluster, BloomRFPDupeFilter.from_settings(Settings({**settings, **common})))
@@ -117,7 +117,7 @@ def encrypted(tmp_path: Path) -> Iterator[tuple[Server, str]]:
 
 
 def test_tls_connection_cut(encrypted: tuple[Server, str], key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A connection by TLS that is cut while a reply is waited for is like any other."""
+    """A TLS connection cut before a reply is like any other."""
     server, url = encrypted
     settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
     bloom = BloomRFPDupeFilter.from_settings(Settings(settings)).filter

@@ -1,4 +1,4 @@
-"""A filter whose server is away waits for it, and says so once.
+"""A filter waits for its unreachable server, and logs it once.
 
 The faults are real: servers that are killed, loading or demoted.
 """
@@ -25,14 +25,14 @@ from tests.support.servers import KINDS, Server, running
 
 @contextmanager
 def durable(kind: str, *options: str) -> Iterator[Server]:
-    """A server that forgets nothing when it is killed."""
+    """A server that keeps all data when it is killed."""
     with running(kind, "--appendonly", "yes", "--appendfsync", "always", *options) as server:
         yield server
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_and_back(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An addition waits until a killed server is back and is answered right, and so is everything after it."""
+    """An addition waits until a killed server is back, and all answers are right."""
     with durable(kind) as server, filter_at(server.port, key, cache_size=0) as bloom:
         bloom.add_many(["a", "b"])
         server.kill()
@@ -50,7 +50,7 @@ def test_killed_and_back(kind: str, key: str, caplog: pytest.LogCaptureFixture) 
 
 
 def test_not_up_yet(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter that is opened before its server is up waits for it."""
+    """A filter opened before its server is up waits for it."""
     with running("valkey") as server:
         server.kill()
         with when_away(server.start), filter_at(server.port, key) as bloom:
@@ -59,7 +59,7 @@ def test_not_up_yet(key: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_pauses_grow(proxy: Proxy, bloom: BloomFilter, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that stays away is tried ever more seldom, and however often, it is said once."""
+    """A server that stays away is tried ever less often, and logged once."""
     proxy.fail(*[Place.BEFORE] * 5)
     begin = time.monotonic()
     assert bloom.add("a")
@@ -69,13 +69,13 @@ def test_pauses_grow(proxy: Proxy, bloom: BloomFilter, caplog: pytest.LogCapture
 
 
 def assert_names_the_timeout(error: BaseException, seconds: float) -> None:
-    """The error says how long was waited, and by which setting, as NAME = value."""
+    """Assert that the error gives the time waited and the setting, as NAME = value."""
     assert f"retry_timeout = {seconds:g}" in str(error)
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_away_for_too_long(use: Callable[[BloomFilter], object], key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """After the retry timeout an error names the setting and its value; when the server is back, all goes on."""
+    """After the retry timeout the error names the setting and its value; the filter works when the server is back."""
     with running("valkey") as server, filter_at(server.port, key, retry_timeout=0.3) as bloom:
         server.kill()
         begin = time.monotonic()
@@ -99,7 +99,7 @@ def test_not_up_for_too_long(key: str) -> None:
 
 
 def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever does not want to wait gets the error at once, after one attempt."""
+    """With a timeout of 0 the error comes at once, after one attempt."""
     with filter_at(proxy.port, key, retry_timeout=0) as bloom:
         proxy.fail(Place.BEFORE)
         with pytest.raises(UnavailableError):
@@ -109,7 +109,7 @@ def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) 
 
 
 def test_stalled_for_too_long(proxy: Proxy, key: str) -> None:
-    """A server that takes commands and never answers is away too; the last attempt may take a socket timeout more."""
+    """A server that takes commands without a reply is away, too; the last attempt may take another socket timeout."""
     with filter_at(proxy.port, key, retry_timeout=0.5, socket_timeout=STALL_TIMEOUT) as bloom:
         proxy.fail(*[Place.STALL] * 100)
         with pytest.raises(UnavailableError, match="TimeoutError"):
@@ -121,8 +121,8 @@ def test_stalled_for_too_long(proxy: Proxy, key: str) -> None:
 
 
 def test_loading(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is loading its data is away; it says that it has done nothing, so that nothing is ambiguous."""
-    # Microseconds for each command that it reads back; after each 1,024 it looks whether anybody has come.
+    """A loading server is away; it has executed no command, so that no item is ambiguous."""
+    # Microseconds per command while loading; after each 1,024 the server accepts connections.
     with durable("valkey", "--key-load-delay", "100") as server, ExitStack() as stack:
         client = stack.enter_context(server.client(retry=Retry(NoBackoff(), 0)))
         with filter_at(server.port, key, cache_size=0) as bloom:
@@ -155,7 +155,7 @@ def is_loading(client: redis.Redis) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_readonly(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that has become a replica is away until it is promoted, and then answers right."""
+    """A server that has become a replica is away until it is promoted, and then answers correctly."""
     at_once = ("--repl-diskless-sync-delay", "0")
     with running(kind, *at_once) as server, running(kind, *at_once) as other, ExitStack() as stack:
         bloom = stack.enter_context(filter_at(server.port, key, cache_size=0))
@@ -175,19 +175,19 @@ def test_readonly(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None
 
 
 def follow(client: redis.Redis, master: Server) -> None:
-    """Make a server the replica of another, and wait until it has everything."""
+    """Make a server the replica of another, and wait until it is in sync."""
     client.replicaof("127.0.0.1", master.port)
     until(lambda: client.info("replication")["master_link_status"] == "up")
 
 
 def test_masterdown(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A replica that has lost its master and will not answer from old data is away."""
+    """A replica that has lost its master and refuses to serve stale data is away."""
     with running("valkey") as server, server.client() as client:
         client.config_set("replica-serve-stale-data", "no")
         client.config_set("replica-read-only", "no")
         with filter_at(server.port, key, cache_size=0) as bloom:
             bloom.add("a")
-            # Its master does not answer, so that it keeps what it has.
+            # Its master does not answer, so the replica keeps its data.
             with socket.create_server(("127.0.0.1", 0)) as silent:
                 client.replicaof("127.0.0.1", silent.getsockname()[1])
                 with when_away(lambda: client.replicaof("NO", "ONE")):

@@ -1,7 +1,7 @@
-"""A server that goes back to an older state: a worker asks again for what it remembers of the lost time.
+"""A server returns to an older state: a worker asks again for cached items of the lost time.
 
-A snapshot is older than what was added after it, and a replica may lack the last second of its master. The filter's
-epoch is the same in both, so that nothing in the data tells of it.
+A snapshot is older than later additions, and a replica may lack the last second of its master. The filter's epoch is
+the same in both, so the data do not show the rollback.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ LOST = [f"lost {number}" for number in range(50)]
 
 
 class Wrapped(redis.Redis):
-    """A client whose commands go through code of the user's."""
+    """A client whose commands pass through user code."""
 
     def execute_command(self, *args: object, **kwargs: object) -> object:
         return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 class CommandsAlone:
-    """A client of the user's own, of which only its errors are seen, and none of its connections."""
+    """A user's own client that shows its errors, but none of its connections."""
 
     def __init__(self, port: int) -> None:
         self._client: Any = redis.Redis(port=port, single_connection_client=True, retry=Retry(NoBackoff(), 0))
@@ -53,7 +53,7 @@ Making = Callable[[Server, Path], AbstractContextManager[Any]]
 
 
 def over(make: Callable[[int], Any]) -> Making:
-    """Make clients of a server that is alone."""
+    """Make clients of a single server."""
     return lambda server, _: contextlib.closing(make(server.port))
 
 
@@ -64,7 +64,7 @@ def pooled(client_class: Any, pool_class: Any = redis.ConnectionPool) -> Making:
 
 @contextlib.contextmanager
 def by_sentinel(server: Server, directory: Path) -> Iterator[Any]:
-    """A client of whichever server a Sentinel says is the master."""
+    """A client of the current master according to a Sentinel."""
     port, config = free_port(), directory / "sentinel.conf"
     config.write_text(
         f"port {port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor {MASTER} 127.0.0.1 {server.port} 1\n"
@@ -108,7 +108,7 @@ CLIENTS: dict[str, Making] = {
 
 @contextlib.contextmanager
 def clients(kind: str, directory: Path) -> Iterator[tuple[Server, Any]]:
-    """A server of the test's own, and a client of this kind."""
+    """A server of this test's own, and a client of this kind."""
     with contextlib.ExitStack() as stack:
         (server,) = (
             stack.enter_context(running_cluster(1)) if kind == "cluster" else [stack.enter_context(running("valkey"))]
@@ -117,7 +117,7 @@ def clients(kind: str, directory: Path) -> Iterator[tuple[Server, Any]]:
 
 
 def save(server: Server) -> None:
-    """Have a server write the snapshot that it starts from."""
+    """Make a server write the snapshot that it starts from."""
     with server.client() as client:
         client.save()
 
@@ -130,7 +130,7 @@ def roll_back(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_what_the_server_lost_is_new(kind: str, key: str, tmp_path: Path) -> None:
-    """Behind a new connection nothing is remembered, and what the server lost is new once more, to one call."""
+    """After a reconnect the cache is empty, and each item that the server lost is new to exactly one call."""
     with clients(kind, tmp_path) as (server, client):
         bloom = BloomFilter(client, key, capacity=20_000)
         assert bloom.add("kept")
@@ -144,7 +144,7 @@ def test_what_the_server_lost_is_new(kind: str, key: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["pool", "cluster"])
 def test_one_batch_of_known_and_unknown(kind: str, key: str, tmp_path: Path) -> None:
-    """A batch that finds the connection new asks for those of it, too, that it first took from memory."""
+    """A batch that finds the connection new also sends the items that it had found in the cache."""
     with clients(kind, tmp_path) as (server, client):
         bloom = BloomFilter(client, key, capacity=20_000)
         assert bloom.add("kept")
@@ -161,7 +161,7 @@ def test_one_batch_of_known_and_unknown(kind: str, key: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_a_connection_that_stays_is_no_reason_to_forget(kind: str, key: str, tmp_path: Path) -> None:
-    """While the connection is the same, each repeat is answered from memory."""
+    """On the same connection each repeat is answered from the cache."""
     with clients(kind, tmp_path) as (_, client):
         bloom = BloomFilter(client, key, capacity=20_000)
         for number in range(100):
@@ -171,7 +171,7 @@ def test_a_connection_that_stays_is_no_reason_to_forget(kind: str, key: str, tmp
 
 @pytest.mark.parametrize("kind", [kind for kind in CLIENTS if "pool" in kind or kind == "wrapped"])
 def test_further_connections_of_a_pool(kind: str, key: str, tmp_path: Path) -> None:
-    """Each connection of a pool is new once: turns between three of them, as others leave them free, forget nothing."""
+    """Each connection of a pool is new once: turns between three of them do not empty the cache."""
     with clients(kind, tmp_path) as (_, client):
         bloom, pool = BloomFilter(client, key, capacity=20_000), client.connection_pool
         for number in range(60):
@@ -185,7 +185,7 @@ def test_further_connections_of_a_pool(kind: str, key: str, tmp_path: Path) -> N
 
 
 def test_health_checks_are_no_reason_to_forget(valkey: Server, key: str) -> None:
-    """A PING that redis-py sends over a connection that was silent is not taken for another connection."""
+    """A health check by redis-py on an idle connection does not count as a new connection."""
     with valkey.client(health_check_interval=1e-6) as client:
         bloom = BloomFilter(client, key, capacity=20_000)
         before = client.info("commandstats")["cmdstat_ping"]["calls"]
@@ -197,7 +197,7 @@ def test_health_checks_are_no_reason_to_forget(valkey: Server, key: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_under_scrapy_redis(kind: str, key: str) -> None:
-    """Under scrapy-redis's scheduler the links that led to lost pages are taken again."""
+    """Under scrapy-redis's scheduler the links to lost pages are taken again."""
     with running(kind) as server:
         dupefilter = build(server, key)
         dupefilter.request_seen(page(0))
@@ -214,7 +214,7 @@ def test_under_scrapy_redis(kind: str, key: str) -> None:
 def test_a_scheduler_at_work_is_no_reason_to_forget(
     scheduler_class: Any, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commands of the queue and heartbeats, many of them, leave the cache as it is."""
+    """Many commands of the queue and heartbeats leave the cache as it is."""
     monkeypatch.chdir(tmp_path)
     keys = {KEY: key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
     crawler = crawler_of(valkey, DUPEFILTER_CLASS=BLOOM, BLOOMFILTER_LEASE=0.1, **keys)

@@ -1,6 +1,6 @@
-"""A master that becomes a replica behind the same address: the next attempt finds the new one.
+"""A master becomes a replica at the same address: the next attempt finds the new master.
 
-Behind a load balancer or a name, the old connections stay with the old server, which answers READONLY on them for ever.
+Behind a load balancer or a name, old connections stay with the old server, which answers READONLY for ever.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ SCRIPT = "return redis.call('SET', KEYS[1], ARGV[1])"
 
 @dataclass
 class Address:
-    """An address behind which there is one server, and later another."""
+    """An address of one server, and later of another."""
 
     proxy: Proxy
     old: Server
@@ -36,16 +36,16 @@ class Address:
         return self.proxy.port
 
     def replicate(self) -> None:
-        """Have the new server take over all that the old one has."""
+        """Make the new server a replica in sync with the old one."""
         with self.new.client() as replica:
             replica.replicaof("127.0.0.1", self.old.port)
             until(lambda: replica.info("replication")["master_link_status"] == "up")
 
     def fail_over(self) -> None:
-        """Make the old server a replica, and send those who connect from now on to the new one."""
+        """Make the old server a replica, and route new connections to the new one."""
         with self.old.client() as old, self.new.client() as new:
             new.replicaof("NO", "ONE")
-            # Its master does not answer, so that it keeps what it has.
+            # Its master does not answer, so the replica keeps its data.
             with socket.create_server(("127.0.0.1", 0)) as silent:
                 old.replicaof("127.0.0.1", silent.getsockname()[1])
         self.proxy.upstream = self.new.port
@@ -53,7 +53,7 @@ class Address:
 
 @pytest.fixture(scope="module", params=KINDS)
 def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
-    """Two servers, each of which is the master again and again."""
+    """Two servers, each of which becomes the master repeatedly."""
     at_once = ("--repl-diskless-sync-delay", "0")
     with running(request.param, *at_once) as old, running(request.param, *at_once) as new:
         yield old, new
@@ -70,7 +70,7 @@ def address(two_servers: tuple[Server, Server]) -> Iterator[Address]:
 
 
 class Wrapped(redis.Redis):
-    """A client whose commands go through code of the user's."""
+    """A client whose commands pass through user code."""
 
     def execute_command(self, *args: object, **kwargs: object) -> object:
         return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -98,7 +98,7 @@ WRITES: dict[str, Callable[[str], list[Command]]] = {
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_the_next_attempt_connects_anew(address: Address, key: str, kind: str, write: str) -> None:
-    """A connection on which a replica answered is not used again: the second attempt reaches the new master."""
+    """A connection with a replica's reply is not used again: the second attempt reaches the new master."""
     commands = WRITES[write](key)
     with contextlib.closing(CLIENTS[kind](address.port)) as client:
         ours = transport_for(client)
@@ -113,7 +113,7 @@ def test_the_next_attempt_connects_anew(address: Address, key: str, kind: str, w
 
 @pytest.mark.parametrize("kind", [kind for kind in CLIENTS if kind != "a single connection"])
 def test_idle_connections_are_dropped_too(address: Address, key: str, kind: str) -> None:
-    """The other connections of the pool lead to the old master as well: one answer is enough for all."""
+    """A single reply of a replica drops the pool's idle connections, too: they lead to the old master."""
     with contextlib.closing(CLIENTS[kind](address.port)) as client:
         pool = client.connection_pool
         for connection in [pool.get_connection() for _ in range(3)]:
@@ -129,7 +129,7 @@ def test_idle_connections_are_dropped_too(address: Address, key: str, kind: str)
 
 
 def test_connections_in_use_are_kept(address: Address, key: str) -> None:
-    """A connection that another thread uses is left to it: only the idle ones are dropped."""
+    """Only idle connections are dropped: another thread keeps its borrowed connection."""
     with contextlib.closing(CLIENTS["blocking pool"](address.port)) as client:
         pool = client.connection_pool
         used, idle = pool.get_connection(), pool.get_connection()
@@ -140,7 +140,7 @@ def test_connections_in_use_are_kept(address: Address, key: str) -> None:
         used.send_command("PING")
         assert used.read_response() == b"PONG"
         pool.release(used)
-        # Nothing has got lost of the pool: it has as many connections as before.
+        # The pool has lost no connection: it has as many as before.
         for connection in [pool.get_connection() for _ in range(3)]:
             pool.release(connection)
 
@@ -149,7 +149,7 @@ def test_connections_in_use_are_kept(address: Address, key: str) -> None:
 def test_a_filter_goes_on(
     address: Address, key: str, use: Callable[[BloomFilter], bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A filter behind the address waits for a moment, and knows what it knew."""
+    """A filter at this address waits for a moment, and still knows its items."""
     with filter_at(address.port, key) as bloom:
         assert bloom.add("a")
         address.replicate()

@@ -1,4 +1,4 @@
-"""The client behind a Sentinel: which Sentinels it asks, for how long, and what it makes of the rest of the URL."""
+"""The client behind Sentinels: their order and timeout, and the other parts of the URL."""
 
 import json
 from collections.abc import Iterator
@@ -55,13 +55,13 @@ def connected(*ports: int, rest: str = "/3", **params: Any) -> Any:
 
 
 def connections_of(watch: Watch) -> int:
-    """Return how many connections a Sentinel has taken; it takes them in turn, and this one last."""
+    """Return how many connections a Sentinel has accepted; it accepts them in turn, this one last."""
     with watch.client() as client:
         return int(client.info("stats")["total_connections_received"])
 
 
 def test_master(master: Server, sentinel: Watch, key: str) -> None:
-    """The client is of the master, with the URL's password and database, and what REDIS_PARAMS says."""
+    """The client connects to the master, with the URL's password and database and the REDIS_PARAMS."""
     with connected(sentinel.port, decode_responses=True) as client:
         client.set(key, "value")
         assert client.get(key) == "value"
@@ -79,7 +79,7 @@ def test_silent_sentinel_is_asked_once(silenced: Watch) -> None:
 
 
 def test_sentinels_share_the_timeout() -> None:
-    """All Sentinels together take no longer than `socket_timeout`, by which a silent master is bounded."""
+    """All Sentinels together take at most `socket_timeout`, which also bounds a silent master."""
     for timeout, bound in ((TIMEOUT, TIMEOUT), (None, 5)):
         pool = connected(1, 2, 3, socket_timeout=timeout).connection_pool
         asked = [each.get_connection_kwargs() for each in pool.sentinel_manager.sentinels]
@@ -88,7 +88,7 @@ def test_sentinels_share_the_timeout() -> None:
 
 
 def test_silent_and_closed_sentinels_are_passed_over(silenced: Watch, sentinel: Watch) -> None:
-    """The next one is asked; from then on it is asked first, and the crawl waits for the silent one no more."""
+    """The next one is asked, and from then on first: the crawl waits for the silent one no more."""
     with connected(silenced.port, free_port(), sentinel.port, socket_timeout=6) as client:
         before = connections_of(silenced)
         with silenced.silent():
@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    """An address that cannot be read and an unknown option are refused before anything is sent, without a password."""
+    """An unreadable address and an unknown option are refused before any command, without a password."""
     given, begin = REFUSED[what]
     chosen = settings_of(1)
     params = {**chosen["REDIS_PARAMS"], **given.get("REDIS_PARAMS", {})}

@@ -1,4 +1,4 @@
-"""Commands arrive as they were meant, replies are those of their commands, and an error leaves nothing behind."""
+"""Commands arrive unchanged, replies match their commands, and an error leaves no unread replies."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(st.lists(st.one_of(texts, st.binary(), st.integers()), min_size=1))
 def test_what_is_packed_can_be_unpacked(arguments: list[str | bytes | int]) -> None:
-    """A command has the arguments that it was made of, as bytes."""
+    """A packed command has its original arguments, as bytes."""
     expected = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
     reader = hiredis.Reader()
     reader.feed(Command(*arguments).pack())
@@ -31,7 +31,7 @@ def test_what_is_packed_can_be_unpacked(arguments: list[str | bytes | int]) -> N
 
 @given(texts, st.lists(st.integers(0, 2**32 - 100), min_size=1, max_size=40), st.booleans())
 def test_a_check_is_written_out_as_it_would_be_packed(key: str, positions: list[int], mark: bool) -> None:
-    """The one command that is not packed by hiredis is byte for byte what hiredis would make of it."""
+    """The only command not packed by hiredis has byte for byte the same form."""
     arguments: list[str | int] = ["BITFIELD", key, "GET", "i64", 0]
     for position in positions:
         arguments += ("SET", "u1", position + 64, 1) if mark else ("GET", "u1", position + 64)
@@ -42,7 +42,7 @@ def test_a_check_is_written_out_as_it_would_be_packed(key: str, positions: list[
 
 @pytest.mark.parametrize("kind", [redis.Redis, "Wrapped"])
 def test_bytes_are_not_decoded(server: Server, key: str, kind: Any) -> None:
-    """A reply that is no text is as it is stored, also from a client that decodes the others."""
+    """A binary reply is unchanged, even from a client that decodes the others."""
     with (Wrapped if kind == "Wrapped" else kind)("127.0.0.1", server.port, decode_responses=True) as client:
         client.set(key, b"\xff\x00")
         said = transport_for(client).execute([BinaryCommand("GETRANGE", key, 0, -1), Command("TYPE", key)])
@@ -50,7 +50,7 @@ def test_bytes_are_not_decoded(server: Server, key: str, kind: Any) -> None:
 
 
 class Wrapped(redis.Redis):
-    """A client whose commands go through code of the user's."""
+    """A client whose commands pass through user code."""
 
     asked = 0
 
@@ -71,14 +71,14 @@ def either(request: pytest.FixtureRequest, server: Server) -> Iterator[redis.Red
 
 
 def test_replies_are_in_order(either: redis.Redis, key: str) -> None:
-    """Each command has its own reply, however many there are."""
+    """Each of many commands has its own reply."""
     commands = [Command("SETRANGE", key, 0, "x" * number) for number in range(1, 300)]
     assert transport_for(either).execute(commands) == list(range(1, 300))
     assert transport_for(either).execute([]) == []
 
 
 def test_commands_go_through_the_users_code(server: Server, key: str) -> None:
-    """A client that overrides execute_command has every command go through it."""
+    """A client that overrides execute_command sees every command."""
     Wrapped.asked = 0
     with Wrapped("127.0.0.1", server.port) as client:
         assert transport_for(client).execute([Command("SET", key, 1), Command("GET", key)]) == [True, b"1"]
@@ -86,7 +86,7 @@ def test_commands_go_through_the_users_code(server: Server, key: str) -> None:
 
 
 def test_an_error_is_raised_and_the_next_reply_is_right(either: redis.Redis, key: str) -> None:
-    """A command that is refused raises, and the replies after it are not taken for those of the next commands."""
+    """A refused command raises, and later replies are not taken for those of the next commands."""
     ours = transport_for(either)
     with pytest.raises(redis.ResponseError, match="wrong number"):
         ours.execute([Command("SET", key, 1), Command("GET"), Command("INCR", key)])
@@ -95,7 +95,7 @@ def test_an_error_is_raised_and_the_next_reply_is_right(either: redis.Redis, key
 
 @pytest.mark.parametrize("place", CUTS)
 def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, key: str) -> None:
-    """Wherever the connection is cut there is an error, the command ran at most once, and the next one gets through."""
+    """A cut at any place raises an error; the command ran at most once, and the next one gets through."""
     with proxying(valkey.port, "INCR") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
         disable_client_retries(client)
         ours = transport_for(client)
@@ -107,7 +107,7 @@ def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, ke
 
 
 class Interrupted(redis.Connection):
-    """A connection whose user presses Ctrl-C once, when a reply has come and others have not."""
+    """A connection whose user presses Ctrl-C once, between two replies."""
 
     armed = False
 
@@ -120,7 +120,7 @@ class Interrupted(redis.Connection):
 
 
 def test_ctrl_c_between_replies(server: Server, key: str) -> None:
-    """Replies that nobody waits for any more are not taken for those of the next commands."""
+    """Replies left unread by Ctrl-C are not taken for those of the next commands."""
     pool = redis.ConnectionPool(connection_class=Interrupted, host="127.0.0.1", port=server.port)
     with redis.Redis(connection_pool=pool) as client:
         ours = transport_for(client)
@@ -134,7 +134,7 @@ def test_ctrl_c_between_replies(server: Server, key: str) -> None:
 
 
 def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Server, client: redis.Redis, key: str) -> None:
-    """A server that closes an idle connection is no fault."""
+    """An idle connection closed by the server is no fault."""
     ours = transport_for(client)
     ours.execute([Command("SET", key, 1)])
     with server.client() as other:
@@ -143,7 +143,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Server, cli
 
 
 def test_threads_do_not_get_in_each_others_way(client: redis.Redis, key: str) -> None:
-    """Many threads over one line: each has the replies to its own commands."""
+    """Each of many threads over one transport has the replies to its own commands."""
     ours = transport_for(client)
 
     def ask(number: int) -> bool:
@@ -155,7 +155,7 @@ def test_threads_do_not_get_in_each_others_way(client: redis.Redis, key: str) ->
 
 
 def test_many_lines_share_the_clients_connections(server: Server) -> None:
-    """Lines take no connections with them: a hundred over a client that may have two."""
+    """Transports keep no connections: a hundred of them work over a client with at most two."""
     with redis.Redis("127.0.0.1", server.port, max_connections=2) as client:
         lines = [transport_for(client) for _ in range(100)]
         assert [each.execute([Command("ECHO", "a")]) for each in lines] == [[b"a"]] * 100

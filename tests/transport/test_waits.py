@@ -1,4 +1,4 @@
-"""A server that is there, and cannot do what it is asked for now: it is waited for, as one that is away."""
+"""A reachable server that cannot execute a command now is waited for, like an unreachable one."""
 
 import contextlib
 import threading
@@ -14,14 +14,14 @@ from tests.support.retries import assert_waited_once, filter_at, when_away
 from tests.support.servers import KINDS, Server, running
 
 State = Callable[[Server], contextlib.AbstractContextManager[Callable[[], object]]]
-"""Brings a server into a state for as long as the block lasts, and gives what ends it before."""
+"""Brings a server into a state for as long as the block lasts; yields a function that ends it early."""
 
 
 @contextlib.contextmanager
 def busy(server: Server) -> Iterator[Callable[[], object]]:
-    """Somebody's script never ends."""
+    """A foreign script that never ends."""
     with server.client() as admin, server.client() as slow:
-        # Milliseconds, after which it answers others that it is busy. Valkey has this name for it too.
+        # Milliseconds until it answers others BUSY. Valkey accepts this name, too.
         admin.config_set("lua-time-limit", 1)
 
         def run() -> None:
@@ -29,7 +29,7 @@ def busy(server: Server) -> Iterator[Callable[[], object]]:
                 slow.eval("while true do end", 0)
 
         def kill() -> None:
-            with contextlib.suppress(redis.ResponseError):  # it is dead already
+            with contextlib.suppress(redis.ResponseError):  # the script is dead already
                 admin.script_kill()
 
         script = threading.Thread(target=run)
@@ -43,7 +43,7 @@ def busy(server: Server) -> Iterator[Callable[[], object]]:
 
 
 def is_busy(server: Server) -> bool:
-    """Return whether a server refuses everybody."""
+    """Return whether a server refuses all commands."""
     with server.client() as client:
         try:
             return not client.ping()
@@ -53,7 +53,7 @@ def is_busy(server: Server) -> bool:
 
 @contextlib.contextmanager
 def failing_to_save(server: Server) -> Iterator[Callable[[], object]]:
-    """A directory has the name of the file that it saves to, and it takes no writes until it has saved."""
+    """A directory has the name of its snapshot; it refuses writes until a snapshot succeeds."""
     with server.client() as admin:
         admin.config_set("save", "3600 1")
         path = Path(admin.config_get("dir")["dir"], admin.config_get("dbfilename")["dbfilename"])
@@ -74,7 +74,7 @@ def failing_to_save(server: Server) -> Iterator[Callable[[], object]]:
 
 @contextlib.contextmanager
 def without_replicas(server: Server) -> Iterator[Callable[[], object]]:
-    """It is told to have a replica, and has none."""
+    """It must have a replica, and has none."""
     with server.client() as admin:
         admin.config_set("min-replicas-to-write", 1)
 
@@ -97,14 +97,14 @@ every_state = pytest.mark.parametrize("state", STATES)
 
 @pytest.fixture(params=KINDS)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of the test's own."""
+    """A server of this test's own."""
     with running(request.param) as server:
         yield server
 
 
 @every_state
 def test_an_addition_waits(own: Server, state: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that refused has done nothing: when it can write again, the filter knows what it knew, and no more."""
+    """A refused command was not executed: once the server can write, the filter has its old items only."""
     bring, code = STATES[state]
     with filter_at(own.port, key, cache_size=0) as bloom:
         bloom.add("a")
@@ -117,7 +117,7 @@ def test_an_addition_waits(own: Server, state: str, key: str, caplog: pytest.Log
 
 @every_state
 def test_a_script_waits(own: Server, state: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter is made by a script, in which a server says the same with more words."""
+    """A filter is created by a script, in which a server's error has another form."""
     bring, code = STATES[state]
     with bring(own) as end, when_away(end), filter_at(own.port, key) as bloom:
         assert bloom.add("a")
@@ -125,7 +125,7 @@ def test_a_script_waits(own: Server, state: str, key: str, caplog: pytest.LogCap
 
 
 def test_one_client_too_many(own: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that takes no more clients is waited for, and has done nothing."""
+    """A server without free client slots is waited for, and has executed no command."""
     with own.client() as admin, filter_at(own.port, key, cache_size=0) as bloom:
         bloom.add("a")
         admin.client_kill_filter(_type="normal", skipme=True)
@@ -139,7 +139,7 @@ def test_one_client_too_many(own: Server, key: str, caplog: pytest.LogCaptureFix
 
 
 def test_a_busy_server_that_stays_so(own: Server, key: str) -> None:
-    """A refusal that outlasts the time that was set says what it was."""
+    """The error after a refusal past the timeout quotes the refusal."""
     with (
         filter_at(own.port, key, retry_timeout=0.2) as bloom,
         busy(own),

@@ -8,14 +8,14 @@ ITEMS = [b"a", b"b", b"c", b"d"]
 
 
 def begun(items: list[bytes] = ITEMS, ambiguous: set[bytes] = frozenset()) -> PendingBatch:  # type: ignore[assignment]
-    """A batch of which all items are pending."""
+    """A batch with all items pending."""
     batch = PendingBatch(items, ambiguous, IDENTITY)
     batch.pending = batch.next_group(len(items)).items
     return batch
 
 
 def test_groups_are_cut_to_what_a_round_trip_carries() -> None:
-    """A group that is too large is given in parts, in the order of its items, and the rest of it stays put off."""
+    """A group too large for a round trip is split in the order of its items; the rest stays deferred."""
     batch = PendingBatch(ITEMS, set(), IDENTITY)
     assert (batch.size, batch.following) == (4, 4)
     assert batch.next_group(3) == Group([b"a", b"b", b"c"], NO_LAYER, IDENTITY)
@@ -25,7 +25,7 @@ def test_groups_are_cut_to_what_a_round_trip_carries() -> None:
 
 
 def test_items_without_credit_are_put_off() -> None:
-    """They wait as a group of their own, marked as far as they were; where there is room for all, none does."""
+    """They wait as a group of their own, with their marks; with room for all, no item waits."""
     batch = begun()
     batch.put_off(4, marked=2, identity=IDENTITY)
     assert (batch.pending, batch.groups) == (ITEMS, [])
@@ -34,7 +34,7 @@ def test_items_without_credit_are_put_off() -> None:
 
 
 def test_outcomes_are_recorded() -> None:
-    """New and ambiguous items are new, what was seen is done with, and what is unresolved stays pending, in order."""
+    """New and ambiguous items are new, seen ones are done, and unresolved ones stay pending, in order."""
     items = [b"new", b"seen", b"ambiguous", b"marked", b"lost", b"lost and marked"]
     batch = begun(items)
     batch.record(list(Outcome))
@@ -45,14 +45,14 @@ def test_outcomes_are_recorded() -> None:
 
 
 def test_bits_where_a_shard_was_lost_are_our_own() -> None:
-    """An item that was marked where its shard was gone is ambiguous; one whose bits were there is not."""
+    """An item marked in a missing shard is ambiguous; an item whose bits were set is not."""
     batch = begun([b"lost", b"lost and marked"])
     batch.record([Outcome.LOST, Outcome.LOST_AND_MARKED])
     assert [item in batch.ambiguous for item in batch.pending] == [False, True]
 
 
 def test_strays_are_those_of_the_last_marking() -> None:
-    """Bits that were set earlier where no shard was are not charged again."""
+    """Bits set earlier in a missing shard are not charged again."""
     batch = begun([b"a"])
     batch.record([Outcome.LOST_AND_MARKED])
     batch.record([Outcome.LOST])
@@ -60,7 +60,7 @@ def test_strays_are_those_of_the_last_marking() -> None:
 
 
 def test_marks_are_ambiguous_once_the_filter_changed() -> None:
-    """Marks of this call in a sealed layer are its own, until the filter changes under it."""
+    """Marks of this call in a sealed layer are its own, until the filter changes."""
     batch = begun([b"marked", b"lost"])
     batch.record([Outcome.MARKED, Outcome.LOST])
     assert b"marked" not in batch.ambiguous
@@ -69,7 +69,7 @@ def test_marks_are_ambiguous_once_the_filter_changed() -> None:
 
 
 def test_everything_pending_is_ambiguous_after_a_lost_reply() -> None:
-    """Items that are put off were not sent, and are not."""
+    """Deferred items were not sent, and are not ambiguous."""
     batch = begun()
     batch.put_off(2, NO_LAYER, IDENTITY)
     batch.mark_pending_ambiguous()
@@ -77,7 +77,7 @@ def test_everything_pending_is_ambiguous_after_a_lost_reply() -> None:
 
 
 def test_marks_are_forgotten_with_the_filter() -> None:
-    """In a filter of another key nothing is this call's own but what an earlier call may have added."""
+    """In a filter of another hash key only items marked by an earlier call stay ambiguous."""
     batch = begun([b"before", b"marked", b"pending"], ambiguous={b"before", b"of another call"})
     batch.record([Outcome.LOST, Outcome.MARKED, Outcome.LOST_AND_MARKED])
     batch.mark_ambiguous()
@@ -93,14 +93,14 @@ def test_marks_are_forgotten_with_the_filter() -> None:
 
 
 def test_what_older_layers_hold_is_resolved() -> None:
-    """An item that was read is seen, or new if it is ambiguous; the others stay pending."""
+    """An item read in older layers is seen, or new if it is ambiguous; the others stay pending."""
     batch = begun(ambiguous={b"b"})
     batch.remove_present({b"a", b"b"})
     assert (batch.new, batch.taken_for_new, batch.pending) == ({b"b"}, 1, [b"c", b"d"])
 
 
 def test_giving_up_drops_nothing() -> None:
-    """All that is unresolved is new, what was put off too; what was seen stays seen."""
+    """All unresolved items are new, deferred ones too; seen ones stay seen."""
     batch = begun()
     batch.record([Outcome.SEEN, Outcome.LOST, Outcome.LOST, Outcome.MARKED])
     batch.put_off(1, NO_LAYER, IDENTITY)

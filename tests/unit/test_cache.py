@@ -1,4 +1,4 @@
-"""The cache: what is remembered is bounded, and what is met often stays."""
+"""The cache: its size is bounded, and frequent items stay."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ items = st.binary(max_size=1)
 
 @given(st.integers(0, 20), st.lists(items))
 def test_only_what_was_added_is_there(size: int, added: list[bytes]) -> None:
-    """The cache never knows an item that was not added, and never holds more than its size (one more if odd)."""
+    """The cache has added items only, and never more than its size (one more if odd)."""
     cache = TwoGenerationCache[bytes, bool](size)
     for item in added:
         cache.put(item, True)
@@ -39,7 +39,7 @@ def test_a_size_of_0_remembers_nothing() -> None:
 
 
 def test_clear_forgets_both_generations() -> None:
-    """After clear nothing is known."""
+    """After clear the cache is empty."""
     cache = TwoGenerationCache[bytes, bool](4)
     for item in (b"a", b"b", b"c"):
         cache.put(item, True)

@@ -1,4 +1,4 @@
-"""The events of a filter: each one, once, when it happens, and none when nothing does."""
+"""The events of a filter: each one once, at its time."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -40,7 +40,7 @@ class Recorder:
 
 
 class Scene:
-    """A store, its clock, and workers over it; the first one's events are looked at."""
+    """A store, its clock, and workers over it; the first one's events are recorded."""
 
     def __init__(self, store: MemoryStore | None = None, **parameters: Any) -> None:
         self.clock = Clock()
@@ -59,7 +59,7 @@ class Scene:
 
 
 def test_nothing_happens() -> None:
-    """Opening a filter, adding to it and looking at it are no events."""
+    """Opening, adding and reading cause no events."""
     scene = Scene()
     scene.add(3)
     scene.bloom.info()
@@ -69,7 +69,7 @@ def test_nothing_happens() -> None:
 
 
 def test_growth() -> None:
-    """The layer that is full, the one that follows, and the room that the first has given away."""
+    """The full layer, the following one, and the credit granted by the first."""
     scene = Scene()
     scene.add(scene.bloom.parameters.first_layer(KEY, NO_IDENTITY, 0, 0.0).max_items + 10)
     ((name, (full, following, granted)),) = scene.recorder.events
@@ -78,7 +78,7 @@ def test_growth() -> None:
 
 
 def test_rotation() -> None:
-    """A generation that ends is not called growth."""
+    """The end of a generation is not a growth."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     scene.clock.now += 2.5
@@ -88,7 +88,7 @@ def test_rotation() -> None:
 
 
 def test_nearly_full() -> None:
-    """A filter that may not grow tells once that it is at 80 %, and once that it is full."""
+    """A filter without growth reports once that it is at 80 %, and once that it is full."""
     scene = Scene(expansion=0)
     scene.add(7)
     assert scene.recorder.names == []
@@ -100,7 +100,7 @@ def test_nearly_full() -> None:
 
 
 def test_shards_lost() -> None:
-    """The number of shards that were gone, and of all."""
+    """The number of lost shards, and of all."""
     scene = Scene()
     scene.add(1)
     scene.store.strings.clear()
@@ -120,7 +120,7 @@ def test_replaced() -> None:
 
 
 def test_expired() -> None:
-    """Idle for so long that all of its filter is over and gone: nothing was lost with it."""
+    """After an idle time in which the whole filter expired, no loss is reported."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     scene.clock.now += 15.1
@@ -130,7 +130,7 @@ def test_expired() -> None:
 
 
 def test_expired_before_anything_was_added() -> None:
-    """Its parameters alone were stored when it was opened, and are over."""
+    """Its parameters were stored when it was opened, and have expired."""
     scene = Scene(ttl=10.0)
     scene.clock.now += 15.1
     assert scene.add(2) == [True, True]
@@ -138,7 +138,7 @@ def test_expired_before_anything_was_added() -> None:
 
 
 def test_expired_and_begun_by_another() -> None:
-    """The worker that wakes up second finds the filter of the first in the place of its own, which is over."""
+    """The worker that wakes up second finds the first one's filter in place of its own, expired one."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     scene.clock.now += 15.1
@@ -149,7 +149,7 @@ def test_expired_and_begun_by_another() -> None:
 
 
 def test_bits_that_outlive_their_hash() -> None:
-    """On a node of a cluster whose clock is behind the bits expire later: the hash is not put back for that."""
+    """In a cluster whose node has a slow clock the bits expire later: the hash is not restored for that."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     scene.store.expiries.update(dict.fromkeys(scene.store.strings, 2_000_000))
@@ -159,7 +159,7 @@ def test_bits_that_outlive_their_hash() -> None:
 
 
 def test_replaced_before_it_expires() -> None:
-    """A filter with a TTL that is cleared before its time is over was lost."""
+    """A filter with a TTL that is cleared before its expiry was lost."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     other = scene.worker(Recorder())
@@ -171,7 +171,7 @@ def test_replaced_before_it_expires() -> None:
 
 
 def test_restored_for_as_long_as_it_was() -> None:
-    """A hash that is put back expires when it would have done so, and not before its newest layer."""
+    """A restored hash expires at its original time, and not before its newest layer."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     del scene.store.hashes[KEY]
@@ -187,7 +187,7 @@ def test_restored_for_as_long_as_it_was() -> None:
 
 
 def test_restored() -> None:
-    """The hash alone is gone, and a worker that knows it puts it back when it looks at it."""
+    """The hash alone is gone, and the next check of a worker that knows it restores it."""
     scene = Scene()
     scene.add(1)
     del scene.store.hashes[KEY]
@@ -197,7 +197,7 @@ def test_restored() -> None:
 
 
 def test_a_look_restores_nothing() -> None:
-    """A worker that only looks leaves a hash deleted, and goes on with what it knows; its next addition restores it."""
+    """A read leaves a deleted hash deleted, and uses the worker's copy; the next addition restores it."""
     scene = Scene()
     scene.add(3)
     del scene.store.hashes[KEY]
@@ -210,7 +210,7 @@ def test_a_look_restores_nothing() -> None:
 
 
 def test_a_look_after_a_generation_restores_nothing() -> None:
-    """A worker that only looks begins no new generation in a filter whose hash is gone."""
+    """A read begins no new generation in a filter whose hash is gone."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     del scene.store.hashes[KEY]
@@ -221,7 +221,7 @@ def test_a_look_after_a_generation_restores_nothing() -> None:
 
 
 def test_orphaned() -> None:
-    """The hash is gone, and nobody knows it any more."""
+    """The hash is gone, and no worker has a copy."""
     scene = Scene()
     scene.add(1)
     del scene.store.hashes[KEY]
@@ -231,7 +231,7 @@ def test_orphaned() -> None:
 
 
 class EvictingStore(MemoryStore):
-    """Loses every string as soon as it is made."""
+    """Loses every string as soon as it is created."""
 
     def execute(self, operations: Operations) -> Results:
         results = super().execute(operations)
@@ -240,7 +240,7 @@ class EvictingStore(MemoryStore):
 
 
 def test_given_up() -> None:
-    """A filter that is lost as fast as it is made calls all new, and says so once a call."""
+    """A filter that is always lost at once calls all items new, and reports it once a call."""
     scene = Scene(EvictingStore())
     assert scene.add(1) == [True]
     assert scene.recorder.names.count("on_given_up") == 1

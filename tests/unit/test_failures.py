@@ -1,4 +1,4 @@
-"""The table of a server's errors: which are waited for, and what is advised about the others, row by row."""
+"""The table of a server's errors: which are waited for, and the advice for the others, row by row."""
 
 import pytest
 from redis import exceptions
@@ -21,8 +21,8 @@ PROTOCOL = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
 WRONG_TYPE = "a key that is needed holds something else: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 WAIT = None
 
-# What servers say, as redis-py passes it on. That is less the code, where redis-py has a class for it. Redis up to 6
-# puts what a script was told behind words of its own.
+# Servers' error texts as redis-py passes them on: without the code, where redis-py has a class for it. Redis up to 6
+# prefixes an error inside a script with words of its own.
 BUSY = "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 MISCONF = (
     "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that "
@@ -37,7 +37,7 @@ OLD_SCRIPT = (
 )
 DISCARDED = "Transaction discarded because of:"
 
-# The rows in their order, each with the errors of which it is the first that matches.
+# The rows in their order, each with the errors that it is the first to match.
 ROWS: list[tuple[str | None, list[Exception]]] = [
     # Both are ConnectionErrors, which are waited for further down.
     (LOGIN, [exceptions.AuthenticationError("NOAUTH"), exceptions.AuthorizationError("x")]),
@@ -60,9 +60,9 @@ ROWS: list[tuple[str | None, list[Exception]]] = [
         WAIT,
         [
             exceptions.ConnectionError("Connection refused"),
-            # A server that has too many clients says so to a new one, and hangs up.
+            # A server with too many clients says so to a new one, and hangs up.
             exceptions.ConnectionError("max number of clients reached"),
-            # Whatever the text of one says, it is waited for.
+            # It is waited for with any text.
             exceptions.ConnectionError("unknown command 'HELLO'"),
             exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
             exceptions.TimeoutError("Timeout reading from socket"),
@@ -105,7 +105,7 @@ ROWS: list[tuple[str | None, list[Exception]]] = [
 ]
 UNKNOWN: list[Exception] = [
     exceptions.ResponseError("ERR value is not an integer or out of range"),
-    # Only HELLO tells of the protocol, and only what is unknown.
+    # Only HELLO means the protocol, and only as an unknown command.
     exceptions.ResponseError("unknown command 'EVAL'"),
     exceptions.ResponseError("HELLO"),
     # Codes that others begin with.
@@ -139,12 +139,12 @@ def test_row(row: int, error: Exception) -> None:
 
 @pytest.mark.parametrize("error", UNKNOWN, ids=describe)
 def test_what_no_row_matches(error: Exception) -> None:
-    """An error that nobody knows ends the wait, and its own text is the advice."""
+    """An unknown error ends the wait, and its own text is the advice."""
     assert advice_for(error) == "see what it says"
 
 
 def test_order_matters() -> None:
-    """A wrong password is also an error of the connection: it is refused, since its row stands first."""
+    """A wrong password is also an error of the connection: it is refused, since its row comes first."""
     error = exceptions.AuthenticationError("invalid username-password pair")
     assert isinstance(error, failures.TRANSIENT_ERRORS)
     assert advice_for(error) is not None
@@ -174,14 +174,14 @@ PERHAPS_EXECUTED: list[Exception] = [
 
 @pytest.mark.parametrize("error", NOT_EXECUTED, ids=describe)
 def test_not_executed(error: Exception) -> None:
-    """An error by which a server says that it did nothing is waited for, and leaves nobody in doubt."""
+    """An error that excludes execution is waited for, and leaves no doubt."""
     assert was_not_executed(error)
     assert advice_for(error) is None
 
 
 @pytest.mark.parametrize("error", PERHAPS_EXECUTED, ids=describe)
 def test_perhaps_executed(error: Exception) -> None:
-    """An error that only says that there is no reply is waited for, and what was sent may have been done."""
+    """An error that only reports a missing reply is waited for, and the command may have been executed."""
     assert not was_not_executed(error)
     assert advice_for(error) is None
 
@@ -198,7 +198,7 @@ FROM_REPLICA: list[Exception] = [
 
 @pytest.mark.parametrize("error", FROM_REPLICA, ids=describe)
 def test_from_a_replica(error: Exception) -> None:
-    """An error that a replica has is known, however it is wrapped."""
+    """A replica's error is recognised in every wrapping."""
     assert is_from_replica(error)
 
 
@@ -209,7 +209,7 @@ def test_not_from_a_replica(error: Exception) -> None:
 
 
 def test_a_password_in_a_command_is_not_told() -> None:
-    """Neither the command before a pipeline's error is told, nor the arguments behind one that is unknown."""
+    """Neither the command in a pipeline's error is shown, nor the arguments of an unknown command."""
     piped = exceptions.ResponseError("Command # 1 (AUTH secret) of pipeline caused error: ERR no such user")
     assert describe(piped) == "ResponseError: ERR no such user"
     unknown = exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'secret'")
@@ -217,11 +217,11 @@ def test_a_password_in_a_command_is_not_told() -> None:
 
 
 def test_a_url_in_an_error_is_told_without_its_password() -> None:
-    """A URL that a client or a server cites is told from its host on."""
+    """A URL quoted by a client or a server is shown from its host on."""
     error = exceptions.ConnectionError("cannot reach redis://user:s3cr/e@t@shop.test:6379/0 now")
     assert describe(error) == "ConnectionError: cannot reach redis://…@shop.test:6379/0 now"
 
 
 def test_errors_of_ours_are_described_by_their_text() -> None:
-    """They name what to do, and hide what is secret, already."""
+    """They already contain advice, and hide secrets."""
     assert describe(ConfigError("capacity = 0: must be more")) == "capacity = 0: must be more"

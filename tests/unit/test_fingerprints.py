@@ -1,4 +1,4 @@
-"""A fingerprint that is remembered is the one that would be made."""
+"""A cached fingerprint equals a newly made one."""
 
 import sys
 
@@ -13,7 +13,7 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, uncached_fingerprints
 
 KINDS = [Request, FormRequest, JsonRequest]
-# Few of each, so that many requests differ in one part only, or in how it is written.
+# Few of each, so that many requests differ in one part only, or in its spelling.
 urls = st.builds(
     "".join,
     st.tuples(
@@ -49,7 +49,7 @@ MAKERS = {
 @pytest.mark.parametrize("maker", MAKERS)
 @given(size=st.integers(0, 6), met=st.lists(requests, max_size=30))
 def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Request]) -> None:
-    """However few are remembered and however alike requests are, each has the fingerprint that is made of it alone."""
+    """With any cache size, and very similar requests, each request has its own fingerprint."""
     make = MAKERS[maker]
     remembered, plain = CachedFingerprints(make, size), uncached_fingerprints(make)
     assert [remembered(request) for request in met] == [plain(request) for request in met]
@@ -58,7 +58,7 @@ def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Reque
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("met", [ALIKE, ALIKE[::-1]], ids=["forwards", "backwards"])
 def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
-    """Requests that differ in their method, URL or body alone are never taken for each other, all being remembered."""
+    """Requests that differ in method, URL or body alone are never confused, with all of them cached."""
     make = MAKERS[maker]
     remembered, plain = CachedFingerprints(make, 1000), uncached_fingerprints(make)
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
 
 
 def test_the_same_request_is_made_once() -> None:
-    """Nothing is made for a request that was met, be it another object, unless it is very long."""
+    """A known request costs no fingerprint, even as another object, unless it is very long."""
     made: list[str] = []
 
     def make(request: Request) -> str:
@@ -83,7 +83,7 @@ def test_the_same_request_is_made_once() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """As many are remembered as were asked for, whatever comes, and none that is long."""
+    """The cache holds at most its size, and no long URLs."""
     remembered = CachedFingerprints(lambda request: request.url[-40:], 100)
     for number in range(10_000):
         remembered(Request(f"http://a.test/{number:0{number % 1500}}"))

@@ -1,4 +1,4 @@
-"""A filter's log: growth is told once, and a generation of a TTL is no growth."""
+"""A filter's log: a growth is logged once, and a new generation is no growth."""
 
 import logging
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from scrapy_bloom.storage.memory import MemoryStore
 
 @pytest.fixture
 def messages(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
-    """Return a function that lists what was logged at a level."""
+    """Return a function that lists the log lines of a level."""
     caplog.set_level(logging.DEBUG)
     return lambda level: [record.getMessage() for record in caplog.records if record.levelno == level]
 
 
 def test_generations_are_told_to_those_who_debug(messages: Callable[[int], list[str]]) -> None:
-    """A filter with a TTL that lives for long says nothing of its generations but by DEBUG, one line for each."""
+    """A filter with a TTL logs its generations at DEBUG only, one line for each."""
     now = [1000.0]
     parameters = FilterParameters(capacity=1000, error_rate=1e-6, ttl=100)
     bloom = BaseBloomFilter(MemoryStore(lambda: now[0]), "k", parameters, monotonic=lambda: now[0])
@@ -32,7 +32,7 @@ def test_generations_are_told_to_those_who_debug(messages: Callable[[int], list[
 
 
 def test_growth_within_a_generation_is_growth(messages: Callable[[int], list[str]]) -> None:
-    """A generation that holds more than its share grows, and says with what size the next layer begins."""
+    """A generation beyond its share grows, and logs the size of the next layer."""
     parameters = FilterParameters(capacity=1000, error_rate=1e-6, ttl=100)
     bloom = BaseBloomFilter(MemoryStore(lambda: 1000.0), "k", parameters, monotonic=lambda: 1000.0)
     bloom.add_many([f"item {number}" for number in range(300)])

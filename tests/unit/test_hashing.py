@@ -63,7 +63,7 @@ def test_positions_and_shards_are_uniform(layer: int, shard_bits: int) -> None:
 
 
 def test_the_shard_is_independent_of_the_positions() -> None:
-    """Knowing a position says nothing of the shard (chi-square over the joint counts, all positions)."""
+    """A position gives no information on the shard (chi-square over the joint counts, all positions)."""
     for index in range(7):
         joint: Counter[tuple[int, int]] = Counter()
         for number in range(30_000):
@@ -73,7 +73,7 @@ def test_the_shard_is_independent_of_the_positions() -> None:
 
 
 def test_layers_are_independent() -> None:
-    """The same item's first positions in two layers have nothing in common, whatever their sizes."""
+    """The same item's first positions in two layers of any sizes are independent."""
     joint: Counter[tuple[int, int]] = Counter()
     for number in range(30_000):
         _, here = locate(b"%d" % number, 3, hashes=1, shards=1, shard_bits=M)

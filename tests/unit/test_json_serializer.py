@@ -1,4 +1,4 @@
-"""Requests as JSON: what comes back is what it was, what could not is refused, and what is foreign does nothing."""
+"""Requests as JSON: an exact round trip, a refusal of unsupported values, and no effect of foreign data."""
 
 import collections
 import enum
@@ -42,7 +42,7 @@ class Text(str):
 
 
 class Marked(Request):
-    """A request of a user's, with something of its own."""
+    """A user's request class with an attribute of its own."""
 
     attributes = (*Request.attributes, "mark")
 
@@ -52,7 +52,7 @@ class Marked(Request):
 
 
 class Chatty(Request):
-    """A request that says more of itself than it takes."""
+    """A request whose dict has more than its constructor takes."""
 
     def to_dict(self, *, spider: Spider | None = None) -> dict[str, Any]:
         return {**super().to_dict(spider=spider), "extra": 1}
@@ -76,17 +76,17 @@ def exactly(value: Any) -> object:
         return type(value), [exactly(each) for each in value]
     if isinstance(value, (set, frozenset)):
         return type(value), sorted((exactly(each) for each in value), key=repr)
-    # Minus zero is another float, and one that is not a number is like itself.
+    # Minus zero is another float, and NaN equals itself.
     return type(value), repr(value) if isinstance(value, float) else value
 
 
 def request_with(value: object) -> dict[str, Any]:
-    """The dict of a request that has a value in its meta."""
+    """The dict of a request with a value in its meta."""
     return Request(URL, meta={"it": value}).to_dict()
 
 
 def text_with(**parts: object) -> str:
-    """JSON of a request with further parts, as anybody can write it."""
+    """JSON of a request with further parts, as any client can write it."""
     return json.dumps({"url": URL, **parts})
 
 
@@ -97,7 +97,7 @@ PLAIN = st.one_of(
     st.integers(min_value=2**62),
     st.integers(max_value=-(2**62)),
     st.floats(),
-    # With halves of characters, which hypothesis leaves out otherwise.
+    # With surrogates, which hypothesis leaves out otherwise.
     st.text(st.characters()),
     st.text(st.characters(categories=["Cs"])),
     st.binary(),
@@ -121,7 +121,7 @@ VALUES = st.recursive(
 
 @given(meta=st.dictionaries(HASHABLE, VALUES, max_size=3), cb_kwargs=st.dictionaries(st.text(), VALUES, max_size=3))
 def test_values_come_back(meta: dict[Any, Any], cb_kwargs: dict[str, Any]) -> None:
-    """All that meta and cb_kwargs can hold comes back exactly, from bytes and from text, and is the same JSON again."""
+    """All supported values of meta and cb_kwargs come back exactly, from bytes and from text, with the same JSON."""
     request = Request(URL, meta=meta, cb_kwargs=cb_kwargs).to_dict()
     stored = dumps(request)
     assert stored.isascii()
@@ -137,7 +137,7 @@ def test_values_come_back(meta: dict[Any, Any], cb_kwargs: dict[str, Any]) -> No
     flags=st.lists(st.text()),
 )
 def test_parts_come_back(headers: Any, body: bytes, cookies: Any, priority: int, flags: list[str]) -> None:
-    """The parts of a request come back as they were, and make the request that it was."""
+    """The parts of a request come back unchanged, and make the same request."""
     request = Request(
         URL,
         method="PUT",
@@ -158,7 +158,7 @@ LARGE = {"positive": 2**20_000, "negative": -(2**20_000), "first": 2**63, "last"
 
 @pytest.mark.parametrize("which", LARGE)
 def test_numbers_of_any_size(which: str) -> None:
-    """A number comes back however many digits it has."""
+    """A number of any length comes back."""
     there = loads(dumps(request_with(LARGE[which])))["meta"]["it"]
     assert (type(there), there == LARGE[which]) == (int, True)
 
@@ -181,7 +181,7 @@ SIMILAR: dict[str, object] = {
 
 @pytest.mark.parametrize("what", SIMILAR)
 def test_values_that_look_alike(what: str) -> None:
-    """A value that looks like another one, as JSON or before, comes back as itself."""
+    """A value that resembles another one, in JSON or in Python, comes back as itself."""
     assert exactly(loads(dumps(request_with(SIMILAR[what])))["meta"]["it"]) == exactly(SIMILAR[what])
 
 
@@ -196,7 +196,7 @@ KINDS: dict[str, Callable[[], Request]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_requests(kind: str) -> None:
-    """A request comes back with its class, its callbacks and what its class adds."""
+    """A request comes back with its class, its callbacks and its class's attributes."""
     spider = ShopSpider()
     request = KINDS[kind]().replace(callback=spider.parse_item, errback=spider.failed)
     there = request_from_dict(loads(dumps(request.to_dict(spider=spider))), spider=spider)
@@ -206,7 +206,7 @@ def test_kinds_of_requests(kind: str) -> None:
 
 
 def test_same_bytes_in_each_process() -> None:
-    """The same request is the same member of the queue, whatever the order of a set is in a process."""
+    """The same request is the same member of the queue under every hash seed."""
     program = (
         "from scrapy import Request; from scrapy_bloom.serializers.json import dumps; import sys;"
         f"sys.stdout.buffer.write(dumps(Request({URL!r}, meta={{'it': set('abcdef') | {{1, (2,)}}}}).to_dict()))"
@@ -240,7 +240,7 @@ REFUSED: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_could_not_come_back(what: str) -> None:
-    """A value that would come back as something else is refused, with its type, its place, and what to put there."""
+    """A value that would change its type is refused, with its type, its place, and the correction."""
     value, part = REFUSED[what]
     with pytest.raises(ValueError, match=f"^{part} come back from JSON as what it is; put there .* str, bytes"):
         dumps(request_with(value))
@@ -261,7 +261,7 @@ def test_what_contains_itself() -> None:
 
 
 def test_deepest() -> None:
-    """A value that nests as deeply as is allowed comes back: a dict takes most of a reader's stack."""
+    """A value of the maximum depth comes back: a dict takes most of a reader's stack."""
     value: Any = math.inf
     for _ in range(98):
         value = {(): value}
@@ -306,7 +306,7 @@ FOREIGN: dict[str, tuple[str | bytes, str]] = {
 
 @pytest.mark.parametrize("what", FOREIGN)
 def test_foreign(what: str) -> None:
-    """Text that was not made here is one error that says so, and imports nothing."""
+    """Foreign text raises one clear error, and imports no module."""
     data, part = FOREIGN[what]
     imported = set(sys.modules)
     with pytest.raises(ValueError, match=f"(?s)^SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json': .*{part}"):
@@ -316,13 +316,13 @@ def test_foreign(what: str) -> None:
 
 @given(st.binary() | st.text())
 def test_anything_is_refused(data: bytes | str) -> None:
-    """Whatever stands in the queue, there is one kind of error."""
+    """Every unreadable member raises the same kind of error."""
     with pytest.raises(ValueError, match=r"^SCHEDULER_SERIALIZER"):
         loads(data)
 
 
 def test_pickle_is_not_executed(tmp_path: Path) -> None:
-    """A pickle is refused as what it is, and nothing in it runs, as it would in a worker that reads pickles."""
+    """A pickle is refused as such, and its code does not run, as it would in a worker that reads pickles."""
     stored = pickle.dumps({"url": URL, "meta": MakesDirectory(tmp_path / "made")}, protocol=-1)
     with pytest.raises(ValueError, match="is a pickle of another serialiser, which this one never reads"):
         loads(stored)
@@ -332,10 +332,10 @@ def test_pickle_is_not_executed(tmp_path: Path) -> None:
 
 
 def test_what_loads_would_refuse_is_not_written() -> None:
-    """A request of which `loads` would make nothing is refused when it is written: its spider is told of it."""
+    """A request that `loads` would refuse is refused when it is written, so that its spider is logged."""
 
     class Hidden(Request):
-        """A class that nobody can name."""
+        """A class without an importable name."""
 
     with pytest.raises(ValueError, match=r"Hidden': must be a subclass of scrapy\.Request at the top of a module"):
         dumps(Hidden(URL).to_dict())

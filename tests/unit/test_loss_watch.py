@@ -1,4 +1,4 @@
-"""The log of the losses of a queue: each stands there once, with its number where that is known."""
+"""The log of a queue's losses: each is logged once, with its number where that is known."""
 
 import itertools
 import logging
@@ -14,14 +14,14 @@ EXCHANGE = Sync("one", 4, 0)
 
 
 def warnings_of_every_minute() -> LimitedWarnings:
-    """A log whose lines are a minute apart, so that none is held back."""
+    """A log whose lines are a minute apart, so that none is suppressed."""
     minutes = itertools.count()
     return LimitedWarnings(logging.getLogger("tests.losses"), lambda: 60.0 * next(minutes))
 
 
 @pytest.fixture
 def watch(caplog: pytest.LogCaptureFixture) -> LossWatch:
-    """A worker that has joined a queue of which nothing is lost."""
+    """A worker that has joined a queue without losses."""
     caplog.set_level(logging.WARNING)
     watch = LossWatch("news:requests", warnings_of_every_minute())
     watch.note(JOIN, Reply(Status.OK))
@@ -34,12 +34,12 @@ def watch(caplog: pytest.LogCaptureFixture) -> LossWatch:
     [
         (Status.ROLLED_BACK, "Redis went back to an earlier state"),
         (Status.PRESUMED_DEAD, "Other workers took this one for dead"),
-        # The reply that had the reason was lost.
+        # The reply with the reason was lost.
         (Status.OK, "others took it for dead, or Redis has lost its data"),
     ],
 )
 def test_joined_again(watch: LossWatch, said: Status, told: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that joins again says why; nothing counts as lost."""
+    """A worker that joins again logs the reason; no request counts as lost."""
     watch.note(JOIN, Reply(said))
     (message,) = caplog.messages
     assert told in message
@@ -48,7 +48,7 @@ def test_joined_again(watch: LossWatch, said: Status, told: str, caplog: pytest.
 
 @pytest.mark.parametrize("operation", [JOIN, EXCHANGE])
 def test_data_are_lost(watch: LossWatch, operation: QueueOperation, caplog: pytest.LogCaptureFixture) -> None:
-    """The worker that finds out and those that hear of it say that pages may be missed, each once."""
+    """The worker that finds the loss, and the others, warn of missed pages, each once."""
     said = Status.LOST if operation is JOIN else Status.OK
     for _ in range(2):
         watch.note(operation, Reply(said, loss=7))
@@ -60,7 +60,7 @@ def test_data_are_lost(watch: LossWatch, operation: QueueOperation, caplog: pyte
 
 
 def test_queue_is_lost_again(watch: LossWatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Each line has all that this worker knows to be lost, also where the queue's own number began anew."""
+    """Each line has all losses known to this worker, even if the queue's own count began anew."""
     for answer in (
         Reply(Status.OK, loss=7, lost=30),
         Reply(Status.OK, loss=8, lost=50),
@@ -72,7 +72,7 @@ def test_queue_is_lost_again(watch: LossWatch, caplog: pytest.LogCaptureFixture)
 
 
 def test_lost_before(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that begins is warned of earlier losses, which are not its own."""
+    """A worker that starts is warned of earlier losses, which are not its own."""
     watch = LossWatch("news:requests", warnings_of_every_minute())
     watch.note(JOIN, Reply(Status.OK, loss=7, lost=1234))
     (record,) = caplog.records

@@ -1,4 +1,4 @@
-"""The table of options: each reads every number that it allows, and refuses all others by name and value."""
+"""The table of options: each reads every allowed number, and refuses all others by name and value."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.options import BY_NAME, OPTIONS, Option
 
-# What the documentation promises, said once more and in other words. The least and the largest values are among them.
+# The documented ranges, stated independently. The least and the largest values are among them.
 ALLOWED: dict[str, Callable[[float], bool]] = {
     "capacity": lambda number: number >= 1 and float(number).is_integer(),
     "error_rate": lambda number: 1e-15 <= number < 1,
@@ -24,7 +24,7 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "max_deliveries": lambda number: number == 0 or (number >= 2 and float(number).is_integer()),
 }
 INTEGERS = {"capacity", "expansion", "cache_size", "batch_size", "max_deliveries"}
-# Where limits lie, and beside them.
+# The limits, and their neighbours.
 EDGES = [
     edge
     for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0)
@@ -41,7 +41,7 @@ numbers = (
 
 
 def spelled(number: float) -> list[Any]:
-    """A number in every way in which it may come."""
+    """Return a number in every spelling."""
     texts = [repr(number), f" {number!r} ", f"{number:_}" if isinstance(number, int) else f"{number:.17g}"]
     return [number, *texts, *([float(number)] if isinstance(number, int) else [])]
 
@@ -62,7 +62,7 @@ def test_every_option_is_looked_at() -> None:
 @example("lease", 86_400).via("most")
 @example("lease", 1e12).via("more than a thread can wait")
 def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
-    """A number and its texts are read as the same number; one that is not allowed is refused, however it is spelled."""
+    """A number and its texts are read as the same number; an invalid one is refused in every spelling."""
     option = BY_NAME[name]
     for value in spelled(number):
         if not ALLOWED[name](number):
@@ -79,26 +79,26 @@ def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
 @example("retry_timeout", math.inf).via("not finite")
 @example("lease", 10**400).via("no float")
 def test_what_is_no_number_is_refused(name: str, value: object) -> None:
-    """Whatever else comes is refused, None too except where it stands for ever."""
+    """Any other value is refused, None too except for a TTL."""
     assume(not isinstance(value, str) or not is_finite(value))
     assume(not (name == "ttl" and value is None))
     refuses(BY_NAME[name], value)
 
 
 def test_none_is_for_ever() -> None:
-    """A time to live may be left out."""
+    """A TTL of None means no expiry."""
     assert BY_NAME["ttl"].read("ttl", None) is None
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_defaults_are_allowed(option: Option[Any]) -> None:
-    """A default reads as itself, and so does the text of it that the documentation shows."""
+    """A default reads as itself, and so does its text in the documentation."""
     assert option.read(option.name, option.default) == option.default
     assert option.read(option.name, option.default_text.replace(",", "_")) == option.default
 
 
 def refuses(option: Option[Any], value: object) -> None:
-    """The refusal says the name that the user wrote, the value as it came, what is allowed and what to do."""
+    """Assert that the error has the name as written, the value as given, the range, and the purpose."""
     for name in (option.name, f"BLOOMFILTER_{option.name.upper()}"):
         with pytest.raises(ConfigError) as refusal:
             option.read(name, value)

@@ -1,4 +1,4 @@
-"""The table by which a reply to marking an item is understood, row by row."""
+"""The table that interprets a reply to marking an item, row by row."""
 
 from itertools import product
 
@@ -27,7 +27,7 @@ TABLE = {
 
 
 def test_every_combination_has_a_row() -> None:
-    """Nothing that a reply can say is left out."""
+    """Every possible reply is in the table."""
     assert set(TABLE) == set(product(ShardState, (False, True), (False, True)))
 
 
@@ -35,11 +35,11 @@ def test_every_combination_has_a_row() -> None:
     ("state", "was_present", "is_ambiguous"), TABLE, ids=lambda value: getattr(value, "name", None)
 )
 def test_row(state: ShardState, was_present: bool, is_ambiguous: bool) -> None:
-    """A reply has the outcome that the table says."""
+    """A reply has the outcome in the table."""
     assert resolve(state, was_present, is_ambiguous) is TABLE[state, was_present, is_ambiguous]
 
 
 def test_nothing_is_dropped_for_what_may_be_our_own() -> None:
-    """An item is called seen only where its bits are there, in a shard of ours, and nobody but another set them."""
+    """An item is seen only if its bits are in a shard of ours, and another worker set them."""
     seen = [row for row, outcome in TABLE.items() if outcome is Outcome.SEEN]
     assert all(state is not FOREIGN and was_present and not ambiguous for state, was_present, ambiguous in seen)

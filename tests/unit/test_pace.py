@@ -1,4 +1,4 @@
-"""The pace of a filter, by two looks at it: exact numbers, of layers that come and go."""
+"""The pace of a filter between two snapshots: exact numbers, with layers created and deleted."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ Holds = dict[int, int]
 
 
 def look(now: float, holds: Holds) -> FilterReport:
-    """A look at the filter at this time: these of its layers, with so many items each."""
+    """A snapshot of the filter at this time: these layers, with so many items each."""
     assert FOUND is not None
     stored, info = FOUND.stored, FOUND.info
     layers = tuple(layer for layer in stored.layers if layer.index in holds)
@@ -49,5 +49,5 @@ def test_pace(case: str) -> None:
 
 
 def test_no_time_has_passed() -> None:
-    """Of two looks at the same time nobody knows a pace."""
+    """Two snapshots of the same time give no pace."""
     assert pace_between(look(1000.0, {0: 1}), look(1000.0, {0: 2})) is None

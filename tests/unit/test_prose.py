@@ -20,7 +20,9 @@ FINISHED = (
     "tests/filter",
     "tests/project",
     "tests/scrapy",
-    "devtools/prose.py",
+    "tests/simulation",
+    "tests/transport",
+    "devtools",
     "tests/unit/test_prose.py",
 )
 

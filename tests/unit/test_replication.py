@@ -1,4 +1,4 @@
-"""The findings of `scrapy bloom doctor` on replicas that are behind, by what a server says of them."""
+"""The findings of `scrapy bloom doctor` on lagging replicas, from the server's own figures."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from scrapy_bloom.cli.checks.findings import Level
 
 
 def level(**replica: Any) -> Level:
-    """The level of what is found on a replica, whose master has written 30 MB."""
+    """Return the level of the finding on a replica whose master has written 30 MB."""
     told = {"ip": "127.0.0.1", "port": 6380, "state": "online", "offset": 30_000_000, "lag": 0, **replica}
     found = server.examine({"role": "master", "master_repl_offset": 30_000_000, "slave0": told}, 0, expires=False)
     (finding,) = [each for each in found if each.check == "replication"]
@@ -29,5 +29,5 @@ def level(**replica: Any) -> Level:
     ],
 )
 def test_replica(replica: dict[str, Any], expected: Level) -> None:
-    """One that is silent for more than 10 seconds, or 10 MB behind, is told of: either is enough."""
+    """A replica is reported if it is silent for more than 10 seconds, or 10 MB behind."""
     assert level(**replica) is expected

@@ -1,4 +1,4 @@
-"""Waiting for a server that is away, on a clock that the tests set: nothing here sleeps."""
+"""Waiting for an unreachable server, on a clock set by the tests: no test sleeps."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_u
 
 
 class Clock(Runtime):
-    """A clock that goes on only while somebody sleeps, or when it is told to."""
+    """A clock that advances only by sleeping, or by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -36,12 +36,12 @@ def clock() -> Clock:
 
 
 def away() -> None:
-    """An attempt that finds nobody."""
+    """Raise, as an unreachable server does."""
     raise exceptions.ConnectionError("Connection refused")
 
 
 def failing(times: int) -> Callable[[], str]:
-    """An attempt that finds nobody so many times, and then succeeds."""
+    """Return an attempt that fails so many times, and then succeeds."""
     left = iter(range(times))
 
     def attempt() -> str:
@@ -61,7 +61,7 @@ def delays(clock: Clock, attempts: int) -> list[float]:
 
 @given(seconds=st.floats(0, 1e6), seed=st.integers())
 def test_a_delay_is_at_most_half_as_long_again(seconds: float, seed: int) -> None:
-    """A jittered delay is never shorter than the one that it is made from, nor longer than it and a half."""
+    """Jitter lengthens a delay by at most a half."""
     random.seed(seed)
     assert seconds <= retry._jittered(seconds, RUNTIME) <= 1.5 * seconds
 
@@ -74,7 +74,7 @@ def test_delays_double_up_to_two_seconds(clock: Clock) -> None:
 
 
 def test_two_workers_do_not_step_together(clock: Clock) -> None:
-    """Workers that notice an outage in the same moment have no attempt in common after that."""
+    """Workers that notice an outage at the same moment have no later attempt in common."""
     one, other = delays(clock, 8), delays(clock, 8)
     assert all(sum(one[:step]) != sum(other[:step]) for step in range(1, 9))
 
@@ -88,7 +88,7 @@ def test_delays_spread_over_the_range(clock: Clock) -> None:
 
 
 def test_a_worker_gives_up_after_the_timeout_and_no_later(clock: Clock) -> None:
-    """The last delay is cut to what is left of the timeout."""
+    """The last delay is cut to the rest of the timeout."""
     with pytest.raises(UnavailableError, match="RETRY_TIMEOUT = 5") as error:
         retry_until(away, 5.0, runtime=clock)
     assert error.value.cause == "ConnectionError: Connection refused"
@@ -103,19 +103,19 @@ def test_no_wait_at_all(clock: Clock) -> None:
 
 
 def test_a_refusal_is_not_waited_for(clock: Clock) -> None:
-    """An error that waiting does not change is raised at once, with advice."""
+    """A permanent error is raised at once, with advice."""
     with pytest.raises(RefusedError, match="REDIS_URL"):
         retry_until(refused, 60, runtime=clock)
     assert clock.slept == []
 
 
 def refused() -> None:
-    """An attempt by somebody who may not."""
+    """An attempt without permission."""
     raise exceptions.AuthenticationError("invalid username-password pair")
 
 
 class Worker:
-    """A breaker and what is called through it, in order; the server is away while `is_away`."""
+    """A breaker and the calls through it, in order; the server is away while `is_away`."""
 
     def __init__(self, clock: Clock) -> None:
         self.breaker = CircuitBreaker(clock)
@@ -136,7 +136,7 @@ class Worker:
             return None
 
     def calls_of(self) -> list[str]:
-        """Return the calls since this was asked last."""
+        """Return the calls since the last query."""
         calls, self.calls = self.calls, []
         return calls
 
@@ -161,7 +161,7 @@ def test_a_closed_breaker_is_not_in_the_way(clock: Clock) -> None:
 
 
 def test_an_open_breaker_calls_nobody(opened: Worker, clock: Clock) -> None:
-    """For at least a quarter of a second calls fail without the network, though the server may be back."""
+    """For at least a quarter of a second calls fail without the network, even if the server is back."""
     opened.is_away = False
     for _ in range(5):
         assert opened.call() is None
@@ -170,7 +170,7 @@ def test_an_open_breaker_calls_nobody(opened: Worker, clock: Clock) -> None:
 
 
 def test_a_probe_is_let_through(opened: Worker, clock: Clock) -> None:
-    """After six tenths of a second a call goes to the server, which may be back; `is_open` says so before."""
+    """After six tenths of a second a call probes the server; `is_open` announces it."""
     opened.is_away = False
     assert opened.breaker.is_open
     clock.now += 0.6
@@ -180,7 +180,7 @@ def test_a_probe_is_let_through(opened: Worker, clock: Clock) -> None:
 
 
 def test_a_probe_that_succeeds_closes_the_breaker(opened: Worker, clock: Clock) -> None:
-    """The calls that follow go through at once."""
+    """The next calls go through at once."""
     opened.is_away = False
     clock.now += 0.6
     opened.call()
@@ -211,7 +211,7 @@ def test_probes_of_two_workers_are_apart(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_a_refusal_does_not_open_it(clock: Clock) -> None:
-    """The server is there: it is the caller that must change something."""
+    """The server is there: the caller must change something."""
     worker = Worker(clock)
     with pytest.raises(RefusedError):
         worker.breaker.call(refused)
@@ -220,7 +220,7 @@ def test_a_refusal_does_not_open_it(clock: Clock) -> None:
 
 
 def test_the_log_tells_of_both_ends_once(opened: Worker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """An outage is one line when it is over, with its length, however many probes it took."""
+    """An outage is one line at its end, with its length, after any number of probes."""
     for _ in range(4):
         clock.now += 0.6
         opened.call()

@@ -30,26 +30,26 @@ def test_known_memory() -> None:
 
 @pytest.mark.parametrize(("error_rate", "hashes"), [(1e-6, 14), (1e-3, 7)])
 def test_known_hashes(error_rate: float, hashes: int) -> None:
-    """A third fewer hashes than the textbook's 20 and 10 are taken, for under 5 % more bits."""
+    """There are a third fewer hashes than the textbook's 20 and 10, for under 5 % more bits."""
     assert sizing.choose_hashes(1_000_000, error_rate) == hashes
 
 
 @given(capacities, error_rates)
 def test_the_promise_is_kept(capacity: int, error_rate: float) -> None:
-    """A filter at its capacity has at most the error rate that was asked for."""
+    """A filter at its capacity has at most the requested error rate."""
     assert sizing.error_rate_at(size_for(capacity, error_rate), capacity) <= error_rate * (1 + 1e-9)
 
 
 @given(capacities, error_rates)
 def test_the_promise_is_not_overpaid(capacity: int, error_rate: float) -> None:
-    """Before rounding to the allocator's classes the bits are within 5 % of the fewest that any k needs."""
+    """Before rounding to the allocator's classes the bits are within 5 % of the minimum over all k."""
     needed = sizing.bits_needed(capacity, error_rate, sizing.choose_hashes(capacity, error_rate))
     assert needed <= 1.05 * min(sizing.bits_needed(capacity, error_rate, k) for k in range(1, 70))
 
 
 @given(capacities, error_rates, st.integers(64 * 1024, sizing.MAX_SHARD_BYTES))
 def test_shards_are_equal_and_bounded(capacity: int, error_rate: float, max_shard_bytes: int) -> None:
-    """Shards are whole bytes, equal, end within an allocation, and none is larger than allowed."""
+    """Shards are whole bytes, equal, end within an allocation, and none exceeds the maximum."""
     size = size_for(capacity, error_rate, max_shard_bytes)
     assert size.shards * size.shard_bits == size.bits
     assert size.shard_bits % 8 == 0
@@ -59,7 +59,7 @@ def test_shards_are_equal_and_bounded(capacity: int, error_rate: float, max_shar
 
 @given(st.integers(5 * 10**6, 10**9), st.floats(1e-9, 1e-2))
 def test_large_filters_waste_little(capacity: int, error_rate: float) -> None:
-    """A filter that is large enough to choose its number of shards takes at most 3 % more than it needs."""
+    """A filter large enough for several shards takes at most 3 % more than it needs."""
     size = size_for(capacity, error_rate)
     assert size.bits <= 1.03 * sizing.bits_needed(capacity, error_rate, size.hashes) + 8 * size.shards
 
@@ -76,7 +76,7 @@ def test_as_few_shards_as_waste_little(capacity: int, error_rate: float) -> None
 
 @given(st.integers(1, 2**40))
 def test_size_classes(size: int) -> None:
-    """A class holds what is asked for, wastes at most a quarter, and is its own class."""
+    """A class holds the requested size, wastes at most a quarter, and is its own class."""
     taken = sizing.size_class(size)
     assert size <= taken
     assert taken <= max(128, 1.25 * size)
@@ -94,7 +94,7 @@ def test_known_size_classes(size: int, taken: int) -> None:
 
 @given(st.integers(1000, 10**8), st.floats(1e-9, 0.1), st.floats(0.01, 1.5))
 def test_counts_and_fills_are_inverse(capacity: int, error_rate: float, share: float) -> None:
-    """The number of items that a fill means is the number of items that leads to it."""
+    """Number of items and fill are inverse functions."""
     size, count = size_for(capacity, error_rate), round(capacity * share)
     fill = sizing.fill_at(size, count)
     assert sizing.count_of_fill(fill, size) == pytest.approx(count, abs=1)
@@ -103,7 +103,7 @@ def test_counts_and_fills_are_inverse(capacity: int, error_rate: float, share: f
 
 @given(st.integers(1000, 10**8), st.floats(1e-9, 0.1))
 def test_capacity_is_the_inverse_of_the_error_rate(capacity: int, error_rate: float) -> None:
-    """The items that a size holds at an error rate lead to that error rate, and are at least those asked for."""
+    """Capacity and error rate are inverse functions, with at least the requested number of items."""
     size = size_for(capacity, error_rate)
     held = sizing.capacity_at(size, error_rate)
     assert held >= capacity * (1 - 1e-9)
@@ -117,7 +117,7 @@ def test_a_full_filter_has_a_count() -> None:
 
 @given(st.integers(1, 10**6), st.floats(1e-9, 0.5))
 def test_a_full_layer_keeps_its_error_rate(capacity: int, error_rate: float) -> None:
-    """A layer that holds all it may keeps its error rate, though its bits may have fallen badly."""
+    """A full layer keeps its error rate, even with unlucky bits."""
     size = sizing.roomy_size(capacity, error_rate)
     most = sizing.max_items(size, error_rate)
     assert most >= capacity
@@ -129,7 +129,7 @@ def test_a_full_layer_keeps_its_error_rate(capacity: int, error_rate: float) -> 
 
 @given(st.integers(1, 10**6), st.floats(1e-9, 0.3), st.floats(0, 2))
 def test_offered_items_are_the_new_and_the_false_positives(capacity: int, error_rate: float, share: float) -> None:
-    """The items that were offered to a layer are told from those that were new, far beyond its capacity too."""
+    """The items offered to a layer follow from the new ones, even far beyond its capacity."""
     size = size_for(capacity, error_rate)
     offered = capacity * share
     new = offered - sizing.false_positives_while_filling(size, offered)
@@ -138,7 +138,7 @@ def test_offered_items_are_the_new_and_the_false_positives(capacity: int, error_
 
 
 def test_false_positives_while_filling() -> None:
-    """The closed form is the sum of the error rates that each addition meets, on both sides of half full."""
+    """The closed form is the sum of the error rates at each addition, on both sides of half full."""
     for error_rate, most in ((0.5, 60_000), (1e-2, 20_000), (1e-6, 20_000)):
         size = size_for(20_000, error_rate)
         summed = sum(sizing.error_rate_at(size, count + 0.5) for count in range(most))

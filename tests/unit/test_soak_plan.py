@@ -1,4 +1,4 @@
-"""The plans of the soak: the same for the same seed, and such that what they show is a fault of the crawl."""
+"""The plans of the soak: reproducible by seed, and free of false alarms."""
 
 from collections import Counter
 from typing import Any
@@ -26,14 +26,14 @@ def test_all_kinds_are_drawn() -> None:
 
 
 def test_nobody_is_asked_to_stop_who_would_clear() -> None:
-    """Only a crawl that persists has a worker that is asked to stop, also where nothing else may happen."""
+    """Only workers of a persistent crawl are asked to stop, even if no other fault is possible."""
     for planned in [*PLANS, *(plan.draw(7, number, [Kind.SIGTERM]) for number in range(20))]:
         assert planned.persist or all(fault.kind is not Kind.SIGTERM for fault in planned.faults)
 
 
 @pytest.mark.parametrize("persist", [False, True])
 def test_persistence_is_chosen(persist: bool) -> None:
-    """SCHEDULER_PERSIST may be the same in all crawls; where it is off no worker is asked to stop."""
+    """SCHEDULER_PERSIST may be fixed for all crawls; without it no worker is asked to stop."""
     plans = [plan.draw(7, number, KINDS, persist=persist) for number in range(50)]
     assert {planned.persist for planned in plans} == {persist}
     assert persist == any(fault.kind is Kind.SIGTERM for planned in plans for fault in planned.faults)
@@ -41,13 +41,13 @@ def test_persistence_is_chosen(persist: bool) -> None:
 
 @pytest.mark.parametrize("kinds", [list(SIGNALS), [Kind.BUSY]])
 def test_kinds_are_chosen(kinds: list[Kind]) -> None:
-    """Only the kinds that were asked for are drawn."""
+    """Only the requested kinds are drawn."""
     for number in range(50):
         assert {fault.kind for fault in plan.draw(7, number, kinds).faults} <= set(kinds)
 
 
 def test_each_page_is_found_in_one_place() -> None:
-    """Of the pages that come before it only its parent links to a page, so that a request that is lost is a hole."""
+    """Among earlier pages only its parent links to a page, so that a lost request is a missed page."""
     links = plan.site(100)
     paths = list(links)
     for number, path in enumerate(paths[1:], 1):
@@ -87,7 +87,7 @@ def test_report_of_no_crawl() -> None:
     ],
 )
 def test_complaints(seen: Outcome, complaint: str, row: str) -> None:
-    """Each thing that is not as it should be fails its crawl and the report, which both name it."""
+    """Each complaint fails its crawl and the report, which both name it."""
     assert not seen.is_well
     assert list(seen.complaints) == [complaint]
     assert f"{PLANNED}: {complaint}, " in str(seen)

@@ -1,4 +1,4 @@
-"""The files of what could not be delivered: nothing in them is lost, and no file of another is read."""
+"""Spool files of undelivered requests: no request is lost, and no foreign file is read."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ ANOTHER_USER = 12_345
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory for temporary files, of the test's own."""
+    """The directory for temporary files, of this test's own."""
     path = tmp_path / "temporary"
     path.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(path))
@@ -47,32 +47,32 @@ def spool(directory: Path) -> SpoolDirectory:
 
 
 def entries(*members: bytes) -> list[OutboxEntry]:
-    """Entries that differ."""
+    """Different entries."""
     return [OutboxEntry(member, number, member + b"\xe4") for number, member in enumerate(members)]
 
 
 def members(found: Iterable[tuple[Path, list[OutboxEntry]]]) -> list[bytes | str]:
-    """All that was loaded, in its order."""
+    """All loaded members, in their order."""
     return [entry.member for _, portion in found for entry in portion]
 
 
 def files(directory: Path) -> list[str]:
-    """The endings of what is in a directory."""
+    """The suffixes of the files in a directory."""
     return sorted(path.suffix for path in directory.iterdir())
 
 
 def mend(path: Path, old: bytes, new: bytes) -> None:
-    """Change some bytes of a file in their place."""
+    """Change some bytes of a file in place."""
     content = path.read_bytes()
     assert old in content
     path.write_bytes(content.replace(old, new))
 
 
-# Written and read.
+# Writing and reading.
 
 
 def test_what_was_written_is_read(spool: SpoolDirectory, directory: Path) -> None:
-    """Requests come back as they were, text as bytes, and the file is deleted when all are delivered."""
+    """Requests come back unchanged, text as bytes, and the file is deleted when all are delivered."""
     path = spool.save([OutboxEntry(b"\xff\x00", -3, b"\xe4f"), OutboxEntry("täxt".encode(), 0.5, None)])
     assert path.parent == directory
     ((found, portion),) = spool.load()
@@ -85,7 +85,7 @@ def test_what_was_written_is_read(spool: SpoolDirectory, directory: Path) -> Non
 
 
 def test_saved_is_on_the_disk(spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a file is synced when its path is returned."""
+    """The whole file is synced when its path is returned."""
     sizes: list[int] = []
     fsync = os.fsync
 
@@ -110,7 +110,7 @@ def test_portions(spool: SpoolDirectory) -> None:
 
 
 def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crawl without a job has its files where it was started, wherever it is by then."""
+    """A crawl without a job has its files where it was started, even if it changes its directory."""
     monkeypatch.chdir(tmp_path)
     spool = SpoolDirectory(KEY)
     monkeypatch.chdir("/")
@@ -122,7 +122,7 @@ def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytes
 def test_another_queue_of_a_similar_name(
     spool: SpoolDirectory, directory: Path, other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file belongs to the queue whose full name it has; those of others are left, and nothing is said of them."""
+    """A file belongs to the queue with its full name; other queues' files are left without a message."""
     SpoolDirectory(other, directory).save(entries(b"other"))
     spool.save(entries(b"own"))
     assert members(spool.load()) == [b"own"]
@@ -131,13 +131,13 @@ def test_another_queue_of_a_similar_name(
 
 
 def test_long_names(directory: Path) -> None:
-    """A queue may have a name that no file can have."""
+    """A queue's name may be too long for a file."""
     long = "ü" * 5000
     SpoolDirectory(long, directory).save(entries(b"a"))
     assert members(SpoolDirectory(long, directory).load()) == [b"a"]
 
 
-# In doubt: the filter may know it from a question whose reply was lost, and only from that.
+# In doubt: the filter may know a request only from a check whose reply was lost.
 
 
 def unsure(*members: bytes) -> list[OutboxEntry]:
@@ -146,7 +146,7 @@ def unsure(*members: bytes) -> list[OutboxEntry]:
 
 
 def doubts(found: Iterable[tuple[Path, list[OutboxEntry]]]) -> list[tuple[bytes, bool]]:
-    """All that was loaded, and whether it is in doubt."""
+    """Return all loaded members, and whether each is in doubt."""
     return [(entry.member, entry.is_unsure) for _, portion in found for entry in portion]
 
 
@@ -158,7 +158,7 @@ def test_doubt_is_kept_by_line(spool: SpoolDirectory) -> None:
 
 @pytest.mark.parametrize("said", ["", ', "unsure": true', ', "unsure": null', ', "unsure": 0', ', "unsure": "no"'])
 def test_line_that_does_not_say(spool: SpoolDirectory, directory: Path, said: str) -> None:
-    """A line of an earlier version, or one that makes no sense, is in doubt: its request may be fetched twice."""
+    """A line of an earlier version, or a damaged one, is in doubt: its request may be fetched twice."""
     spool.save(entries(b"a"))
     (path,) = directory.iterdir()
     mend(path, b', "unsure": false', said.encode())
@@ -167,13 +167,13 @@ def test_line_that_does_not_say(spool: SpoolDirectory, directory: Path, said: st
 
 @pytest.mark.parametrize("portion", [1, 2, 100])
 def test_fingerprint_in_doubt_is_loaded_once(spool: SpoolDirectory, portion: int) -> None:
-    """The filter would call each of them new: one is enough, and all that follow are repeats of it."""
+    """The filter would call each of them new: only the first is in doubt, and the others are its repeats."""
     spool.save([*unsure(b"a"), *entries(b"b"), *unsure(b"a", b"c"), *entries(b"a", b"c"), *unsure(b"c")])
     assert doubts(spool.load(portion)) == [(b"a", True), (b"b", False), (b"c", True)]
 
 
 def test_doubt_behind_a_sure_line(spool: SpoolDirectory) -> None:
-    """An unsure line counts also behind a sure line of its fingerprint, which the filter may call seen."""
+    """An unsure line counts even after a sure line of its fingerprint, which the filter may call seen."""
     spool.save([*entries(b"a"), *unsure(b"a")])
     assert doubts(spool.load()) == [(b"a", False), (b"a", True)]
 
@@ -188,7 +188,7 @@ def test_what_the_filter_is_not_asked_for(spool: SpoolDirectory) -> None:
 
 
 def test_an_interrupted_start_leaves_the_rest(spool: SpoolDirectory) -> None:
-    """A start that fails leaves what it had not delivered, and no more, to the next one."""
+    """A failed start leaves exactly its undelivered requests to the next one."""
     spool.save(entries(b"a", b"b", b"c"))
     with contextlib.closing(spool.load(1)) as loading:
         assert members([next(loading), next(loading)]) == [b"a", b"b"]
@@ -197,7 +197,7 @@ def test_an_interrupted_start_leaves_the_rest(spool: SpoolDirectory) -> None:
 
 
 def test_two_starts_at_once(spool: SpoolDirectory, directory: Path) -> None:
-    """A file that one worker is delivering is passed over by the others, and delivered once."""
+    """A file that one worker is delivering is skipped by the others, and delivered once."""
     spool.save(entries(b"a", b"b"))
     both, other = spool.load(1), SpoolDirectory(KEY, directory)
     first = [next(both)]
@@ -209,7 +209,7 @@ def test_two_starts_at_once(spool: SpoolDirectory, directory: Path) -> None:
 def test_a_file_that_vanishes(
     spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that another worker delivers while this one opens it is no error, at whatever moment it goes."""
+    """A file that another worker deletes while this one opens it is no error, at any moment."""
     before, after = spool.save(entries(b"a")), spool.save(entries(b"b"))
     lock = module._lock
 
@@ -246,7 +246,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_process_left(spool: SpoolDirectory, directory: Path) -> None:
-    """The next start has what was put aside, from what was not delivered on; a torn last line costs only itself."""
+    """The next start reads the spilled requests after the last delivered one; a torn last line costs only itself."""
     subprocess.run([sys.executable, "-c", KILLED, KEY, str(directory)], check=False, timeout=LIMIT)
     (path,) = directory.glob("undelivered-*.jsonl")
     with path.open("ab") as file:
@@ -255,7 +255,7 @@ def test_what_a_killed_process_left(spool: SpoolDirectory, directory: Path) -> N
     assert files(directory) == [".unreadable"]
 
 
-# Spilled and taken back.
+# Spilled and read back.
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def spill(spool: SpoolDirectory) -> Iterator[SpoolFile]:
 
 
 def test_spilling(spill: SpoolFile, directory: Path) -> None:
-    """Entries come back in their order while more are appended, and the file goes when all of them are delivered."""
+    """Entries come back in order during further appends, and the file is deleted after the last delivery."""
     taken: list[bytes | str] = []
     for number in range(20):
         spill.append(entries(b"%d" % number, b"%d again" % number))
@@ -283,7 +283,7 @@ def test_spilling(spill: SpoolFile, directory: Path) -> None:
 
 
 def test_what_was_not_delivered_stays(spool: SpoolDirectory, spill: SpoolFile) -> None:
-    """A worker that ends leaves what was only read, and not what was delivered."""
+    """At its end a worker leaves the entries not delivered, even if they were read."""
     spill.append(entries(b"a", b"b", b"c"))
     spill.read(1)
     spill.mark_delivered()
@@ -294,7 +294,7 @@ def test_what_was_not_delivered_stays(spool: SpoolDirectory, spill: SpoolFile) -
 
 
 def test_a_file_in_use_is_not_loaded(spool: SpoolDirectory, spill: SpoolFile) -> None:
-    """A worker that starts beside one that has put requests aside does not take them."""
+    """A worker that starts beside another one does not take its spilled requests."""
     spill.append(entries(b"a"))
     assert members(spool.load()) == []
     spill.close()
@@ -302,7 +302,7 @@ def test_a_file_in_use_is_not_loaded(spool: SpoolDirectory, spill: SpoolFile) ->
 
 
 def test_appended_is_handed_to_the_system(spill: SpoolFile) -> None:
-    """Nothing of what was appended is in the process alone."""
+    """Every appended entry has been written to the file."""
     spill.append(entries(b"a", b"b"))
     assert len(spill.path.read_bytes().splitlines()) == 3
 
@@ -310,7 +310,7 @@ def test_appended_is_handed_to_the_system(spill: SpoolFile) -> None:
 def test_a_full_disk_leaves_no_part(
     spool: SpoolDirectory, directory: Path, spill: SpoolFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An append that fails in the middle appends nothing; what was there before and comes later is read."""
+    """An append that fails half-way appends nothing; earlier and later entries are read."""
     write, calls = os.pwrite, []
 
     def fill_up(descriptor: int, data: bytes, place: int) -> int:
@@ -333,14 +333,14 @@ def test_a_full_disk_leaves_no_part(
 
 
 def test_nothing_to_mark(spool: SpoolDirectory, spill: SpoolFile) -> None:
-    """Marking before anything was read changes nothing."""
+    """Marking before any read changes nothing."""
     spill.append(entries(b"a"))
     spill.mark_delivered()
     spill.close()
     assert members(spool.load()) == [b"a"]
 
 
-# Lines that cannot be read.
+# Unreadable lines.
 
 UNREADABLE = [
     b"\n",
@@ -365,7 +365,7 @@ UNREADABLE = [
 def test_a_bad_line_costs_itself(
     spool: SpoolDirectory, directory: Path, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lines around it are read; it is kept beside, and the log says once how many there were."""
+    """The lines around it are read; the bad line is kept separately, and the log counts them once."""
     path = spool.save(entries(b"a", b"b", b"c"))
     first, a, b, c = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + line + a + b + line + line + c)
@@ -377,7 +377,7 @@ def test_a_bad_line_costs_itself(
 
 
 def test_a_file_of_bad_lines_alone(spool: SpoolDirectory, directory: Path) -> None:
-    """Lines that were set aside are loaded when they are mended and the file has its old ending again."""
+    """Bad lines are loaded once they are mended and the file has its old suffix again."""
     path = spool.save(entries(b"a"))
     mend(path, b'"request"', b'"reques-"')
     assert members(spool.load()) == []
@@ -391,7 +391,7 @@ def test_a_file_of_bad_lines_alone(spool: SpoolDirectory, directory: Path) -> No
 def test_bad_lines_stay_where_nothing_can_be_made(
     spool: SpoolDirectory, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file whose bad lines cannot be kept beside is kept itself."""
+    """A file whose bad lines cannot be saved separately is kept itself."""
     path = spool.save(entries(b"a", b"b"))
     mend(path, b'"score": 0', b'"score": -')
     opened = os.open
@@ -407,11 +407,11 @@ def test_bad_lines_stay_where_nothing_can_be_made(
     assert ": 1 line cannot be read" in caplog.text
 
 
-# Whose the files are.
+# Ownership of the files.
 
 
 def test_private_from_the_beginning(spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other user may read or write a file at any moment, whatever the umask."""
+    """No other user may read or write a file at any moment, with any umask."""
     modes = []
     rename = Path.rename
 
@@ -429,7 +429,7 @@ def test_private_from_the_beginning(spool: SpoolDirectory, monkeypatch: pytest.M
 
 
 def untrusted(path: Path, how: str) -> None:
-    """Make a file one that another user could have written."""
+    """Make a file look as if another user could have written it."""
     if how == "another user's":
         if os.geteuid() != 0:
             pytest.skip("only root can give a file away")
@@ -446,7 +446,7 @@ def untrusted(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["of a group", "of everybody", "another user's", "of a link", "a pipe"])
 def test_not_trusted(spool: SpoolDirectory, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that another user could have written is left alone, with one warning that says what to do."""
+    """A file that another user could have written is left, with one warning that gives the remedy."""
     path, _ = spool.save(entries(b"theirs")), spool.save(entries(b"ours"))
     untrusted(path, how)
     assert members(spool.load()) == [b"ours"]
@@ -469,7 +469,7 @@ HEADERS = [
 
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
 def test_not_of_this_version(spool: SpoolDirectory, header: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that begins in another way is left alone, with one warning; it does not keep a crawl from starting."""
+    """A file with another header is left, with one warning; the crawl starts."""
     path = spool.save(entries(b"a"))
     path.write_bytes(header)
     assert members(spool.load()) == []
@@ -479,18 +479,18 @@ def test_not_of_this_version(spool: SpoolDirectory, header: bytes, caplog: pytes
 
 
 def test_another_version_of_another_queue(spool: SpoolDirectory, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is said of it."""
+    """Such a file of another queue causes no message."""
     path = spool.save(entries(b"a"))
     path.write_text(json.dumps({"format": 2, "queue": "another"}) + "\n")
     assert members(spool.load()) == []
     assert caplog.records == []
 
 
-# Where they are.
+# Location of the files.
 
 
 def refuse_in(directory: Path, patch: pytest.MonkeyPatch) -> None:
-    """Have a directory take no new files; root is not kept from it by a mode."""
+    """Make a directory take no new files; a mode does not stop root."""
     opened = os.open
 
     def refuse(name: Path, flags: int, mode: int = 0o777) -> int:
@@ -504,7 +504,7 @@ def refuse_in(directory: Path, patch: pytest.MonkeyPatch) -> None:
 def test_a_directory_that_cannot_be_written(
     spool: SpoolDirectory, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory for temporary files is taken instead, and looked into by the next start."""
+    """The directory for temporary files is used instead, and read by the next start."""
     refuse_in(directory, monkeypatch)
     path = spool.save(entries(b"a"))
     with contextlib.closing(spool.create()) as file:
@@ -515,7 +515,7 @@ def test_a_directory_that_cannot_be_written(
 def test_a_directory_that_fills_up(
     spool: SpoolDirectory, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No part of a file is left where there was no room for the rest."""
+    """No partial file is left on a full disk."""
 
     def fill_up(descriptor: int) -> None:
         if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(directory):
@@ -529,7 +529,7 @@ def test_a_directory_that_fills_up(
 def test_no_directory_at_all(
     spool: SpoolDirectory, directory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says how many requests are lost, and where room is to be made."""
+    """The error gives the number of lost requests, and where to make room."""
     refuse_in(directory, monkeypatch)
     refuse_in(temporary, monkeypatch)
     with pytest.raises(OSError, match="2 requests lost") as caught:
@@ -540,7 +540,7 @@ def test_no_directory_at_all(
 
 
 def test_a_machine_without_temporary_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is wrong with it as long as the directory of the job can be written."""
+    """It is no problem as long as the directory of the job can be written."""
 
     def none() -> str:
         raise FileNotFoundError
@@ -552,7 +552,7 @@ def test_a_machine_without_temporary_files(directory: Path, monkeypatch: pytest.
 
 
 def test_one_place_for_both(temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that was started in the directory for temporary files looks there once."""
+    """A crawl started in the directory for temporary files reads it once."""
     spool = SpoolDirectory(KEY, temporary)
     spool.save(entries(b"a")).chmod(0o666)
     assert members(spool.load()) == []
@@ -562,7 +562,7 @@ def test_one_place_for_both(temporary: Path, caplog: pytest.LogCaptureFixture) -
 def test_a_file_that_cannot_be_deleted(
     spool: SpoolDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said, the start goes on, and nothing of it is delivered again."""
+    """It is logged, the start continues, and no request of the file is delivered again."""
     spool.save(entries(b"a"))
 
     def refuse(_: Path, *, missing_ok: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The values that each setting may have, how it is read whatever it comes as, and what a refusal says."""
+"""The values of each setting, in every type, and the text of refusals."""
 
 import dataclasses
 import math
@@ -95,14 +95,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("setting", "value", "expected"), READ)
 def test_read(setting: str, value: object, expected: float | None) -> None:
-    """A number is the same number as an int, a float or the text of a command line; others keep their defaults."""
+    """A number is the same as an int, a float or the text of a command line; other settings keep their defaults."""
     config = dataclasses.asdict(read({setting: value}))
     assert config == {**dataclasses.asdict(BloomSettings()), field_of(setting): expected}
     assert type(config[field_of(setting)]) is type(expected)
 
 
 def test_all_together() -> None:
-    """Settings do not get in each other's way."""
+    """All settings are read independently."""
     given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", RETRY_TIMEOUT: "8"}
     given |= {BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
     assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 8.0, 9, 10.0, 11)
@@ -119,7 +119,7 @@ def test_not_a_number(setting: str, value: object) -> None:
 
 @pytest.mark.parametrize(("setting", "value", "allowed"), REFUSED)
 def test_out_of_range(setting: str, value: object, allowed: str) -> None:
-    """A refusal names the setting, the value as it was given, and what is allowed."""
+    """A refusal names the setting, the value as it was given, and the allowed range."""
     with pytest.raises(ConfigError) as refusal:
         read({setting: value})
     assert f"{setting} = {value!r}" in str(refusal.value)

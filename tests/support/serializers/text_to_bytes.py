@@ -1,4 +1,4 @@
-"""Requests as text, read from the bytes that a server gives and from nothing else."""
+"""Requests as text, read from a server's bytes alone."""
 
 import base64
 import pickle
@@ -12,4 +12,4 @@ def dumps(request: dict[str, Any]) -> str:
 def loads(stored: bytes) -> Any:
     if not isinstance(stored, bytes):
         raise TypeError(f"bytes are needed, not {type(stored).__name__}")
-    return pickle.loads(base64.b64decode(stored))  # noqa: S301  # what `dumps` made
+    return pickle.loads(base64.b64decode(stored))  # noqa: S301  # written by `dumps`

@@ -1,4 +1,4 @@
-"""Requests as JSON that leaves every character as it is: a lone surrogate is one that no encoding has."""
+"""Requests as JSON without escapes: no encoding can represent a lone surrogate."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Spiders that are fed by Redis, and do what files in their directory tell them; `RedisSpider` is scrapy-bloom's."""
+"""Spiders fed by Redis and controlled by files in their directory; `RedisSpider` is scrapy-bloom's."""
 
 import asyncio
 import os
@@ -17,10 +17,10 @@ BAD = "/bad"
 
 
 class FedSpider(Spider):
-    """Fetches the paths that a start key names, and follows nothing.
+    """Fetches the paths of a start key, and follows no links.
 
-    The file `deadly` names the one at which the process dies, once. The file `hesitate` says how many requests are made
-    before the start goes no further. With the file `idle` the spider has been idle for longer than it may be.
+    The file `deadly` names the path at which the process dies, once. The file `hesitate` has the number of requests
+    after which the start pauses. With the file `idle` the spider has been idle for too long.
     """
 
     name = "started"
@@ -64,4 +64,4 @@ class FedSpider(Spider):
 
 
 class StartedSpider(FedSpider, RedisSpider):
-    """The one under test."""
+    """The spider under test."""
