@@ -16,6 +16,7 @@ FINISHED = (
     "SECURITY.md",
     "example_project",
     "benchmarks",
+    "tests/commands",
     "tests/crawls",
     "tests/filter",
     "tests/project",
