@@ -76,7 +76,7 @@ def settings_for(path: Path) -> dict[str, object]:
 
 
 class Reader:
-    """Reads a ledger, also while it grows."""
+    """Reads a ledger, even while it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,1 +1,1 @@
-"""The tests; servers that they need they start themselves (see `servers`)."""
+"""The tests; they start the servers that they need (see `support.servers`)."""

@@ -16,16 +16,16 @@ from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from tests.support.make_filter import MakeFilter
 from tests.support.servers import KINDS, Server, running
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and all that they start.
+# A background shell makes the tests, and all processes that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The machines that run these are shared and slow: a slow example says nothing.
+# CI machines are shared and slow: a slow example is no finding.
 hypothesis.settings.register_profile(
     "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("default")
 
-# Every way in which the same filter is reached: the twin, both servers, both protocols, both kinds of replies.
+# Every way to reach the same filter: the twin, both servers, both protocols, both kinds of replies.
 CONNECTIONS = {
     "memory": None,
     "valkey": ("valkey", {}),
@@ -37,7 +37,7 @@ CONNECTIONS = {
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why tests were skipped, a line for each reason."""
+    """Print why tests were skipped, a line for each reason."""
     skipped = terminalreporter.getreports("skipped")
     for reason, number in Counter(report.longrepr[2] for report in skipped).items():
         terminalreporter.write_line(f"{number} tests were skipped: {reason.removeprefix('Skipped: ')}")
@@ -45,7 +45,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Callable[[str], Server]]:
-    """Gives the server of a kind, started at the first use."""
+    """Return a function that starts the server of a kind at its first use."""
     started: dict[str, Server] = {}
     with ExitStack() as stack:
 
@@ -71,7 +71,7 @@ def valkey(servers: Callable[[str], Server]) -> Server:
 
 @pytest.fixture
 def durable() -> Iterator[Server]:
-    """A server of the test's own that forgets nothing when it is killed."""
+    """A server of this test's own that keeps all data when it is killed."""
     with running("valkey", "--appendonly", "yes", "--appendfsync", "always") as server:
         yield server
 
@@ -91,7 +91,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture(params=CONNECTIONS)
 def make_filter(request: pytest.FixtureRequest, servers: Callable[[str], Server], key: str) -> Iterator[MakeFilter]:
-    """Makes filters that share nothing but their data; the one in memory makes one filter only."""
+    """Makes filters that share only their data; there is a single filter in memory."""
     connection = CONNECTIONS[request.param]
     if connection is None:
         yield MemoryBloomFilter

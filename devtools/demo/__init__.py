@@ -1,1 +1,1 @@
-"""The demo: some workers crawl one site over one queue and one filter, and every page is accounted for."""
+"""The demo: some workers crawl a site with a common queue and filter, and every page is accounted for."""

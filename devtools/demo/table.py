@@ -1,4 +1,7 @@
-"""The result of a crawl: measures its memory in Redis and makes the table. Starts and fetches nothing."""
+"""The result of a crawl: measures its memory in Redis and makes the table.
+
+Starts no processes.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,12 +15,12 @@ from devtools.demo.tally import Tally
 from devtools.servers import memory_usage
 
 EXAMPLES = 5
-"""How many of the pages that went wrong are named."""
+"""The maximum number of faulty pages that are named."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that Redis holds for the same fingerprints, as MEMORY USAGE tells."""
+    """Bytes that Redis holds for the same fingerprints, by MEMORY USAGE."""
 
     filter: int
     set: int
@@ -81,7 +84,7 @@ class Report:
         return "\n".join([*map(_line, rows), "", *notes])
 
     def faults(self) -> str:
-        """The first of the pages that were missed or fetched twice, a line each."""
+        """The first missed or repeated pages, a line each."""
         faults = (("missed", self.missed), ("fetched twice", self.tally.fetched_twice))
         return "\n".join(f"{what}: {page}" for what, pages in faults for page in sorted(pages)[:EXAMPLES])
 

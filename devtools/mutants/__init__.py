@@ -1,1 +1,1 @@
-"""Known mistakes, and the tests that must notice them; `python -m devtools.mutants` tries them."""
+"""Known mistakes, and the tests that must detect them; `python -m devtools.mutants` tries them."""

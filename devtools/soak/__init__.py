@@ -1,1 +1,1 @@
-"""Crawls over real servers with faults at random moments, until the time is over: whether any page was missed."""
+"""Crawls over real servers with faults at random moments, for a given time: do they miss pages?"""

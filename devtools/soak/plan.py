@@ -1,4 +1,4 @@
-"""The plan of a crawl: how large it is, and which faults happen when. Drawn from a seed, and looks at nothing else."""
+"""The plan of a crawl: its size, and its faults with their moments, drawn from a seed alone."""
 
 import random
 from collections import Counter
@@ -13,7 +13,7 @@ PAGES = (150, 400)
 MOST_FAULTS = 6
 # Shares of a crawl between which faults happen: the first worker has joined, and there is work left.
 FIRST, LAST = 0.05, 0.75
-# Seconds that a crawl would take without faults, if a page took no longer than the most.
+# Seconds of a crawl without faults, up to a maximum delay of a page.
 LEAST_SECONDS = 6.0
 MOST_DELAY = 0.5
 _FANOUT = 3
@@ -35,12 +35,12 @@ class Kind(StrEnum):
 
 
 SIGNALS = (Kind.SIGKILL, Kind.SIGSTOP, Kind.SIGTERM)
-"""The kinds that hit a worker; the others hit the servers, or the way to them."""
+"""The kinds that hit a worker; the others hit the servers, or the link."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that happens when so many pages have been asked for; `size` from 0 to 1 says who is hit and how hard."""
+    """A fault at a number of requested pages; `size` from 0 to 1 chooses its target and its strength."""
 
     kind: Kind
     page: int
@@ -49,7 +49,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """A crawl; `persist` is SCHEDULER_PERSIST, without which a worker that is asked to stop takes the queue with it."""
+    """A crawl; `persist` is SCHEDULER_PERSIST, without which a worker asked to stop deletes the queue."""
 
     number: int
     workers: int
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def delay(self) -> float:
-        """Seconds that each page takes: so many that faults have time to happen."""
+        """Seconds that each page takes: long enough for faults to happen."""
         return min(MOST_DELAY, LEAST_SECONDS * self.workers * self.concurrency / self.pages)
 
     def __str__(self) -> str:
@@ -74,7 +74,10 @@ class Plan:
 def draw(
     seed: int, number: int, kinds: Sequence[Kind], concurrency: int | None = None, persist: bool | None = None
 ) -> Plan:
-    """Draw the crawl of a number; the same seed and kinds give the same. Without `persist` half of them persist."""
+    """Draw the crawl of a number; the same seed and kinds give the same.
+
+    Without `persist` half of them persist.
+    """
     source = random.Random(f"{seed} {number}")
     pages = source.randint(*PAGES)
     drawn = source.random() < 1 / 2
@@ -94,7 +97,7 @@ def draw(
 
 
 def site(pages: int) -> Links:
-    """Return a tree whose pages also link to themselves and back: no repeat makes up for a request that is lost."""
+    """Return a tree whose pages also link to themselves and back: no repeat makes up for a lost request."""
     links = {}
     for page in range(pages):
         children = range(_FANOUT * page + 1, min(_FANOUT * page + 1 + _FANOUT, pages))

@@ -1,1 +1,1 @@
-"""Spiders for `scrapy runspider`, each in a file of its own."""
+"""Spiders for `scrapy runspider`, each in its own file."""

@@ -1,4 +1,4 @@
-"""Crawls with a page that is the end of each worker that takes it: the page is given up, and no other page."""
+"""Crawls with a page that kills each worker that takes it: this page alone is dead-lettered."""
 
 import itertools
 import signal
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.crawl
 
 DEADLY = "/page/100"
 DEATHS = 3
-# Pages that lie ahead of the deadly one in the same worker, or run beside it.
+# Pages ahead of the deadly one in the same worker, or running beside it.
 MANY_AT_ONCE: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 8, "DEADLY": DEADLY, "SCHEDULER_PERSIST": True}
 
 
 def crawl_with_heirs(played: Scene, **settings: object) -> list[Crawl]:
-    """Two workers crawl; each that dies is replaced, until no more of them die than may."""
+    """Two workers crawl; dead workers are replaced, up to the allowed number of deaths."""
     names = (f"worker-{number}" for number in itertools.count())
     running = [played.start(next(names), MANY_AT_ONCE, **settings) for _ in range(2)]
     ended = []
@@ -35,9 +35,9 @@ def crawl_with_heirs(played: Scene, **settings: object) -> list[Crawl]:
 
 
 def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -> None:
-    """It kills as many workers as may die with it, is named and kept; all others are fetched.
+    """A deadly page kills the allowed number of workers, is logged and kept; all others are fetched.
 
-    The requests that were taken ahead with it, or ran beside it, do not share its fate.
+    Requests prefetched with it, or running beside it, are not dead-lettered.
     """
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
@@ -64,7 +64,7 @@ def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -
 
 @pytest.mark.long
 def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A callback under which no heartbeat is sent is run by so many workers as may die with it, and the crawl ends."""
+    """A callback that blocks the heartbeats is run by the allowed number of workers, and the crawl ends."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
         kind = {**MANY_AT_ONCE, "BLOOMFILTER_LEASE": 1, "BLOOMFILTER_MAX_DELIVERIES": 2, "HELD": 6}

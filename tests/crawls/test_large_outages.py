@@ -1,4 +1,4 @@
-"""Crawls that find very many requests while Redis is away: all are delivered, within bounds."""
+"""Crawls that find very many requests while Redis is away: all are delivered, in bounded memory."""
 
 import signal
 import threading
@@ -18,14 +18,14 @@ from tests.support.spiders import burst
 pytestmark = pytest.mark.crawl
 
 FOUND = 60_000
-# A worker with nothing to do takes 80 MB.
+# A worker without work takes 80 MB.
 MOST_MEMORY_MB = 300
 # Of the CPU time of all turns of the reactor. The longest takes a hundredth.
 MOST_IN_A_TURN = 0.1
 
 
 def peak_memory_mb(worker: CrawlProcess) -> float:
-    """Return the most memory that a worker has had until now."""
+    """Return the peak memory of a worker so far."""
     status = Path(f"/proc/{worker.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
@@ -35,9 +35,9 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
 def test_many_found_while_redis_is_away(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A callback finds 60,000 pages while Redis is away: they take bounded memory, and come into the queue.
+    """A callback finds 60,000 pages while Redis is away: they take bounded memory, and reach the queue.
 
-    The reactor goes on meanwhile.
+    The reactor keeps running.
     """
     settings: Kind = {
         **OURS,

@@ -1,4 +1,4 @@
-"""The driver of the mutants judges rightly, and its tables fit the code."""
+"""The driver of the mutants judges correctly, and its tables fit the code."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ ENDLESS = mutant("        while True: pass\n")
 
 @pytest.mark.parametrize("each", MUTANTS, ids=lambda each: each.name)
 def test_none_is_stale(each: Mutant) -> None:
-    """The text that a mutant replaces stands once in its file, its tests are there, and the new text is another."""
+    """The old text of a mutant occurs once in its file, differs from the new text, and its tests exist."""
     assert not each.is_stale, f"{each.name}: write it anew for {each.file}"
     assert each.new != each.old
     assert each.tests
@@ -38,13 +38,13 @@ def test_none_is_stale(each: Mutant) -> None:
 
 
 def test_names_are_unique() -> None:
-    """A mutant is tried by its name."""
+    """A mutant is selected by its name."""
     assert max(Counter(each.name for each in MUTANTS).values()) == 1
 
 
 @pytest.mark.parametrize("tried", [mutant("", old="no such text"), mutant("", old="size")], ids=["nowhere", "many"])
 def test_stale(tried: Mutant) -> None:
-    """A text that is not there, or more than once, is no place for a mistake."""
+    """A mutant whose old text is missing, or occurs more than once, is stale."""
     assert tried.is_stale
 
 
@@ -57,14 +57,14 @@ def test_stale(tried: Mutant) -> None:
     ],
 )
 def test_outcome(tried: Mutant, outcome: Outcome) -> None:
-    """A mistake that a test notices is killed, a comment survives, and a syntax error is broken."""
+    """A mistake detected by a test is killed, a comment survives, and a syntax error is broken."""
     assert not tried.is_stale
     assert driver.outcome(tried) is outcome
 
 
 @pytest.mark.long
 def test_outcome_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that do not end are ended."""
+    """Tests that hang are killed."""
     monkeypatch.setattr(driver, "LIMIT", 2)
     assert driver.outcome(ENDLESS) is Outcome.HUNG
 
@@ -83,7 +83,7 @@ def test_outcome_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_exit_code(
     tried: Mutant, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only a run in which every mutant was killed ends with 0."""
+    """The exit code is 0 only if every mutant was killed."""
     monkeypatch.setattr(driver, "read", lambda: [tried])
     assert driver.main([]) == code
     assert capsys.readouterr().out == said

@@ -1,4 +1,4 @@
-"""The faults of the soak are counted where they were seen to happen, and only there."""
+"""The faults of the soak are counted if they had an effect, and only then."""
 
 import signal
 import subprocess
@@ -25,7 +25,7 @@ OF_SERVERS = [kind for kind in Kind if kind not in SIGNALS]
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Servers]:
-    """Two servers and a client of them that writes all the time, as a worker does."""
+    """Two servers, and a client of them that writes all the time, as a worker does."""
     is_over = threading.Event()
 
     def write(address: Address) -> None:
@@ -46,7 +46,7 @@ def pair() -> Iterator[Servers]:
 
 @pytest.mark.parametrize("kind", OF_SERVERS)
 def test_fault_happens(kind: Kind, pair: Servers) -> None:
-    """Each fault has its effect on the server or on the link, twice in a row too."""
+    """Each fault has its effect on the server or on the link, even twice in a row."""
     pair.happened.clear()
     for page in (1, 2):
         until(lambda: servers._connections(pair.master))
@@ -57,7 +57,7 @@ def test_fault_happens(kind: Kind, pair: Servers) -> None:
 
 @pytest.mark.parametrize("kind", OF_SERVERS)
 def test_fault_without_effect(kind: Kind, pair: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault that does nothing is not counted."""
+    """A fault without an effect is not counted."""
     monkeypatch.setattr(servers, "_EFFECT_SECONDS", 0.1)
     monkeypatch.setattr(pair, "_begin", lambda _: (0.0, lambda: None))
     pair.happened.clear()
@@ -67,7 +67,7 @@ def test_fault_without_effect(kind: Kind, pair: Servers, monkeypatch: pytest.Mon
 
 
 def test_stopped_process() -> None:
-    """A process has stopped when the system says so, and not where it has ended."""
+    """A process has stopped when the system says so, but not if it has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         worker = cast("CrawlProcess", type("Worker", (), {"process": process}))
         process.send_signal(signal.SIGSTOP)
@@ -79,7 +79,7 @@ def test_stopped_process() -> None:
 
 
 def test_no_crawl_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    """A soak whose time is over before it begins has shown nothing."""
+    """A soak whose time has run out before it begins fails."""
     assert soak.main(["--seconds", "0"]) == 1
     assert "crawls                  0\n" in capsys.readouterr().out
 

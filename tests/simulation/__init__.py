@@ -1,1 +1,1 @@
-"""Whole crawls on a virtual clock: the real worker, and a server, a network and an engine that a seed decides."""
+"""Whole crawls on a virtual clock: the real worker, with a server, a network and an engine drawn by a seed."""

@@ -1,4 +1,4 @@
-"""A failing crawl, reduced: fewer faults, workers and pages, as long as it has the same problem."""
+"""Shrink a failing crawl: fewer faults, workers and pages, as long as it has the same problem."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,12 +8,12 @@ from tests.simulation.crawl import Outcome, simulate
 from tests.simulation.plan import Link, Plan
 from tests.simulation.site import Shape
 
-# Other courses of a smaller crawl that are tried: with fewer draws, chance takes another way.
+# Courses tried for each smaller crawl: with fewer draws, chance takes another way.
 _COURSES = 6
 
 
 def shrink(outcome: Outcome) -> Outcome:
-    """Return the smallest crawl that is found with one of the problems of another."""
+    """Return the smallest crawl found with one of the problems of this one."""
     kinds = outcome.kinds
     while smaller := _first_smaller(outcome, kinds):
         outcome = smaller
@@ -30,7 +30,7 @@ def _first_smaller(outcome: Outcome, kinds: set[str]) -> Outcome | None:
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Yield plans with less in them; the largest steps first."""
+    """Yield smaller plans; the largest steps first."""
     for fault in plan.faults:
         yield replace(plan, faults=tuple(each for each in plan.faults if each is not fault))
     if plan.workers > 1:

@@ -1,4 +1,4 @@
-"""The command `scrapy bloom` as a process of its own, in a project and outside."""
+"""The command `scrapy bloom` as a separate process, in a project and outside."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ class NewsSpider(scrapy.Spider):
 
 
 def make_project(directory: Path, **settings: object) -> Path:
-    """A project with the spiders `shop` and `news` and these settings; the directory to run the command in."""
+    """Create a project with the spiders `shop` and `news` and these settings; return its directory."""
     package = directory / "project"
     package.mkdir(parents=True)
     (directory / "scrapy.cfg").write_text("[settings]\ndefault = project.settings\n")
@@ -43,7 +43,7 @@ def make_project(directory: Path, **settings: object) -> Path:
 
 
 def start(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
-    """The command `scrapy bloom` with these arguments, under way."""
+    """Start the command `scrapy bloom` with these arguments."""
     return subprocess.Popen(
         [sys.executable, "-m", "scrapy", "bloom", *arguments],
         cwd=cwd,
@@ -55,12 +55,12 @@ def start(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
 
 
 def run(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    """The command `scrapy bloom` with these arguments, when it has ended."""
+    """Run the command `scrapy bloom` with these arguments to its end."""
     return forked.run(("bloom", *arguments), cwd, _environment(cwd))
 
 
 def report(*arguments: str, cwd: Path) -> dict[str, Any]:
-    """The object that the command prints with --json."""
+    """Return the object that the command prints with `--json`."""
     said = run(*arguments, "--json", cwd=cwd)
     assert not said.stderr, said.stderr
     found: dict[str, Any] = json.loads(said.stdout)
@@ -68,7 +68,7 @@ def report(*arguments: str, cwd: Path) -> dict[str, Any]:
 
 
 def parse(*arguments: str, **settings: object) -> tuple[Command, argparse.Namespace]:
-    """The command in this process with its options read, outside every project."""
+    """Return the command in this process with its options parsed, outside every project."""
     command, parser = Command(), argparse.ArgumentParser()
     command.settings = Settings(settings)
     command.add_options(parser)
@@ -78,14 +78,14 @@ def parse(*arguments: str, **settings: object) -> tuple[Command, argparse.Namesp
 
 
 def call(*arguments: str, **settings: object) -> int:
-    """The exit code of the command in this process, outside every project; it prints as the command does."""
+    """Run the command in this process, outside every project; return its exit code."""
     command, options = parse(*arguments, **settings)
     command.run([], options)
     return command.exitcode
 
 
 def _environment(cwd: Path) -> dict[str, str]:
-    """That of the tests, without the settings of a project around the checkout, and with buffered output."""
+    """Return the tests' environment without the settings of a surrounding project, and with buffered output."""
     others = ("SCRAPY_PROJECT", "SCRAPY_SETTINGS_MODULE", "PYTHONUNBUFFERED")
     mine = {name: value for name, value in os.environ.items() if name not in others}
     return {**mine, "PYTHONPATH": os.pathsep.join((str(ROOT), str(cwd)))}

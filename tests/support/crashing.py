@@ -9,7 +9,7 @@ class CrashError(Exception):
 
 
 class Crashing(MemoryStore):
-    """A store whose worker dies before one of its next operations, when it is told to."""
+    """A store whose worker dies before one of its next operations, on demand."""
 
     left: int | None = None
 

@@ -20,15 +20,15 @@ _TICK_SECONDS = 0.01
 
 
 def enabling(setting: str, part: type) -> dict[str, object]:
-    """Give the setting that adds a part: EXTENSIONS or ITEM_PIPELINES."""
+    """Return the setting that adds a part: EXTENSIONS or ITEM_PIPELINES."""
     return {setting: f'{{"{part.__module__}.{part.__qualname__}": 1}}'}
 
 
 class Ticker:
-    """Measures how much CPU time the reactor's thread takes at most for one turn, from when the spider is open.
+    """Measures the maximum CPU time of a reactor turn, from the opening of the spider.
 
-    Elapsed time would tell how busy the machine is. That nothing waits in a turn the file `ticked` tells: each turn
-    makes it.
+    Elapsed time would depend on the load of the machine. Each turn touches the file `ticked`, which shows that no turn
+    blocks.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -64,9 +64,9 @@ class Ticker:
 
 
 class SlowToClose:
-    """An item pipeline that takes its time when a crawl ends: from the file `closing` on, which it makes, to `go`.
+    """An item pipeline that delays the end of a crawl: it creates the file `closing` and waits for the file `go`.
 
-    The worker has decided to end by then, and its scheduler is not closed yet.
+    By then the worker has decided to end, and its scheduler is still open.
     """
 
     def close_spider(self, _: object = None) -> None:  # Scrapy before 2.14 gives the spider
@@ -75,7 +75,7 @@ class SlowToClose:
 
 
 class FaultyStats(MemoryStatsCollector):
-    """A stats collector that fails each time at the stats of a scheduler or a filter."""
+    """A stats collector that always fails at the stats of a scheduler or a filter."""
 
     def inc_value(self, key: str, *args: Any, **kwargs: Any) -> None:
         self._check(key)

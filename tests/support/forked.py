@@ -19,7 +19,7 @@ from devtools.crawl_process import LIMIT, ROOT, Process, start_python
 from tests.support.template_process import LENGTH, SCRAPY, STATUS
 
 _POLL_SECONDS = 0.1
-# Python reads it before anything else, and a fork keeps it.
+# Python reads it before all other code, and a fork keeps it.
 _HASH_SEED = "PYTHONHASHSEED"
 
 
@@ -65,7 +65,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep until the process ends, but for so long at most; another thread may have read its exit code."""
+        """Sleep until the process ends, at most for so long; another thread may have read its exit code."""
         try:
             select.select([self._status], [], [], seconds)
         except (OSError, ValueError):
@@ -90,7 +90,10 @@ def start(
     *,
     module: str = SCRAPY,
 ) -> Process:
-    """Start a module with these arguments. Where coverage is measured, as a new process, which measures itself."""
+    """Start a module with these arguments.
+
+    If coverage is measured, it runs in a new process, which measures itself.
+    """
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
         return start_python(["-m", module, *arguments], directory, environment, out, err)
     job = {"arguments": list(arguments), "directory": f"{directory}", "environment": dict(environment)}

@@ -1,4 +1,4 @@
-"""Real crawlers in this process, as they are when their schedulers are opened."""
+"""Real crawlers in this process, in the state in which their schedulers are opened."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class ShopSpider(Spider):
 
 def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[Spider] = ShopSpider) -> Crawler:
     """A crawler with these settings alone, and a spider."""
-    if not is_reactor_installed():  # newer versions of Scrapy do without, older ones do not
+    if not is_reactor_installed():  # required by older versions of Scrapy
         install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
     crawler = get_crawler(spidercls, settings)
     crawler.spider = spidercls.from_crawler(crawler, name=spider_name)

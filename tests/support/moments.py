@@ -1,4 +1,4 @@
-"""The events of a crawl, and when they happen."""
+"""The events of a crawl, and their moments."""
 
 import threading
 from collections.abc import Callable
@@ -7,10 +7,10 @@ Action = Callable[[str], object]
 
 
 class Moments:
-    """The events of a crawl, each when so many pages have been asked for, and how slow each page is.
+    """The events of a crawl, each at a number of requested pages, and the delay of each page.
 
-    `when(number, action)` calls the action with the name of the worker that asks, before it is answered. Actions come
-    one at a time, and an error in one is raised at the end by `check`.
+    `when(number, action)` calls the action with the name of the requesting worker, before the response. Actions run one
+    at a time, and `check` raises their errors at the end.
     """
 
     def __init__(self, delay: float) -> None:
@@ -22,11 +22,11 @@ class Moments:
         self._never = threading.Event()
 
     def when(self, number: int, action: Action) -> None:
-        """Do something at the moment when a page is asked for as the one with this number, or as soon after."""
+        """Call an action when the page with this number is requested, or as soon after as possible."""
         self._actions.append((number, action))
 
     def __call__(self, worker: str) -> None:
-        """A page is asked for."""
+        """Handle the request of a page."""
         with self._lock:
             self.asked += 1
             due = [action for number, action in self._actions if number <= self.asked]
@@ -42,7 +42,7 @@ class Moments:
             self._errors.append(error)
 
     def check(self) -> None:
-        """Everything has happened, and went well."""
+        """Assert that every event has happened, without errors."""
         assert self._actions == []
         for error in self._errors:
             raise error

@@ -1,4 +1,4 @@
-"""The link streams of real sites, as they were met by a breadth-first crawl; see tests/data."""
+"""The link streams of real sites, in the order of a breadth-first crawl; see tests/data."""
 
 import gzip
 from collections.abc import Iterator

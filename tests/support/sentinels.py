@@ -24,7 +24,7 @@ class Watch:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Takes connections in the block, since its kernel does, and answers none."""
+        """Accept connections in the block, as its kernel does, and answer none."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -40,7 +40,7 @@ class Watch:
 def watching(
     master: Server, directory: Path, knows: Callable[[redis.Redis], bool], password: str | None = None
 ) -> Iterator[Watch]:
-    """A Sentinel that decides alone, when it `knows` enough of its master; the password is the master's."""
+    """A Sentinel that decides alone, once it `knows` enough of its master; the password is the master's."""
     port = free_port()
     config = directory / f"sentinel-{port}.conf"
     config.write_text(

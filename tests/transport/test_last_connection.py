@@ -1,4 +1,4 @@
-"""Threads that share a pool with too few connections take turns: a client that has no free one is no absent server."""
+"""Threads that share a pool with too few connections take turns; a busy pool is no unreachable server."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.servers import Server
 
 
 class Wrapped(redis.Redis):
-    """A client whose commands go through code of the user's."""
+    """A client whose commands pass through user code."""
 
     def execute_command(self, *args: object, **kwargs: object) -> object:
         return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -28,12 +28,12 @@ def alone(request: pytest.FixtureRequest, valkey: Server) -> Iterator[Any]:
 
 
 def blocked(client: redis.Redis, key: str) -> bool:
-    """Return whether somebody waits for a list."""
+    """Return whether a client waits for a list."""
     return int(client.info("clients")["blocked_clients"]) > 0 and not client.exists(key)
 
 
 def test_turns(alone: Any, valkey: Server, key: str) -> None:
-    """A command waits until another thread's is over."""
+    """A command waits for the end of another thread's."""
     said: list[Any] = []
     slow = threading.Thread(target=lambda: said.append(transport_for(alone).execute([Command("BLPOP", key, 60)])))
     with valkey.client() as client:
@@ -49,7 +49,7 @@ def test_turns(alone: Any, valkey: Server, key: str) -> None:
 
 
 def test_turn_that_never_comes(alone: Any, valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command waits for a bounded time, and nothing of it was sent."""
+    """A command waits for a bounded time, and is not sent in part."""
     monkeypatch.setattr("scrapy_bloom.transport.connections._MAX_TURN_SECONDS", 0.05)
     slow = threading.Thread(target=lambda: transport_for(alone).execute([Command("BLPOP", key, 60)]))
     with valkey.client() as client:

@@ -86,7 +86,7 @@ def test_script_flush(transport: Transport, proxy: Proxy, own: Server, key: str)
 
 @pytest.mark.parametrize("after", [[], [Command("PING")]])
 def test_order_of_a_round_trip(transport: Transport, own: Server, key: str, after: list[Command]) -> None:
-    """Commands of a round trip are executed in their order, whatever scripts the server has lost."""
+    """The commands of a round trip are executed in order, even if the server has lost some of their scripts."""
     transport.execute([push(key, 0)])
     with own.client() as admin:
         for loaded in (PUSH, LENGTH):
@@ -123,7 +123,7 @@ def test_lost_reply(transport: Transport, proxy: Proxy, own: Server, key: str) -
         transport.execute([push(key, 2)])
     with own.client() as admin:
         assert admin.lrange(key, 0, -1) == [b"1", b"2"]
-        # Nor is one whose text was sent for a hash that the server did not know.
+        # Nor is its text, sent after a reply that the hash is unknown.
         admin.script_flush()
         proxy.fail(None, Place.AFTER)
         with pytest.raises(redis.ConnectionError):
@@ -193,7 +193,7 @@ def test_cluster(key: str) -> None:
 
 @pytest.mark.parametrize("lose", [lambda admin: admin.script_flush(), lambda _: None], ids=["flush", "known"])
 def test_a_filter_has_no_doubt(proxy: Proxy, own: Server, key: str, lose: Callable[[Any], object]) -> None:
-    """A script that was sent again in full is not taken for one whose reply was lost."""
+    """A script resent in full does not count as a lost reply."""
     with redis.Redis("127.0.0.1", proxy.port) as client, own.client() as admin:
         bloom = BloomFilter(client, key, capacity=100, expansion=1)
         for number in range(300):

@@ -1,4 +1,4 @@
-"""Commands as they go over a connection."""
+"""The wire form of commands."""
 
 import hiredis
 from hypothesis import given
@@ -8,13 +8,13 @@ from scrapy_bloom.storage.bits import CheckBits, LookUpBits
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.transport.commands import Command
 
-# As far as the largest shard goes, and a little further: with one to ten digits.
+# Up to the largest shard and slightly beyond: with one to ten digits.
 positions = st.lists(st.integers(0, 9) | st.integers(0, 2**32 - 1), max_size=8)
 
 
 @given(key=st.text(max_size=12), positions=positions, mark=st.booleans())
 def test_a_check_is_packed_as_hiredis_packs_it(key: str, positions: list[int], mark: bool) -> None:
-    """The bytes that are written out by hand are those of the arguments."""
+    """The bytes written by hand equal those of hiredis."""
     for operation in (CheckBits(key, positions, mark), LookUpBits(key, positions)):
         command = operation.command()
         assert command.pack() == hiredis.pack_command(tuple(command.arguments))  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def test_a_check_goes_to_the_bits_behind_the_header(positions: list[int], mark: 
 
 
 def test_a_command_is_its_arguments() -> None:
-    """Its name is the first of them."""
+    """A command's name is its first argument."""
     command = Command("EVAL", "return 1", 0, b"\xff", 1.5)
     assert list(command.arguments) == ["EVAL", "return 1", 0, b"\xff", 1.5]
     assert command.pack() == (b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n$1\r\n\xff\r\n$3\r\n1.5\r\n")

@@ -1,4 +1,4 @@
-"""Keys that a filter and a queue call theirs."""
+"""The keys that belong to a filter or a queue."""
 
 import pytest
 from redis.crc import key_slot
@@ -15,7 +15,7 @@ def test_keys_of_a_filter(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["a", "axb", "a.b:", "a.b:0", "a.b:0:", "a.b:0:0:0", "a.b:0:x", "axb:0:0", "x:a.b:0:0"])
 def test_not_of_a_filter(key: str) -> None:
-    """Names that begin so, or look so, are anybody's."""
+    """Names that merely begin or look like these belong to others."""
     assert not filter_keys.is_key_of("a.b", key)
 
 
@@ -23,7 +23,7 @@ def test_not_of_a_filter(key: str) -> None:
     ("queue", "stem"), [("q", "{q}"), ("a:b", "{a:b}"), ("{a}:b", "{a}:b"), ("a{b}", "a{b}"), ("a{}", "{a{}}")]
 )
 def test_keys_of_a_queue(queue: str, stem: str) -> None:
-    """Itself, and all that its workers make beside it, in its slot of a cluster wherever that can be."""
+    """The queue itself, and all keys of its workers, in its cluster slot wherever possible."""
     keys = QueueKeys(queue)
     names = [keys.workers, keys.dead_letters, keys.leases("host-1-abc")]
     assert names == [f"{stem}:workers", f"{stem}:dead-letter", f"{stem}:leases:host-1-abc"]
@@ -35,13 +35,13 @@ def test_keys_of_a_queue(queue: str, stem: str) -> None:
     ("queue", "shares"), [("q", True), ("{a}:b", True), ("a}b", False), ("a{}b", False), ("a{b", True)]
 )
 def test_slots_of_a_queue(queue: str, shares: bool) -> None:
-    """A name with a brace that is not one of a pair cannot be the part of another that decides on the slot."""
+    """A name with an unpaired brace cannot be the hash tag of another key."""
     assert QueueKeys(queue).share_a_slot == shares
 
 
 @pytest.mark.parametrize("key", ["", "qq", "q:dupefilter", "q:workers", "{q}:workersx", "{p}:workers", "q:0:0"])
 def test_not_of_a_queue(key: str) -> None:
-    """Other names below it are anybody's."""
+    """Other names below it belong to others."""
     assert not QueueKeys("q").include(key)
 
 
@@ -50,5 +50,5 @@ def test_not_of_a_queue(key: str) -> None:
     [("%(spider)s:requests", "shop:requests"), ("%%(spider)s:requests", "shop:requests"), ("fixed", "fixed")],
 )
 def test_name_of_a_queue(template: str, name: str) -> None:
-    """The spider's name is put in as often as scrapy-redis does so: twice."""
+    """The spider's name is substituted as often as in scrapy-redis: twice."""
     assert queue_name(template, "shop") == name

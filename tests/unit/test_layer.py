@@ -21,7 +21,7 @@ OTHERS: dict[str, Any] = {
 
 
 def test_equal_layers() -> None:
-    """A layer that was read once more is the same one."""
+    """A layer that is read again is the same."""
     again = replace(LAYER)
     assert again is not LAYER
     assert again == LAYER
@@ -30,5 +30,5 @@ def test_equal_layers() -> None:
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Layer)])
 def test_different_layers(field: str) -> None:
-    """Each field tells one layer from another."""
+    """Layers differ if any field differs."""
     assert replace(LAYER, **{field: OTHERS[field]}) != LAYER

@@ -1,4 +1,4 @@
-"""Warnings that come again and again: one at once, and then one a minute with the number of the others."""
+"""Repeated warnings: one is logged at once, then one a minute with the number of the others."""
 
 import logging
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 def test_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """The first warning is logged at once, and the next one behind a minute counts those between them."""
+    """The first warning is logged at once, and the first after a minute counts those in between."""
     clock = Clock()
     warnings = LimitedWarnings(logger, clock)
     for _ in range(150):
@@ -38,7 +38,7 @@ def test_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_others_are_not_kept_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Each text has a minute of its own, and arguments make no text another."""
+    """Each text has its own minute, regardless of its arguments."""
     clock = Clock()
     warnings = LimitedWarnings(logger, clock)
     warnings.warn("Lost %d of %d", 1, 9)
@@ -50,7 +50,7 @@ def test_others_are_not_kept_back(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_rare_ones_are_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
-    """Warnings that are a minute apart carry no number."""
+    """Warnings more than a minute apart carry no number."""
     clock = Clock()
     warnings = LimitedWarnings(logger, clock)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The value of a worker tells its lease, its exchange, whether it closes the queue, and when it was last heard of."""
+"""A worker's registration: its lease, its sync number, whether it closes the queue, and its last heartbeat."""
 
 import pytest
 
@@ -18,5 +18,5 @@ TIME = 1_700_000_000_123
     ],
 )
 def test_parse(value: str, expected: Registration) -> None:
-    """Every form of a value is read; a number of heartbeats, as an earlier worker counts them, is no time."""
+    """Every form of a value is read; an earlier version's number of heartbeats is no time."""
     assert Registration.parse(value) == expected

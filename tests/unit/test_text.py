@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them."""
+"""Numbers for readers."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
     ],
 )
 def test_size(number: int, text: str) -> None:
-    """A size has the unit that fits it, never "0.0 MB" and never 1,000 of a unit that has a larger one."""
+    """A size has a fitting unit: never "0.0 MB", and never 1,000 where there is a larger unit."""
     assert as_size(number) == text
 
 
@@ -41,7 +41,7 @@ def test_size(number: int, text: str) -> None:
     ],
 )
 def test_expected_pages(number: float, text: str) -> None:
-    """Pages that may have been missed are told as exactly as anybody can use."""
+    """The number of possibly missed pages has a useful precision."""
     assert as_expected_pages(number) == text
 
 
@@ -49,7 +49,7 @@ def test_expected_pages(number: float, text: str) -> None:
     ("count", "text"), [(0, "0 layers"), (1, "1 layer"), (2, "2 layers"), (12_345, "12,345 layers")]
 )
 def test_plural(count: int, text: str) -> None:
-    """Only one thing is singular, and thousands are separated."""
+    """Only 1 is singular, and thousands are separated."""
     assert plural(count, "layer") == text
 
 

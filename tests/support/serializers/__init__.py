@@ -1,1 +1,1 @@
-"""Serialisers of users, for SCHEDULER_SERIALIZER: each a module with `dumps` and `loads`."""
+"""Serializers of users, for SCHEDULER_SERIALIZER: each a module with `dumps` and `loads`."""

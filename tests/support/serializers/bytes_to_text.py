@@ -1,4 +1,4 @@
-"""Requests as bytes, read from the text that a client gives which decodes replies, and from nothing else."""
+"""Requests as bytes, read only from the text of a client that decodes replies."""
 
 from typing import Any
 

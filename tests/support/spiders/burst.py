@@ -1,4 +1,4 @@
-"""A spider with one page that leads to very many, for `scrapy runspider`."""
+"""A spider with one page of very many links, for `scrapy runspider`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from devtools.spiders.links import LinksSpider
 
 
 class BurstSpider(LinksSpider):
-    """Asks for BURST pages that are not there when it gets the first; the file `given` is there when it has done so."""
+    """Requests BURST missing pages after the first one, and then creates the file `given`."""
 
     handle_httpstatus_list = (404,)
 

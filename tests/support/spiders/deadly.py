@@ -1,4 +1,4 @@
-"""A spider one of whose pages is the end of its process, for `scrapy runspider`."""
+"""A spider with a page that kills its process, for `scrapy runspider`."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from devtools.spiders.links import LinksSpider
 
 
 class DeadlySpider(LinksSpider):
-    """Dies at the page DEADLY, or holds the interpreter there for HELD seconds: no thread runs meanwhile."""
+    """Dies at the page DEADLY, or holds the interpreter there for HELD seconds: no other thread runs meanwhile."""
 
     def parse(self, response: Response, **_: Any) -> Iterator[Request]:
         if response.url.endswith(self.settings["DEADLY"]):

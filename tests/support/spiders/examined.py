@@ -1,4 +1,4 @@
-"""Spiders for `scrapy bloom doctor`: each has a mistake of its own, or none."""
+"""Spiders for `scrapy bloom doctor`: each with one mistake, or none."""
 
 import scrapy
 import scrapy_redis.spiders
@@ -40,14 +40,14 @@ class LocalSpider(scrapy.Spider):
 
 
 class BorrowingSpider(scrapy.Spider):
-    """A spider whose queue is the one of another spider, by a key without the name."""
+    """A spider that uses another spider's queue, by a key without the name."""
 
     name = "borrowing"
     custom_settings = {"SCHEDULER_QUEUE_KEY": "lending:requests"}  # noqa: RUF012  # as Scrapy has it
 
 
 class LendingSpider(scrapy.Spider):
-    """A spider with a queue of its own name, which another one has as well."""
+    """A spider with a queue of its own name, which another spider uses as well."""
 
     name = "lending"
 

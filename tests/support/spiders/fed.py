@@ -1,4 +1,4 @@
-"""A spider that is fed by a list in Redis, for `scrapy runspider`."""
+"""A spider fed by a list in Redis, for `scrapy runspider`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from devtools.spiders.links import LinksSpider
 
 
 class FedSpider(LinksSpider, RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types
-    """Follows every link from the paths that the list `start_urls` below its queue names."""
+    """Follows every link from the paths in the list `start_urls` below its queue."""
 
     async def start(self) -> Any:
         return

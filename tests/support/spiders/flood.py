@@ -13,9 +13,9 @@ HALT = 200
 
 
 class FloodSpider(LinksSpider):
-    """Asks for pages that are not there, as fast as it may; the file `given` says how many, each hundred of them.
+    """Requests missing pages as fast as possible; the file `given` has their number, to the hundred.
 
-    After `HALT` of them the spider makes the file `halted` and waits, with the reactor, for the file `go`.
+    After `HALT` of them the spider creates the file `halted` and blocks the reactor until the file `go` exists.
     """
 
     handle_httpstatus_list = (404,)

@@ -1,4 +1,4 @@
-"""The links spider as a later version of a project has it, for `scrapy runspider`."""
+"""The links spider in a later version of a project, for `scrapy runspider`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from devtools.spiders.links import LinksSpider
 
 
 class NewerSpider(LinksSpider):
-    """Names a callback in its requests that the older version has not, so that only this one can read them."""
+    """Uses a callback that the older version lacks, so that only this version can read its requests."""
 
     def parse(self, response: Response, **_: Any) -> Iterator[Request]:
         for request in super().parse(response):

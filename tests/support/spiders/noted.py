@@ -11,7 +11,7 @@ from devtools.spiders.links import LinksSpider
 
 
 class NotedSpider(LinksSpider):
-    """Notes the text NOTE, which is JSON, NOTE_TIMES times in each request whose URL ends with NOTED."""
+    """Adds the text NOTE, which is JSON, NOTE_TIMES times to each request whose URL ends with NOTED."""
 
     def parse(self, response: Response, **_: Any) -> Iterator[Request]:
         note = json.loads(self.settings["NOTE"]) * self.settings.getint("NOTE_TIMES", 1)

@@ -1,4 +1,4 @@
-"""The spider of the tests with a start request as Scrapy's own `start` makes it: the filter does not see it."""
+"""The spider of the tests with a start request like that of Scrapy's own `start`: it bypasses the filter."""
 
 from collections.abc import AsyncIterator
 
@@ -11,6 +11,6 @@ class UnfilteredSpider(LinksSpider):
     """Begins with a page that each start fetches."""
 
     async def start(self) -> AsyncIterator[Request]:
-        """Begin with one page, past the filter."""
+        """Begin with one page that bypasses the filter."""
         async for request in super().start():
             yield request.replace(dont_filter=True)
