@@ -128,7 +128,7 @@ class Executor:
             warn_of_dead_letters(reply.dead, self._requests.keys.dead_letters)
 
     def _ask_filter(self, operation: AskFilter) -> Sequence[OutboxEntry]:
-        """Add entries to the filter, and return those that it has seen before."""
+        """Add entries to the filter, and return the repeats among them."""
         bloom = self._holder.filter
         unsure = [entry.fingerprint or b"" for entry in operation.entries if entry.is_unsure]
         if unsure:
