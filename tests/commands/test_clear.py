@@ -90,7 +90,7 @@ OURS: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
 @pytest.mark.parametrize("occupant", OURS)
 @pytest.mark.parametrize("suffix", ["", ":importing"])
 def test_what_is_ours_goes(client: redis.Redis, key: str, clear: Clear, occupant: str, suffix: str) -> None:
-    """The leftovers of an import are deleted, too."""
+    """All kinds of contents of ours are deleted, at the key and at an import's staging key."""
     put, kind = OURS[occupant]
     put(client, key + suffix)
     code, told = clear("--yes")

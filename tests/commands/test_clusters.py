@@ -68,7 +68,7 @@ def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_node_is_asked(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The memory policy of every node is checked, and their free memory is added up."""
+    """The memory policy of every node is checked, and their `maxmemory` is added up."""
     for evicting in cluster.get_primaries():
         for node in cluster.get_primaries():
             policy, save = ("allkeys-lru", "3600 1") if node == evicting else ("noeviction", "")

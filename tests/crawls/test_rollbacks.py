@@ -72,7 +72,7 @@ def in_half(half: int, template: str) -> str:
 
 
 def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cluster node keeps them together by the filter's default key, even if a server's key would be elsewhere."""
+    """In a cluster the default key keeps filter and queue on one node, even if a server's key would not."""
     half = 1 - half_of(shard_key(f"{LinksSpider.name}:dupefilter", 0, 0))
     settings = {"SCHEDULER_QUEUE_KEY": in_half(half, key + ":%(spider)s:{}"), "SCHEDULER_DUPEFILTER_KEY": ""}
     played = crawl_with_rollback(nodes[half], nodes[half].url, key, tmp_path, **CLUSTER, **settings)

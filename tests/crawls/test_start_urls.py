@@ -199,7 +199,7 @@ CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})
 
 @contextmanager
 def servers_for(client: Kind) -> Iterator[list[Server]]:
-    """Servers that keep all data when killed: enough for a client that connects when it is created."""
+    """Run servers that keep all data when killed: a cluster for a cluster's client, or a single server."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
     if client is CLUSTER:
         with running_cluster(3, *options) as nodes:

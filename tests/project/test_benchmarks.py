@@ -62,7 +62,7 @@ def test_target_is_met_by_what_is_at_most_that(
     ],
 )
 def test_crawls_of_one_worker_have_a_target(name: str, workers: int, most: list[float]) -> None:
-    """Targets hold for crawls of one worker, which Scrapy alone can have, too."""
+    """Crawls of the documented directories by one worker have a target: Scrapy alone has one worker, too."""
     assert targets.of_crawl(name, workers) == most
 
 

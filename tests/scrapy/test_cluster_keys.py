@@ -60,7 +60,7 @@ def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptu
 
 
 def test_larger_capacity_than_before(node: Server, key: str) -> None:
-    """A filter in the queue's slot stays in use, even if one of the new capacity would not fit there."""
+    """A filter in the queue's slot remains the crawl's: a capacity too large for the slot is a mismatch."""
     build(node, key).request_seen(page(1))
     with pytest.raises(MismatchError, match=f"capacity = {LARGE}"):
         build(node, key, BLOOMFILTER_CAPACITY=LARGE)

@@ -95,7 +95,7 @@ def before_the_filter_is_deleted(monkeypatch: pytest.MonkeyPatch, happens: Calla
 
 
 def test_links_that_are_found_meanwhile(open_one: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links found before the old filter is deleted are fetched once, by a worker that has learned of the new crawl."""
+    """Links that an old worker queues before the old filter is deleted are fetched once in the new crawl."""
     old = open_one()
     enqueue(old)
     assert fetched_by(old) == [*PAGES]
@@ -117,7 +117,7 @@ def test_links_that_are_found_meanwhile(open_one: Opening, monkeypatch: pytest.M
 
 
 def keeping(open_at: Any) -> Any:
-    """Return a function that opens a filter as full at the flush as it was at the start."""
+    """Return a function that opens a filter without flushing it."""
     return lambda dupefilter, key, flush: open_at(dupefilter, key, flush=False)  # noqa: ARG005
 
 

@@ -123,7 +123,7 @@ def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
 
 
 def test_those_not_reached(beside: Beside) -> None:
-    """URLs that an own `next_requests` did not reach come with its next call; one in doubt stays."""
+    """Start URLs not reached by an interrupted `next_requests` come with its next call; all unqueued ones return."""
     urls = [b"http://a", b"http://b", b"http://c"]
     beside.client.rpush(beside.keys.start, *urls)
     spider = beside.open()
@@ -192,7 +192,7 @@ def test_redis_away(beside: Beside) -> None:
 
 @pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
 def test_several_keys(beside: Beside) -> None:
-    """Of several start keys the first non-empty one is read; the leases of dead workers return to any of them."""
+    """Of several start keys the first non-empty one is read; start URLs of dead workers return to every key."""
     other = StartKeys(f"{beside.keys.start}:second")
 
     class OwnSpider(RedisSpider):

@@ -94,7 +94,7 @@ def test_begun_anew(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
 def test_begun_anew_beside_others(
     crawler: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crawl that starts afresh does not log items that others have added to the new filter."""
+    """After a flush, concurrent additions by others are not logged as an earlier crawl's requests."""
     beside = crawler(BLOOMFILTER_CAPACITY=1000)
     others, report = opened(beside), BaseBloomFilter.info
 

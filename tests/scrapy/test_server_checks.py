@@ -64,7 +64,7 @@ def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptur
 def test_policy_and_a_filter_that_expires(
     limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Keys of a filter with a TTL can be evicted by every policy but noeviction; the warnings reflect it."""
+    """A filter with a TTL can be evicted under every policy but noeviction, the only one advised."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
         settings = {"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_TTL": 3600}

@@ -204,7 +204,7 @@ def test_from_a_replica(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [exceptions.ResponseError(BUSY), exceptions.ClusterDownError("x")], ids=describe)
 def test_not_from_a_replica(error: Exception) -> None:
-    """A master has other reasons to be waited for."""
+    """Temporary errors of a master are not taken for a replica's."""
     assert not is_from_replica(error)
 
 

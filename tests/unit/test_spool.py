@@ -167,7 +167,7 @@ def test_line_that_does_not_say(spool: SpoolDirectory, directory: Path, said: st
 
 @pytest.mark.parametrize("portion", [1, 2, 100])
 def test_fingerprint_in_doubt_is_loaded_once(spool: SpoolDirectory, portion: int) -> None:
-    """The filter would call each of them new: only the first is in doubt, and the others are its repeats."""
+    """The filter would call each of them new: only the first is loaded, and the others are its repeats."""
     spool.save([*unsure(b"a"), *entries(b"b"), *unsure(b"a", b"c"), *entries(b"a", b"c"), *unsure(b"c")])
     assert doubts(spool.load(portion)) == [(b"a", True), (b"b", False), (b"c", True)]
 
