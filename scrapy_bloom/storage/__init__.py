@@ -1,1 +1,4 @@
-"""Stored data, and the two places where it can be: Redis and this process. Knows operations, not filters."""
+"""Operations on stored data, and stores that execute them: in Redis and in memory.
+
+Only `filter` knows what the data mean.
+"""

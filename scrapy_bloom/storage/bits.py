@@ -1,4 +1,4 @@
-"""Operations on the bits of a shard, each once: as a command, from a reply, and in memory."""
+"""Operations on the bits of a shard: as a command, from a reply, and in memory."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,10 +8,10 @@ from scrapy_bloom.storage.operation import Memory
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.transport.commands import Argument, Command
 
-# The bits of a shard begin behind its header.
+# A shard's bits follow its header.
 _FIRST_BIT = shard_header.BITS
 
-# The start of a part of a BITFIELD, by the number of digits of its offset.
+# The first bytes of a BITFIELD subcommand, by the number of digits of its offset.
 _GET, _SET = (
     tuple(f"\r\n$3\r\n{verb}\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(len(str(2**32)) + 1))
     for verb in ("GET", "SET")
@@ -19,10 +19,10 @@ _GET, _SET = (
 
 
 class _BitfieldCommand(Command):
-    """A BITFIELD that reads the header of a shard and reads, or sets, the bit at each of some positions behind it.
+    """A BITFIELD that reads a shard's header, and reads or sets bits behind it.
 
-    It is what a new request sends, with some sixty arguments: written out here it takes a third of hiredis's time.
-    `name` is that of the command, or of its variant that only reads.
+    Each new request sends one, with some sixty arguments. Packing it here takes a third of
+    hiredis's time. `name` is BITFIELD or its read-only variant.
     """
 
     __slots__ = ("_key", "_mark", "_name", "_positions")
@@ -35,7 +35,7 @@ class _BitfieldCommand(Command):
 
     @property
     def arguments(self) -> Sequence[Argument]:
-        """The name of the command and what follows it."""
+        """The name of the command and its arguments."""
         if self._mark:
             parts = [part for position in self._positions for part in ("SET", "u1", position + _FIRST_BIT, 1)]
         else:
@@ -43,7 +43,7 @@ class _BitfieldCommand(Command):
         return [self._name, self._key, "GET", "i64", 0, *parts]
 
     def pack(self) -> bytes:
-        """Return the command as it goes over a connection."""
+        """Return the command in RESP."""
         starts, end, arguments = (_SET, "\r\n$1\r\n1", 4) if self._mark else (_GET, "", 3)
         number, length = 5 + arguments * len(self._positions), len(self._key.encode())
         name = f"${len(self._name)}\r\n{self._name}"
@@ -55,9 +55,10 @@ class _BitfieldCommand(Command):
 
 
 class CheckBits(NamedTuple):
-    """Read bits of a shard or, to `mark` an item, set them. Returns the header, and whether all bits were 1 before.
+    """Read bits of a shard or, to `mark` an item, set them.
 
-    An addition reads by this one, too: a master alone answers it, which has all that other workers were told.
+    Returns the header, and whether all bits were 1 before. Reads of an addition use this operation,
+    too: BITFIELD goes to the master, which has the bits of all workers.
     """
 
     key: str
@@ -79,9 +80,10 @@ class CheckBits(NamedTuple):
 
 
 class LookUpBits(NamedTuple):
-    """Read bits of a shard where nothing is added. Returns the header, and whether all bits are 1.
+    """Read bits of a shard without any intent to add.
 
-    A replica answers it as well, and a server that is full.
+    Returns the header, and whether all bits are 1. A replica answers it as well, and so does a full
+    server.
     """
 
     key: str
@@ -103,7 +105,7 @@ def _read(memory: Memory, key: str, positions: Sequence[int]) -> tuple[int, bool
 
 
 class CountBits(NamedTuple):
-    """Count the ones in bytes `start` to `end` (both included) of a shard. Returns their number."""
+    """Count the ones in bytes `start` to `end` of a shard, both included."""
 
     key: str
     start: int
@@ -121,20 +123,20 @@ class CountBits(NamedTuple):
 
 
 def header_of(memory: Memory, key: str) -> int:
-    """Return the first 64 bits of a shard; 0 where there is none."""
+    """Return the first 64 bits of a shard; 0 if it is absent."""
     start = memory.strings.get(key, b"")[:HEADER_BYTES]
     return int.from_bytes(bytes(start).ljust(HEADER_BYTES, b"\0"), "big")
 
 
 def get_bit(memory: Memory, key: str, offset: int) -> int:
-    """Return a bit of a string, 0 behind its end."""
+    """Return a bit of a string; 0 past its end."""
     string = memory.strings.get(key, b"")
     byte, bit = offset >> 3, 7 - (offset & 7)
     return string[byte] >> bit & 1 if byte < len(string) else 0
 
 
 def set_bit(memory: Memory, key: str, offset: int) -> None:
-    """Set a bit of a string, which is extended by zeros as far as that."""
+    """Set a bit of a string, and pad the string with zeros as necessary."""
     string = memory.strings.setdefault(key, bytearray())
     byte, bit = offset >> 3, 7 - (offset & 7)
     if byte >= len(string):

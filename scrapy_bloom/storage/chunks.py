@@ -12,7 +12,10 @@ _WRITE_PIECE = load_script(__package__, "shard", "write_piece")
 
 
 class ReadPiece(NamedTuple):
-    """Read bytes `start` to `end` (both included) of a string. Returns those that there are."""
+    """Read bytes `start` to `end` of a string, both included.
+
+    Returns fewer bytes at the end of the string.
+    """
 
     key: str
     start: int
@@ -29,7 +32,10 @@ class ReadPiece(NamedTuple):
 
 
 class WritePiece(NamedTuple):
-    """Write bytes of a shard from `start` on, if it is alive and of this epoch. Returns whether it was."""
+    """Write bytes of a shard from `start` on.
+
+    Returns False, and writes nothing, unless the shard is alive and of this epoch.
+    """
 
     key: str
     epoch: int

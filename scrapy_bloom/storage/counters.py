@@ -1,8 +1,8 @@
-"""Operations on the counter of a layer, each once: as a command, from a reply, and in memory.
+"""Operations on the counter of a layer: as a command, from a reply, and in memory.
 
-The counter is a field of the filter's hash. It says how much of the layer's room was granted: a number, or `closed` and
-a number, and then nothing is granted any more. Raising it and looking at it is one step. If two workers looked first
-and raised it then, both would be granted the last of the room.
+The counter is a field of the filter's hash: the granted room as a number, after `closed ` if it
+grants no more. A grant reads and raises the counter in one step. If two workers read it first and
+raised it afterwards, both would be granted the last of the room.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.scripts import load_script
 
 UNLIMITED = -1
-# A worker is given at most this part of what is left beyond what it needs at once.
+# Beyond its immediate need a worker is granted at most this fraction of the remaining room.
 BLOCK_DIVISOR = 64
 
 _CLOSED = "closed "
@@ -23,7 +23,7 @@ _GRANT_CREDIT, _CLOSE_COUNTER, _RETURN_CREDIT, _CHARGE_COUNTER = (
 
 
 def granted_of(text: str) -> int:
-    """Return how much room was granted, by a counter's text.
+    """Return the granted room from a counter's text.
 
     Raises:
         ValueError: the text has no number.
@@ -35,26 +35,26 @@ def granted_of(text: str) -> int:
 
 
 def is_closed(text: str) -> bool:
-    """Return whether a counter gives no more."""
+    """Return whether a counter grants no more."""
     return text.startswith(_CLOSED)
 
 
 def closed(granted: int) -> str:
-    """Return the text of a counter that gives no more."""
+    """Return the text of a closed counter."""
     return f"{_CLOSED}{granted}"
 
 
 class Granted(NamedTuple):
-    """The room that a worker was granted, and the `total` that was granted to all by then."""
+    """The room granted to a worker, and the `total` granted to all workers by then."""
 
     number: int
     total: int
 
 
 class GrantCredit(NamedTuple):
-    """Ask for room for `need` items and, if much is left, for `block` more; the layer has `limit` in all.
+    """Grant room for `need` items and, if plenty is left, for up to `block` more.
 
-    Returns what was `Granted`, or None where there is no counter.
+    The layer has `limit` in all. Returns the `Granted` room, or None without a counter.
     """
 
     key: str
@@ -85,7 +85,7 @@ class GrantCredit(NamedTuple):
 
 
 class CloseCounter(NamedTuple):
-    """Close a counter: it gives no more. Returns how much it gave, or None where there is no counter."""
+    """Close a counter. Returns the granted room, or None without a counter."""
 
     key: str
     field: str
@@ -106,7 +106,10 @@ class CloseCounter(NamedTuple):
 
 
 class ReturnCredit(NamedTuple):
-    """Return room that was not used. Must never be sent twice. Returns whether the counter took it."""
+    """Return unused room. Must never be sent twice.
+
+    Returns False if the counter is closed or missing.
+    """
 
     key: str
     field: str
@@ -127,7 +130,10 @@ class ReturnCredit(NamedTuple):
 
 
 class ChargeCounter(NamedTuple):
-    """Count items that were added without credit, whether the counter is closed or not. Returns whether it is there."""
+    """Count items that were added without credit, even if the counter is closed.
+
+    Returns whether there is a counter.
+    """
 
     key: str
     field: str

@@ -1,4 +1,8 @@
-"""Operations on a filter's hash: as a command, from a reply, and in memory."""
+"""Operations on a filter's hash: as a command, from a reply, and in memory.
+
+The field that describes the filter is a fencing token: the fenced operations do nothing once
+another filter has replaced it.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +13,6 @@ from scrapy_bloom.storage.operation import Memory
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.scripts import load_script
 
-# They run when a filter is opened, grows or rotates.
 _LOAD, _REMOVE_REFERENCE, _DELETE_FIELD_FENCED = (
     load_script(__package__, name) for name in ("load", "remove_reference", "delete_field_fenced")
 )
@@ -19,7 +22,14 @@ _SET_FIELD_IF_ABSENT, _SET_FIELD_FENCED, _RESTORE_FIELDS = (
 
 
 class Snapshot(NamedTuple):
-    """A look at the filter's key: its type (`none`: nothing is there), size of a set, the server's time, the fields."""
+    """The state of the filter's key.
+
+    Attributes:
+        kind: its type, `none` if the key is absent.
+        members: the size of a set, else 0.
+        now: the server's time in Unix seconds.
+        fields: the fields of a hash.
+    """
 
     kind: str
     members: int
@@ -28,7 +38,7 @@ class Snapshot(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Read the filter's key. Returns a `Snapshot`."""
+    """Read the filter's key."""
 
     key: str
 
@@ -48,9 +58,10 @@ class Load(NamedTuple):
 
 
 class SetFieldIfAbsent(NamedTuple):
-    """Set a field of the filter's hash unless it is there. Returns whether it was set.
+    """Set a field of the filter's hash unless it exists. Returns whether it was set.
 
-    Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    The hash then lives at least until `expires`, in Unix milliseconds; None leaves its expiry
+    alone.
     """
 
     key: str
@@ -76,7 +87,7 @@ class SetFieldIfAbsent(NamedTuple):
 
 
 class DeleteField(NamedTuple):
-    """Delete a field of the filter's hash. Returns whether it was there."""
+    """Delete a field of the filter's hash. Returns whether it existed."""
 
     key: str
     field: str
@@ -96,7 +107,7 @@ class DeleteField(NamedTuple):
 
 
 class Unlink(NamedTuple):
-    """Delete a key without blocking the server. Returns whether it was there."""
+    """Delete a key without blocking the server. Returns whether it existed."""
 
     key: str
 
@@ -111,7 +122,10 @@ class Unlink(NamedTuple):
 
 
 class DeleteFieldFenced(NamedTuple):
-    """Delete a field of this value, if the hash is still that of `filter`. Returns whether it is gone from that one."""
+    """Delete a field of this value if the hash still belongs to `filter`.
+
+    Returns True if the hash belongs to `filter` and lacks the field now.
+    """
 
     key: str
     field: str
@@ -134,10 +148,11 @@ class DeleteFieldFenced(NamedTuple):
 
 
 class SetFieldFenced(NamedTuple):
-    """Set a field unless it is there, and only if the hash is still that of `filter`. Returns whether it was set.
+    """Set a field unless it exists, if the hash still belongs to `filter`.
 
-    Where it was set, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
-    No late or repeated one makes that earlier, nor has the hash of another filter expire.
+    Returns whether it was set. The hash then lives at least until `expires`, in Unix milliseconds;
+    None leaves its expiry alone. A late or repeated operation neither shortens that nor touches the
+    expiry of another filter.
     """
 
     key: str
@@ -163,9 +178,10 @@ class SetFieldFenced(NamedTuple):
 
 
 class RestoreFields(NamedTuple):
-    """Set those fields that a hash lacks, if it lacks `field`. Returns whether it lacked it.
+    """Set the missing ones of these fields if the hash lacks `field`.
 
-    Where it did, the hash is kept until the Unix time `expires`, in milliseconds; None: nothing is said of that.
+    Returns whether it lacked `field`. The hash then lives at least until `expires`, in Unix
+    milliseconds; None leaves its expiry alone.
     """
 
     key: str
@@ -192,9 +208,9 @@ class RestoreFields(NamedTuple):
 
 
 class RemoveReference(NamedTuple):
-    """Delete the field of a user, and with the last one the whole hash.
+    """Remove a reference; delete the hash when none is left.
 
-    Returns the fields of a hash that was deleted, or was not there, and None for one that others use.
+    Returns the fields of the deleted or absent hash, and None while references are left.
     """
 
     key: str
@@ -217,7 +233,10 @@ class RemoveReference(NamedTuple):
 
 
 def fields_of(content: Any) -> dict[str, str]:
-    """Return the fields that a reply lists; what is not UTF-8 is not a filter's."""
+    """Return the fields in a reply.
+
+    Bytes that are not UTF-8 belong to no filter, and are replaced.
+    """
     texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in content]
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
@@ -228,11 +247,12 @@ _DELETE_HASH, _DELETE_UNUSED_HASH, _DELETE_SET = (
 
 
 class DeleteHash(NamedTuple):
-    """Delete a filter's hash if its description is this `text`; without one, if its fields are those of these `names`.
+    """Delete a filter's hash if it is unchanged.
 
-    The field of a filter that is not complete must be `unfinished`, or be missing where that is empty.
+    Its description must be `text` or, if that is empty, its fields must be exactly `names`. Its
+    field `unfinished` must have this value, or be missing if the value is empty.
 
-    Returns the fields of what was deleted, none where nothing was there, and None where something else is.
+    Returns the deleted fields, none if the key was absent, and None if the hash had changed.
     """
 
     key: str
@@ -258,7 +278,10 @@ class DeleteHash(NamedTuple):
 
 
 class DeleteUnusedHash(NamedTuple):
-    """Delete a filter's hash if its description is this `text` and it has no user. Returns whether it was deleted."""
+    """Delete a filter's hash if its description is `text` and it has no reference.
+
+    Returns whether it was deleted.
+    """
 
     key: str
     text: str
@@ -276,7 +299,10 @@ class DeleteUnusedHash(NamedTuple):
 
 
 class DeleteSet(NamedTuple):
-    """Delete a SET if it has these `members`, as scrapy-redis's has for ever. Returns whether nothing is there now."""
+    """Delete a SET of scrapy-redis if it still has these `members`.
+
+    Returns whether the key is absent now.
+    """
 
     key: str
     members: tuple[bytes, ...]

@@ -1,7 +1,7 @@
 """The store in this process: hashes, strings and their expiry.
 
-It serves `MemoryBloomFilter`, the search of the filter's steps and the simulation. The queue has no such store here:
-only its tests need one.
+It serves `MemoryBloomFilter`, the search of the filter's steps and the simulation. The queue has no
+such store here: only its tests need one.
 """
 
 import time
@@ -11,7 +11,10 @@ from scrapy_bloom.storage.operation import Memory, Operations, Results
 
 
 def keep_until(memory: Memory, key: str, expiry: int | None) -> None:
-    """Extend the expiry of a key, in Unix milliseconds; an earlier expiry, or None, changes nothing."""
+    """Extend the expiry of a key, in Unix milliseconds.
+
+    An earlier expiry, or None, changes nothing.
+    """
     if expiry is not None and (key not in memory.expiries or expiry > memory.expiries[key]):
         if expiry <= _milliseconds(memory):
             delete(memory, key)

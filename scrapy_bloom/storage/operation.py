@@ -1,6 +1,8 @@
-"""Operations on stored data, and steps: generators that yield the operations of one round trip (sans-I/O).
+"""Operations on stored data, and steps over them (sans-I/O).
 
-The same steps run over Redis, over memory, and in a search that tries every order in which workers interleave.
+Steps are generators: they yield the operations of one round trip and receive the results. The same
+steps run over Redis, over memory, and in a search that tries every order in which workers
+interleave.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -77,7 +79,7 @@ def run_steps(steps: Steps[T], execute: Callable[[Operations], Results]) -> T:
     results: Results | None = None
     while True:
         try:
-            operations = steps.send(results)  # type: ignore[arg-type]  # the first thing sent to a generator is None
+            operations = steps.send(results)  # type: ignore[arg-type]  # the first value sent is None
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
         results = execute(operations)

@@ -1,8 +1,9 @@
-"""Operations on a whole shard, each once: as a command, from a reply, and in memory.
+"""Operations on a whole shard: as a command, from a reply, and in memory.
 
-A shard is told from a stranger's string by its first 8 bytes and its length. Those of a shard say that it is alive, and
-no shard is shorter than the shortest. Those that a late write left behind are zeros, but for the bit that seals. A
-shard may be longer than it was made: a late write of another filter's worker goes where its own shard was longer.
+A shard is recognized by its first 8 bytes and its length: the header says that it is alive, and no
+shard is shorter than `MIN_SHARD_BYTES`. A late write to an absent shard leaves a header of zeros,
+but for the sealing bit. A shard may be longer than it was created: a late write of another filter's
+worker may reach past its end.
 """
 
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ from scrapy_bloom.transport.scripts import load_script
 
 _ALIVE_AND_SEALED = shard_header.live(0) >> shard_header.EPOCH_BITS
 
-# The kinds of what is at a key: nothing, a shard (of any filter, or what a late write left), or something foreign.
+# The contents of a key: absent, a shard (of any filter, or the trace of a late write), or foreign
+# data.
 ABSENT, SHARD, FOREIGN = "absent", "shard", "foreign"
-# The outcomes of making a shard: it was made, was there already, or does not fit; or what is there is FOREIGN.
+# The outcomes of creating a shard: made, already present, no memory for it. Or the key is FOREIGN.
 MADE, PRESENT, FULL = "made", "present", "full"
 
 _INSPECT_SHARD, _CREATE_SHARD, _DELETE_SHARD = (
@@ -29,14 +31,14 @@ _INSPECT_SHARD, _CREATE_SHARD, _DELETE_SHARD = (
 
 
 class Inspection(NamedTuple):
-    """The kind of what is at a shard's key, and the `identity` of its header, or 0."""
+    """The contents of a shard's key, and the `identity` of its header, or 0."""
 
     kind: str
     identity: int
 
 
 class InspectShard(NamedTuple):
-    """Look what is at a shard's key, as one who may use bits. Returns an `Inspection`."""
+    """Inspect a shard key. Fails if the user may not run BITFIELD."""
 
     key: str
 
@@ -52,7 +54,7 @@ class InspectShard(NamedTuple):
 
 
 class Creation(NamedTuple):
-    """The outcome of making a shard; where it does not fit, also the bytes that the server uses and its limit."""
+    """The outcome of creating a shard; if FULL, the server's used bytes and limit."""
 
     outcome: str
     used: int
@@ -60,9 +62,9 @@ class Creation(NamedTuple):
 
 
 class CreateShard(NamedTuple):
-    """Make a shard of `size` bytes, all bits 0, unless it is alive and of this epoch. Returns a `Creation`.
+    """Create a shard of `size` zero bytes, unless it is alive and of this epoch.
 
-    It expires at the Unix time `expires`, in milliseconds; None: never. Nothing comes between both.
+    The shard expires at `expires`, in Unix milliseconds; None: never. Both is one atomic step.
     """
 
     key: str
@@ -94,10 +96,10 @@ class CreateShard(NamedTuple):
 
 
 class DeleteShard(NamedTuple):
-    """Delete a shard without blocking the server, or what a late write left there, but nothing foreign.
+    """Delete a shard or the trace of a late write, without blocking the server.
 
-    With an `epoch`, only a shard of that one is deleted; what a late write left is of epoch 0. Returns whether
-    something was deleted.
+    Foreign data stay. With an `epoch`, only a shard of that epoch is deleted; a late write has
+    epoch 0. Returns whether something was deleted.
     """
 
     key: str
@@ -119,7 +121,7 @@ class DeleteShard(NamedTuple):
 
 
 class SealShard(NamedTuple):
-    """Seal a shard: it takes no additions any more. Returns the header that it had."""
+    """Seal a shard: it accepts no more additions. Returns its previous header."""
 
     key: str
 

@@ -1,4 +1,4 @@
-"""Stores that execute operations on a server, and retry them while it is unreachable."""
+"""Stores that execute operations on a server, and retry while it is unreachable."""
 
 from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
@@ -33,18 +33,25 @@ class RedisStore:
 
 
 class RetryingStore:
-    """Retries on another store for up to `timeout` seconds, which may change. Errors use the user's `names`."""
+    """Retries on another store for up to `timeout` seconds, which may change.
+
+    Errors use the user's `names`.
+    """
 
     def __init__(self, store: Store, timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> None:
         self.timeout = timeout
         self._names = names
         self._runtime = runtime
         self._store = store
-        # A proxy may keep our connection while the server behind it changes: each fault counts as an interruption.
+        # A proxy may keep our connection while the server behind it changes: each fault counts as
+        # an interruption.
         self._faults = 0
 
     def execute(self, operations: Operations) -> Results:
-        """Execute operations, again after a fault; the results are `retried` if an attempt may have had effects."""
+        """Execute operations, again after a fault.
+
+        The results are `retried` if a failed attempt may have had effects.
+        """
         retried = False
 
         def attempt() -> Results:
@@ -53,7 +60,8 @@ class RetryingStore:
                 results = self._store.execute(operations)
             except FAULTS as error:
                 self._faults += 1
-                # A refusal proves that one operation was not executed; of several, others may have been.
+                # A refusal proves that one operation was not executed; of several, others may have
+                # been.
                 retried = retried or len(operations) > 1 or not was_not_executed(error)
                 raise
             results.retried = retried

@@ -1,10 +1,10 @@
--- Makes a shard of ARGV[1] bytes, of the epoch ARGV[2], with the flags ARGV[3]. It expires at the Unix time ARGV[4], in
--- milliseconds, if that is said and this user may have it so.
--- The server is asked for room before, since it would go over its limit in one step.
--- A server that does not let this user ask refuses by itself when it is full.
-local occupant = kind()
-if occupant == 'foreign' then return {occupant, 0, 0} end
-if occupant == 'shard' and number(0, 0) > 1 and number(1, 5) == tonumber(ARGV[2]) then return {'present', 0, 0} end
+-- Create a shard of ARGV[1] bytes, of the epoch ARGV[2], with the flags ARGV[3]. It expires at ARGV[4],
+-- in Unix milliseconds, if that is given and the user may run PEXPIREAT.
+-- Check free memory first: one large allocation would take the server over its limit. A server
+-- that denies INFO refuses by itself when it is full.
+local contents = kind()
+if contents == 'foreign' then return {contents, 0, 0} end
+if contents == 'shard' and number(0, 0) > 1 and number(1, 5) == tonumber(ARGV[2]) then return {'present', 0, 0} end
 local memory = redis.pcall('INFO', 'memory')
 if type(memory) == 'string' then
   local limit = tonumber(string.match(memory, 'maxmemory:(%d+)') or 0)
@@ -12,7 +12,7 @@ if type(memory) == 'string' then
   local evicts = string.match(memory, 'maxmemory_policy:allkeys')
   if limit > 0 and not evicts and used + ARGV[1] > limit then return {'full', used, limit} end
 end
-if occupant == 'shard' then redis.call('UNLINK', KEYS[1]) end
+if contents == 'shard' then redis.call('UNLINK', KEYS[1]) end
 -- Writing the far end first makes the allocation exact.
 local done = redis.pcall(
   'BITFIELD', KEYS[1], 'SET', 'u8', ARGV[1] * 8 - 8, 0, 'SET', 'u8', 0, ARGV[3], 'SET', 'u40', 8, ARGV[2])

@@ -1,5 +1,6 @@
--- Deletes the hash KEYS[1] if it is still the one that was seen: its field 'filter' is ARGV[1]; or, where that is empty, its
--- fields are those named behind ARGV[2]. Its field 'unfinished' is ARGV[2], or missing where that is empty. Returns whether nothing is there now, and the fields of what was deleted.
+-- Delete the hash KEYS[1] if it is unchanged: its field 'filter' is ARGV[1] or, if that is empty, its
+-- fields are exactly ARGV[3..]. Its field 'unfinished' is ARGV[2], or missing if that is empty.
+-- Returns whether the key is absent now, and the deleted fields.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind == 'none' then return {1, {}} end
 if kind ~= 'hash' then return {0, {}} end

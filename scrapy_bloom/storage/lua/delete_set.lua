@@ -1,4 +1,4 @@
--- Deletes the SET KEYS[1] if it still has the members named. Returns whether nothing is there now.
+-- Delete the SET KEYS[1] if it still has all members ARGV. Returns whether the key is absent now.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind == 'none' then return 1 end
 if kind ~= 'set' then return 0 end

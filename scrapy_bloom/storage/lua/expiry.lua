@@ -1,6 +1,6 @@
--- Has KEYS[1] expire at this Unix time in milliseconds, unless it does so later. The scripts that make a filter's hash,
--- or a layer in it, begin with it. A user who may not do that goes on without.
--- The options GT and NX of PEXPIREAT would say the same from Redis 7.0 on.
+-- Extend the expiry of KEYS[1] to this Unix time in milliseconds. Scripts that create a filter's hash
+-- or a layer in it begin with this one. A user without PEXPIREAT permission continues without.
+-- PEXPIREAT has the options GT and NX for it from Redis 7.0 on.
 local function keep_until(time)
   local left = time and redis.pcall('PTTL', KEYS[1])
   if type(left) ~= 'number' then return end

@@ -1,5 +1,5 @@
--- One look at KEYS[1]: its type, the server's time, and the fields of a hash or the size of a set.
--- A script, since no single command gives the time and the fields together.
+-- Read KEYS[1] at once: its type, the server's time, and a hash's fields or a SET's size.
+-- No single command returns the time and the fields together.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 local content = {}
 if kind == 'hash' then content = redis.call('HGETALL', KEYS[1])

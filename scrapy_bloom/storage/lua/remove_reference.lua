@@ -1,5 +1,5 @@
--- Deletes the field ARGV[1] of a user, and with the last user's the whole hash KEYS[1]. Returns whether that was so, and
--- the fields that there were.
+-- Remove the reference ARGV[1]; delete the hash KEYS[1] when none is left. Returns whether it was
+-- deleted, and its fields.
 redis.call('HDEL', KEYS[1], ARGV[1])
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do

@@ -1,5 +1,5 @@
--- What is at a key, at KEYS[1] if none is named, and what the header at KEYS[1] says; the scripts on shards begin with it.
--- It reads by GETRANGE: a server that is full refuses a BITFIELD, though it only reads.
+-- The contents of a key (KEYS[1] by default), and numbers from the header at KEYS[1]. Scripts on shards
+-- begin with this one. It reads by GETRANGE: a full server refuses even a BITFIELD that only reads.
 local function number(first, last)
   local bytes, n = redis.call('GETRANGE', KEYS[1], first, last), 0
   for i = 1, last - first + 1 do n = n * 256 + (string.byte(bytes, i) or 0) end
