@@ -106,8 +106,8 @@ def _filter_text(contents: KeyContents, info: FilterInfo | None) -> str:
         parts.append(f"about {plural(info.estimated_count, 'request')}")
     if found.unfinished:
         parts.append(f"incomplete (`scrapy bloom {found.unfinished}`)")
-    if found.users:
-        parts.append(f"used by the queues {', '.join(found.users)}")
+    if found.references:
+        parts.append(f"used by the queues {', '.join(found.references)}")
     return ", ".join(parts)
 
 
@@ -120,7 +120,7 @@ def _filter_as_dict(contents: KeyContents, info: FilterInfo | None) -> dict[str,
         "memory_bytes": info.memory_bytes if info else 0,
         "estimated_count": info.estimated_count if info else contents.members,
         "unfinished": found.unfinished if found else None,
-        "users": found.users if found else [],
+        "users": found.references if found else [],
     }
 
 

@@ -45,5 +45,5 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"{plural(done.layers, 'layer')} of {as_size(done.read)}, with at most {plural(done.granted, 'request')}"
     )
     _console.print_report(options, report, text)
-    target.warn_about_queued(found.users)
+    target.warn_about_queued(found.references)
     return ExitCode.DONE

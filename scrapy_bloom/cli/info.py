@@ -92,7 +92,7 @@ def _watch(target: CrawlTarget, seconds: float) -> NoReturn:
 
 def _read(target: CrawlTarget) -> tuple[FilterReport | None, list[QueueState]]:
     found = target.run_steps(build_report(target.key))
-    names = dict.fromkeys([*target.queues, *(found.stored.users if found else [])])
+    names = dict.fromkeys([*target.queues, *(found.stored.references if found else [])])
     return found, [target.inspect_queue(name) for name in names]
 
 
@@ -119,8 +119,8 @@ def _filter_text(found: FilterReport, first: FilterReport | None) -> str:
     pace = pace_between(first, found) if first else None
     if pace is not None:
         rows.append(("pace", _pace_text(pace)))
-    if found.stored.users:
-        rows.append(("used by", ", ".join(found.stored.users)))
+    if found.stored.references:
+        rows.append(("used by", ", ".join(found.stored.references)))
     if found.stored.unfinished:
         rows.append(("INCOMPLETE", f"`scrapy bloom {found.stored.unfinished}` is filling it, or was stopped"))
     layers = _layer_table(found) if found.has_layers else "The filter is empty: the first request allocates its memory."

@@ -222,7 +222,7 @@ def plan_deletion(
             contents = replace(contents, sample=_fingerprints(client, key))
         info, stored = None, contents.filter
         if stored is not None:
-            users += stored.users
+            users += stored.references
             if stored.layers:
                 info = run_steps(describe_layers(stored.parameters, stored.layers, stored.is_made), store.execute)
         found.append((contents, info))

@@ -43,7 +43,7 @@ class FilterReport:
             "fingerprint": parameters.fingerprint,
             "age": max(self.ages, default=0.0),
             "unfinished": self.stored.unfinished,
-            "users": self.stored.users,
+            "users": self.stored.references,
             "by_layer": layers,
         }
 

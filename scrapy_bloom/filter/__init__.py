@@ -1,4 +1,4 @@
-"""The Bloom filter: formulas, layers and steps. No input or output of its own, no Scrapy."""
+"""The Bloom filter: formulas, layers and steps, without I/O or Scrapy."""
 
 from scrapy_bloom.filter.bloom_filter import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter.describe import FilterInfo, LayerInfo

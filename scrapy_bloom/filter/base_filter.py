@@ -1,4 +1,4 @@
-"""The Bloom filter over any store: it runs the steps, and remembers in the process what it has seen."""
+"""The Bloom filter over any store: runs the steps, and caches seen items."""
 
 import contextlib
 import secrets
@@ -21,16 +21,16 @@ from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, ru
 T = TypeVar("T")
 Item = str | bytes
 
-# A filter that is quite full calls nearly everything seen; what it missed cannot be told from what it took then.
+# An overfull filter calls nearly every item seen: beyond this rate the estimate is meaningless.
 _MAX_ERROR_RATE = 0.999
 
 
 class BaseBloomFilter:
-    """A Bloom filter over a store, for one thread; `BloomFilter` and `MemoryBloomFilter` are the ones to use.
+    """A Bloom filter over a store, for one thread.
 
-    Opening it stores its parameters, and the first addition makes room for its bits. `events` are told of what happens
-    to it; `monotonic` gives seconds that never go back, and `randbelow` draws the identity of a new filter. A filter
-    that is not filled yet is refused, except by those who fill it.
+    Use `BloomFilter` or `MemoryBloomFilter`. `events` report the life of the filter, `monotonic`
+    gives seconds that never go back, and `randbelow` draws the identity of a new filter. Subclasses
+    that finish an unfinished filter set `_opens_unfinished`.
     """
 
     _opens_unfinished = False
@@ -67,14 +67,14 @@ class BaseBloomFilter:
             randbelow=randbelow,
         )
         if not isinstance(flush, bool):
-            raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes whatever is at the key first")
+            raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
         if flush:
             self.clear()
         self._run(self._protocol.opening.verify())
 
     @property
     def is_open(self) -> bool:
-        """True while this process uses a filter: not before the first addition, nor after `clear` until the next.
+        """True while this process uses the filter: from an addition until `clear`.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -90,16 +90,16 @@ class BaseBloomFilter:
         """Add an item.
 
         Args:
-            item: bytes, or text, which is stored as its UTF-8.
+            item: bytes, or text, which is encoded in UTF-8.
 
         Returns:
-            True if the item is new to every process, False if it was added before. With the filter's error rate, a new
-            item is taken for one that was.
+            True if the item is new to every process, False if it was added before. A new item is reported as False
+            with a probability of at most the filter's error rate.
 
         Raises:
             TypeError: the item is neither bytes nor text.
-            ConfigError: it is text that UTF-8 cannot encode.
-            BloomError: the store cannot be used; the item is not taken for seen then.
+            ConfigError: the text cannot be encoded in UTF-8.
+            BloomError: the store failed. The item does not count as seen.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -111,17 +111,17 @@ class BaseBloomFilter:
         return self.add_many([item])[0]
 
     def is_cached(self, item: Item) -> bool:
-        """Return whether this process knows without asking the store that an item is in the filter.
+        """Return whether the cache knows, without a round trip, that an item was added.
 
         Args:
-            item: bytes, or text, which is stored as its UTF-8.
+            item: bytes, or text, which is encoded in UTF-8.
 
         Returns:
-            True counts as a cache hit. False says nothing of the filter.
+            True counts as a cache hit. False says nothing about the filter.
 
         Raises:
             TypeError: the item is neither bytes nor text.
-            ConfigError: it is text that UTF-8 cannot encode.
+            ConfigError: the text cannot be encoded in UTF-8.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -137,15 +137,15 @@ class BaseBloomFilter:
     def mark_ambiguous(self, items: Iterable[Item]) -> None:
         """Mark items as ambiguous: an interrupted call may have added them.
 
-        If their bits are found set, the next addition reports them as new, since those bits may be our own. What this
-        process remembers of them does not count either.
+        The next addition reports them as new even if their bits are set, since the bits may be our
+        own. The cache forgets them.
 
         Args:
             items: bytes or texts.
 
         Raises:
             TypeError: an item is neither bytes nor text, or one item is given instead of several.
-            ConfigError: an item is text that UTF-8 cannot encode.
+            ConfigError: an item cannot be encoded in UTF-8.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -163,21 +163,22 @@ class BaseBloomFilter:
         """Add items in one batch, in as few round trips as possible.
 
         Args:
-            items: bytes or texts. Of equal ones in a batch only the first can be new.
+            items: bytes or texts. Of equal items only the first can be new.
 
         Returns:
-            For each item whether it is new, as `add` says it.
+            For each item the result of `add`.
 
         Raises:
             TypeError: an item is neither bytes nor text, or one item is given instead of several; nothing is added.
-            ConfigError: an item is text that UTF-8 cannot encode; nothing is added.
-            BloomError: the store cannot be used; no item is taken for seen then.
+            ConfigError: an item cannot be encoded in UTF-8; nothing is added.
+            BloomError: the store failed. No item counts as seen.
 
         Example:
             >>> MemoryBloomFilter().add_many(["a", "b", "a"])
             [True, True, False]
         """
-        self._rotate_if_needed(adds=True)
+        if self._stack.needs_rotation:
+            self._run(self._protocol.lifecycle.rotate(adds=True))
         batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
@@ -187,13 +188,13 @@ class BaseBloomFilter:
                 cached = [item for item in dict.fromkeys(batch) if item not in asked]
                 asked.update(dict.fromkeys(cached))
                 new |= self._add(cached)
-            answers = []
+            results = []
             for item in batch:
-                answers.append(item in new)
+                results.append(item in new)
                 new.discard(item)
             self.counters.cache_hits += len(batch) - len(asked)
-            # Within the `try`: an interrupt on the last line leaves the caller without an answer, too.
-            return answers
+            # Inside the `try`: even an interrupt on this line leaves the caller without a result.
+            return results
         except BaseException:
             self._retract(asked)
             raise
@@ -202,18 +203,19 @@ class BaseBloomFilter:
         return self.contains_many([item])[0]
 
     def contains_many(self, items: Sequence[Item]) -> list[bool]:
-        """Check items in one batch; nothing is added.
+        """Look items up in one batch, without adding them.
 
         Args:
             items: bytes or texts.
 
         Returns:
-            For each item whether it is in the filter. With the filter's error rate, one that is not is said to be.
+            For each item whether it is in the filter. An absent item is reported as present with a probability of at
+            most the filter's error rate.
 
         Raises:
             TypeError: an item is neither bytes nor text, or one item is given instead of several.
-            ConfigError: an item is text that UTF-8 cannot encode.
-            BloomError: the store cannot be used.
+            ConfigError: an item cannot be encoded in UTF-8.
+            BloomError: the store failed.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -221,7 +223,8 @@ class BaseBloomFilter:
             >>> bloom.contains_many(["a", "b"])
             [True, False]
         """
-        self._rotate_if_needed(adds=False)
+        if self._stack.needs_rotation:
+            self._run(self._protocol.lifecycle.rotate(adds=False))
         batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
@@ -231,13 +234,13 @@ class BaseBloomFilter:
         return [item not in absent for item in batch]
 
     def info(self) -> FilterInfo:
-        """Find out how large and how full the filter is, from 64 KB of each shard.
+        """Estimate the size and the fill of the filter from 64 KB of each shard.
 
         Returns:
-            Its sizes and estimates. Of a filter to which nothing was added yet, what the first addition will make.
+            Its sizes and estimates. For an empty filter, the sizes that the first addition will allocate.
 
         Raises:
-            BloomError: the store cannot be used.
+            BloomError: the store failed.
 
         Example:
             >>> bloom = MemoryBloomFilter(capacity=1000)
@@ -248,10 +251,10 @@ class BaseBloomFilter:
         return self._run(describe(self._protocol))
 
     def clear(self) -> None:
-        """Delete the filter from the store; the next addition begins another one.
+        """Delete the filter from the store; the next addition creates another one.
 
         Raises:
-            BloomError: the store cannot be used.
+            BloomError: the store failed.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -263,13 +266,13 @@ class BaseBloomFilter:
         self._run(self._protocol.lifecycle.clear())
 
     def add_reference(self, name: str) -> None:
-        """Keep the filter for somebody: as long as it has users, `remove_reference` does not delete it.
+        """Add a reference: `remove_reference` keeps the filter while any is left.
 
         Args:
-            name: who uses it, such as the queue of a crawl. Adding a name again changes nothing.
+            name: the user of the filter, such as the queue of a crawl. Adding a name again changes nothing.
 
         Raises:
-            BloomError: the store cannot be used.
+            BloomError: the store failed.
 
         Example:
             >>> MemoryBloomFilter().add_reference("shop:requests")
@@ -277,16 +280,16 @@ class BaseBloomFilter:
         self._run(self._protocol.lifecycle.add_reference(name))
 
     def remove_reference(self, name: str) -> bool:
-        """Keep the filter for somebody no more, and delete it if that was its last user.
+        """Remove a reference; delete the filter when none is left.
 
         Args:
-            name: who used it. One that was not among the users is as one that was.
+            name: the name of the reference. Removing an unknown name is not an error.
 
         Returns:
             True if the filter was deleted; the next addition begins another one.
 
         Raises:
-            BloomError: the store cannot be used.
+            BloomError: the store failed.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -298,7 +301,7 @@ class BaseBloomFilter:
         return self._run(self._protocol.lifecycle.remove_reference(name))
 
     def close(self) -> None:
-        """Give back the room that this process reserved and did not use. The filter can be used on.
+        """Return unused credit. The filter remains usable.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -311,7 +314,9 @@ class BaseBloomFilter:
         self._protocol.events.on_close()
 
     def release_idle_credit(self) -> None:
-        """Do as `close` where nothing was reserved in the last five seconds: for a process that has nothing to do.
+        """Return unused credit if none was granted in the last five seconds.
+
+        Call it when the process is idle.
 
         Example:
             >>> MemoryBloomFilter().release_idle_credit()
@@ -320,7 +325,9 @@ class BaseBloomFilter:
             self._return_credit(keep=0)
 
     def forget_cached(self) -> None:
-        """Ask the store again for each item, since others may have replaced what this process remembers of it.
+        """Clear the cache: the next lookup of each item asks the store.
+
+        Use it after other processes may have replaced the filter.
 
         Example:
             >>> bloom = MemoryBloomFilter()
@@ -332,12 +339,8 @@ class BaseBloomFilter:
         self._forgets += 1
         self._cache.clear()
 
-    def _rotate_if_needed(self, *, adds: bool) -> None:
-        if self._stack.needs_rotation:
-            self._run(self._protocol.lifecycle.rotate(adds=adds))
-
     def _absent(self, unknown: list[bytes]) -> set[bytes]:
-        """Return the different items that are not in the filter, and remember the others."""
+        """Return those of these distinct items that the filter lacks; cache the others."""
         if not unknown:
             return set()
         forgets = self._forgets
@@ -346,7 +349,7 @@ class BaseBloomFilter:
         return set(unknown) - present
 
     def _add(self, unknown: list[bytes]) -> set[bytes]:
-        """Add different items, and return the new ones; all are remembered."""
+        """Add distinct items, cache them, and return the new ones."""
         if not unknown:
             return set()
         forgets = self._forgets
@@ -363,23 +366,23 @@ class BaseBloomFilter:
         return new
 
     def _remember(self, present: Iterable[bytes], forgets: int) -> None:
-        """Remember items that are in the filter, unless something was forgotten since there were so many `forgets`.
+        """Cache items, unless the cache was cleared since `forgets` was read.
 
-        Some of the replies may be older than that.
+        Some of the replies may be older than the clearing.
         """
         if self._forgets == forgets:
             for item in present:
                 self._cache.put(item, True)
 
     def _retract(self, items: Iterable[bytes]) -> None:
-        """Take back what was made of items, since nobody was told: the server may have marked them.
+        """Mark items as ambiguous after any interruption, a KeyboardInterrupt too.
 
-        Whatever ended the addition, a KeyboardInterrupt too, and wherever it was.
+        The server may have marked them, but the caller got no result.
         """
         self.mark_ambiguous(items)
 
     def _return_credit(self, keep: int) -> None:
-        """Return credit, once: an attempt that fails is not made again, and the room stays unused."""
+        """Return credit in a single attempt: after a failure the room stays unused."""
         with contextlib.suppress(BloomError):
             self._run(self._protocol.return_credit(keep))
 
@@ -396,14 +399,16 @@ class BaseBloomFilter:
 
 
 def _as_items(items: Iterable[Item]) -> list[bytes]:
-    """Return the bytes of several items; they are checked before anything is sent."""
+    """Return the bytes of items; all are checked before anything is sent."""
     if isinstance(items, (str, bytes)):
-        raise TypeError(f"items = {items!r}: must be a list or the like of items; for one item there is add, and in")
+        raise TypeError(
+            f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
+        )
     return [_as_item(item) for item in items]
 
 
 def _as_item(item: Item) -> bytes:
-    """Return the bytes of an item; it is checked before anything is sent."""
+    """Return the bytes of an item."""
     if isinstance(item, bytes):
         return item
     if not isinstance(item, str):
@@ -412,13 +417,13 @@ def _as_item(item: Item) -> bytes:
         return item.encode()
     except UnicodeEncodeError:
         raise ConfigError(
-            f"str {item!r}: an item must be text that UTF-8 can encode; pass bytes, encoded as you like"
+            f"str {item!r}: an item must be text that UTF-8 can encode; pass other text as bytes"
         ) from None
 
 
 def _key_as_text(key: str | bytes) -> str:
-    """Return a key's name; given as bytes it is the same key."""
+    """Return a key as text; bytes name the same key."""
     if key and isinstance(key, (str, bytes)):
         with contextlib.suppress(UnicodeError):
             return (key.encode() if isinstance(key, str) else key).decode()
-    raise ConfigError(f"key = {key!r}: must be text, or its UTF-8; set the name of the key where the filter is")
+    raise ConfigError(f"key = {key!r}: must be text, or text in UTF-8; pass the name of the filter's key")

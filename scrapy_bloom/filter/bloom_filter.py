@@ -1,4 +1,4 @@
-"""The Bloom filters that a program uses: in Redis, and in this process. They know nothing of Scrapy."""
+"""The public Bloom filters: in Redis, and in memory. They know nothing of Scrapy."""
 
 from typing import ClassVar, Self
 
@@ -15,34 +15,34 @@ from scrapy_bloom.transport.retry import disable_client_retries
 
 
 class BloomFilter(BaseBloomFilter):
-    """A Bloom filter in Redis, shared by every process that opens the same key with the same parameters.
+    """A Bloom filter in Redis, shared by all processes that open the same key.
 
-    Opening it stores its parameters; the first addition makes room for its bits. It is for one thread.
+    Opening stores its parameters, which must be the same everywhere; the first addition allocates
+    its bits. Use it in one thread.
 
     Args:
         server: a `redis.Redis` or `redis.RedisCluster`.
         key: the name of the filter's key, and the beginning of the others' names.
-        capacity: items for which it is sized, at least 1. With a `ttl`, those of one `ttl`.
-        error_rate: share of new items that may be taken for seen, from 1e-15 to 1, which is excluded. It holds for the
-            whole filter, also after it has grown.
-        expansion: how many times larger each further layer is, 1 for equal layers. With 0 the filter never grows, and
-            exceeds its error rate beyond its capacity.
-        ttl: seconds for which an item is remembered at least; at most 1.25 times as long. None: for ever.
-        fingerprint: name of the scheme that the items come from. It is stored, and compared like the rest.
-        cache_size: repeats that the process remembers, 0 for none.
-        retry_timeout: seconds to wait for a server that is away, 0 not to wait.
-        flush: delete whatever is at the key first.
+        capacity: items for which it is sized, at least 1. With a `ttl`, the items of one `ttl`.
+        error_rate: share of new items that may be reported as seen, from 1e-15 to below 1. It holds for the whole
+            filter, also after growth.
+        expansion: growth factor of the layers, 1 for equal layers. With 0 the filter never grows, and exceeds its
+            error rate beyond its capacity.
+        ttl: minimum seconds for which an item is remembered; the maximum is 1.25 times as long. None: for ever.
+        fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the other parameters.
+        cache_size: items in the process's cache, 0 for none.
+        retry_timeout: seconds to wait for an unreachable server, 0 not to wait.
+        flush: delete the key, of any type, first.
 
     Raises:
-        ConfigError: an argument is not allowed.
-        MismatchError: the stored filter was made with other parameters, or by a newer format.
-        WrongTypeError: the key holds something that is not a filter.
-        UnavailableError: the server was away for `retry_timeout` seconds.
-        RefusedError: the server refuses a command, whatever the wait.
+        ConfigError: an argument is invalid.
+        MismatchError: the stored filter has other parameters, or a newer format.
+        WrongTypeError: the key holds foreign data.
+        UnavailableError: the server was unreachable for `retry_timeout` seconds.
+        RefusedError: the server refuses a command; retrying cannot help.
 
     Warning:
-        It turns redis-py's own retries off on the client that it is given: a lost reply must be known. Give it a
-        client of its own.
+        It disables redis-py's retries on the client, since it must know about lost replies. Pass a dedicated client.
 
     Example:
         >>> bloom = BloomFilter(client, "pages", capacity=1_000_000, error_rate=1e-6)
@@ -95,12 +95,12 @@ class BloomFilter(BaseBloomFilter):
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> Self:
-        """Open a filter with the parameters of another one.
+        """Open a filter with another filter's parameters.
 
         Args:
             server: as for `BloomFilter`.
             key: as for `BloomFilter`.
-            parameters: those of another filter, its attribute `parameters`.
+            parameters: the attribute `parameters` of another filter.
             cache_size: as for `BloomFilter`.
             retry_timeout: as for `BloomFilter`.
             flush: as for `BloomFilter`.
@@ -109,11 +109,11 @@ class BloomFilter(BaseBloomFilter):
             The filter at the key.
 
         Raises:
-            ConfigError: an argument is not allowed.
-            MismatchError: the stored filter was made with other parameters, or by a newer format.
-            WrongTypeError: the key holds something that is not a filter.
-            UnavailableError: the server was away for `retry_timeout` seconds.
-            RefusedError: the server refuses a command, whatever the wait.
+            ConfigError: an argument is invalid.
+            MismatchError: the stored filter has other parameters, or a newer format.
+            WrongTypeError: the key holds foreign data.
+            UnavailableError: the server was unreachable for `retry_timeout` seconds.
+            RefusedError: the server refuses a command; retrying cannot help.
 
         Example:
             >>> pages = BloomFilter(client, "pages", capacity=5000)
@@ -137,7 +137,7 @@ class BloomFilter(BaseBloomFilter):
 
     @property
     def retry_timeout(self) -> float:
-        """Seconds to wait for a server that is away; with 0, UnavailableError is raised at once.
+        """Seconds to wait for an unreachable server; 0 raises UnavailableError at once.
 
         Example:
             >>> bloom = BloomFilter(client, "pages")
@@ -161,13 +161,13 @@ class BloomFilter(BaseBloomFilter):
 
 
 class CrawlFilter(BloomFilter):
-    """The filter of a crawl: its errors say `BLOOMFILTER_CAPACITY` where those of another say `capacity`."""
+    """The filter of a crawl: its errors name settings, such as BLOOMFILTER_CAPACITY."""
 
     _names = SETTINGS
 
 
 class MemoryBloomFilter(BaseBloomFilter):
-    """The same filter in this process's memory.
+    """A Bloom filter in this process's memory.
 
     Args:
         capacity: as for `BloomFilter`.
@@ -178,7 +178,7 @@ class MemoryBloomFilter(BaseBloomFilter):
         cache_size: as for `BloomFilter`.
 
     Raises:
-        ConfigError: an argument is not allowed.
+        ConfigError: an argument is invalid.
 
     Example:
         >>> bloom = MemoryBloomFilter(capacity=1000)

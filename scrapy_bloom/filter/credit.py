@@ -1,11 +1,11 @@
 """Credit: a worker adds to a layer only as many items as it was granted room for.
 
-A counter beside each layer records the room granted to all workers together, and never grants more than the layer has.
-So no number of workers overfills a layer, however fast each of them is and whenever it began. The error rate is kept
-by count, not by a guess.
+A counter beside each layer records the room granted to all workers together, and never grants more
+than the layer has. So no number of workers overfills a layer, however fast each of them is and
+whenever it began. The error rate is kept by count, not by a guess.
 
-Unused credit is room that stays empty. So a worker asks for little at first, and for more if it uses that up quickly.
-It returns idle credit.
+Unused credit is room that stays empty. So a worker asks for little at first, and for more if it
+uses that up quickly. It returns idle credit.
 """
 
 import math
@@ -26,7 +26,8 @@ _IDLE_SECONDS = 5.0
 class Credits:
     """The credit of one worker for the newest layer.
 
-    `monotonic` gives seconds that never go back. A filter that may not grow may exceed its capacity: `is_unlimited`.
+    `monotonic` gives seconds that never go back. A filter that may not grow may exceed its
+    capacity: `is_unlimited`.
     """
 
     def __init__(self, monotonic: Callable[[], float], *, is_unlimited: bool = False) -> None:
@@ -39,7 +40,7 @@ class Credits:
         self._process = os.getpid()
 
     def held(self, layer: Layer) -> int:
-        """Return how many items may be added to a layer. A forked process has none of its parent's credit."""
+        """Return how many items may be added to a layer; 0 in a forked process."""
         # Nearly always the same object: identity spares a comparison of all fields.
         if layer is not self._layer and layer != self._layer:
             self._switch_to(layer)
@@ -48,7 +49,7 @@ class Credits:
         return self._held
 
     def ask(self, layer: Layer, need: int, likely: int) -> GrantCredit:
-        """Return the operation that asks for `need` items and, with room, for the `likely` number that follows."""
+        """Return the operation that asks for `need` items and, with room, `likely` more."""
         self.held(layer)
         waited = self._monotonic() - self._granted_at
         if waited <= _FAST_SECONDS:
@@ -60,7 +61,7 @@ class Credits:
         return GrantCredit(layer.key, layer.credit_field, need, math.floor(block), limit)
 
     def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[GrantCredit]:
-        """Return the operation that asks for the next items' credit, if this worker holds too little for them.
+        """Return the operation that asks for the next items' credit, if any is missing.
 
         The number of next items is `following`, or if that is 0, `likely` or half a block.
         """
@@ -71,13 +72,13 @@ class Credits:
         return [self.ask(layer, missing if following else 1, likely=missing)]
 
     def take(self, layer: Layer, granted: Granted) -> None:
-        """Hold granted credit; it is void if another layer has become the newest meanwhile."""
+        """Hold granted credit; void if another layer has become the newest meanwhile."""
         if layer == self._layer and granted.number:
             self._held += granted.number
             self._granted_at = self._monotonic()
 
     def spend(self, number: int) -> None:
-        """Spend credit before the items are sent: a lost reply leaves open whether they arrived."""
+        """Spend credit before sending items: a lost reply leaves their fate open."""
         self._held -= number
 
     def refund(self, layer: Layer, number: int) -> None:
@@ -91,7 +92,7 @@ class Credits:
         return self._held > 0 and self._monotonic() - self._granted_at > _IDLE_SECONDS
 
     def release(self, keep: int) -> list[ReturnCredit]:
-        """Return the operation that returns all but `keep` items, if there are more. It must not be sent twice."""
+        """Return the operation that returns all but `keep` items. Must not be sent twice."""
         layer = self._layer
         number = 0 if layer is None else self.held(layer) - keep
         if layer is None or number <= 0:

@@ -1,4 +1,4 @@
-"""Describe a filter: its size, its fill, and this process's own work with it."""
+"""Describe a filter: its size, its fill, and this process's work with it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """One layer: its size, and estimates from its bits.
+    """The size of a layer, and estimates from its bits.
 
     Attributes:
-        capacity: items that it may hold.
-        error_rate: share of new items taken for seen when it holds them, from 0 to 1.
-        shards: strings that it is divided into.
-        lost_shards: those of them that are gone; what they knew is new.
+        capacity: items for which it is sized.
+        error_rate: share of new items reported as seen at that number, from 0 to 1.
+        shards: strings with its bits.
+        lost_shards: missing shards; their items count as new.
         bits: bits of all shards together (m).
-        hashes: bits that an item sets (k).
-        memory_bytes: bytes that the server's allocator takes for all shards.
-        fill_ratio: share of the bits that are 1, from 0 to 1.
-        estimated_count: items that it holds, by its bits.
-        estimated_error_rate: share of new items taken for seen now, by its bits, from 0 to 1.
+        hashes: bits set by an item (k).
+        memory_bytes: bytes that the server allocates for all shards.
+        fill_ratio: share of ones among its bits, from 0 to 1.
+        estimated_count: items, estimated from its bits.
+        estimated_error_rate: current share of new items reported as seen, estimated from its bits, from 0 to 1.
         created: Unix time in seconds.
 
     Example:
@@ -51,21 +51,21 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class FilterInfo:
-    """A filter: the promise that it was made with, its size, and estimates from its bits.
+    """The promise and the size of a filter, and estimates from its bits.
 
     Attributes:
         capacity: items for which it was sized.
-        error_rate: share of new items that may be taken for seen over the whole filter, from 0 to 1.
-        layers: layers that it has.
-        shards: strings of all layers together.
-        lost_shards: those of them that are gone.
-        bits: bits of all layers together.
-        hashes: bits that an item sets in the newest layer.
-        memory_bytes: bytes that the server's allocator takes for all layers.
-        fill_ratio: share of all bits that are 1, from 0 to 1.
-        estimated_count: items that it holds, by its bits.
-        estimated_error_rate: share of new items taken for seen now, by its bits, from 0 to 1.
-        by_layer: the `LayerInfo` of each layer, oldest first.
+        error_rate: promised share of new items reported as seen over the whole filter, from 0 to 1.
+        layers: number of layers.
+        shards: strings of all layers.
+        lost_shards: missing shards.
+        bits: bits of all layers.
+        hashes: bits set by an item in the newest layer.
+        memory_bytes: bytes that the server allocates for all layers.
+        fill_ratio: share of ones among all bits, from 0 to 1.
+        estimated_count: items, estimated from its bits.
+        estimated_error_rate: current share of new items reported as seen, estimated from its bits, from 0 to 1.
+        by_layer: a `LayerInfo` for each layer, oldest first.
 
     Example:
         >>> bloom = MemoryBloomFilter(capacity=1000, error_rate=1e-3)
@@ -91,14 +91,14 @@ class FilterInfo:
 
 @dataclass
 class Counters:
-    """Counts of this process's own work with a filter.
+    """Counts of this process's work with a filter.
 
     Attributes:
-        added: items that were new.
-        ambiguous: those of them that were taken for new, since nobody could know.
-        cache_hits: repeats that the process knew itself.
-        round_trips: to the store.
-        expected_false_positives: new items that it may have called seen, the sum of the error rate over the additions.
+        added: new items.
+        ambiguous: new items that may have been added before, by an interrupted call.
+        cache_hits: repeats found in the process's cache.
+        round_trips: round trips to the store.
+        expected_false_positives: new items probably reported as seen: the error rate summed over the additions.
     """
 
     added: int = 0
@@ -109,9 +109,9 @@ class Counters:
 
 
 def describe(protocol: FilterProtocol) -> Steps[FilterInfo]:
-    """Return how large and how full a filter is, by its bits.
+    """Return the size and the fill of a filter.
 
-    Of a filter to which nothing was added yet, it is what the first addition will make.
+    For an empty filter, the size that the first addition will allocate.
     """
     yield from protocol.lifecycle.rotate(adds=False)
     stack = protocol.stack
@@ -121,9 +121,10 @@ def describe(protocol: FilterProtocol) -> Steps[FilterInfo]:
 def describe_layers(
     parameters: FilterParameters, layers: Sequence[Layer], is_made: Callable[[Layer], bool]
 ) -> Steps[FilterInfo]:
-    """Return how large and how full a filter of these layers is; without any, what the first addition will make.
+    """Return the size and the fill of a filter with these layers.
 
-    A shard that is missing is lost where the layer `is_made`; elsewhere a worker may be about to make it.
+    Without layers, the size that the first addition will allocate. A missing shard counts as lost
+    if the layer `is_made`; else a worker may be about to create it.
     """
     by_layer = []
     for layer in layers:
@@ -139,7 +140,7 @@ def describe_layers(
 
 
 def _is_of(start: bytes, layer: Layer) -> bool:
-    """Return whether a string begins as a shard of this layer."""
+    """Return whether a string begins with the header of a shard of this layer."""
     header = int.from_bytes(start.ljust(HEADER_BYTES, b"\0"), "big")
     return shard_header.is_of(shard_header.identity(header), layer.identity.epoch)
 

@@ -1,4 +1,4 @@
-"""Events of a filter, and the texts of its log, apart from the steps in which they happen."""
+"""Events in the life of a filter, and their log lines."""
 
 import logging
 import time
@@ -14,40 +14,40 @@ logger = logging.getLogger(__name__)
 
 
 class Events(Protocol):
-    """The things that can happen to a filter."""
+    """Receives the events of a filter."""
 
     def on_growth(self, full: Layer, following: Layer, granted: int) -> None:
-        """Tell that a layer with room for `granted` items is full, and which one follows."""
+        """Layer `full`, with `granted` room, is sealed; layer `following` takes additions."""
 
     def on_rotation(self, ended: Layer, following: Layer) -> None:
-        """Tell that a generation has ended, and which layer begins the next."""
+        """A generation has ended with layer `ended`; layer `following` begins the next."""
 
     def on_nearly_full(self, layer: Layer, share: float, error_rate: float) -> None:
-        """Tell that a filter which may not grow holds this share of its capacity."""
+        """A filter that may not grow holds this share of its capacity."""
 
     def on_shards_lost(self, key: str, lost: int, shards: int) -> None:
-        """Tell that some of the filter's shards were gone, and are made anew."""
+        """Some shards of the filter were lost, and are created anew."""
 
     def on_replaced(self, key: str) -> None:
-        """Tell that another filter has taken this one's place."""
+        """Another filter has replaced this one."""
 
     def on_restored(self, key: str) -> None:
-        """Tell that the hash alone was gone, and is put back."""
+        """The hash alone was lost, and is restored."""
 
     def on_orphaned(self, key: str) -> None:
-        """Tell that only the bits of an earlier filter are left, which say nothing without its hash."""
+        """Only bits of an earlier filter are left, useless without its hash."""
 
     def on_given_up(self, key: str) -> None:
-        """Tell that the filter is lost as fast as it is made."""
+        """The filter is lost as fast as it is created."""
 
     def on_close(self) -> None:
-        """Tell that the process is done with the filter, at least for now."""
+        """The process is done with the filter, at least for now."""
 
 
 class LoggedEvents:
-    """Writes what happens to a filter to the log, with the user's `names`.
+    """Logs the events of a filter, with the user's `names`.
 
-    Losses, which an eviction may repeat without end, are logged once a minute.
+    Eviction may repeat a loss without end: each warning is logged at most once a minute.
     """
 
     def __init__(self, names: Names = SETTINGS, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -55,10 +55,10 @@ class LoggedEvents:
         self._losses = LimitedWarnings(logger, monotonic)
 
     def on_growth(self, full: Layer, following: Layer, granted: int) -> None:
-        """Log that a layer is full, and which one follows."""
+        """Log growth."""
         logger.info(
-            "The filter at %r grew: layer %d holds about %s requests and is sealed; layer %d takes %s more at an error "
-            "rate of %.2g, in %s",
+            "The filter at %r grew: layer %d is sealed with about %s requests; layer %d takes %s more at an error rate "
+            "of %.2g, in %s",
             full.key,
             full.index,
             f"{granted:,}",
@@ -69,7 +69,7 @@ class LoggedEvents:
         )
 
     def on_rotation(self, ended: Layer, following: Layer) -> None:
-        """Log that a generation has ended: only for those who ask, since it happens five times in each TTL."""
+        """Log a rotation, at DEBUG: there are five in each TTL."""
         logger.debug(
             "The filter at %r began another generation: layer %d is sealed, layer %d takes additions",
             ended.key,
@@ -78,10 +78,10 @@ class LoggedEvents:
         )
 
     def on_nearly_full(self, layer: Layer, share: float, error_rate: float) -> None:
-        """Warn of a filter that may not grow and holds this share of its capacity."""
+        """Warn about a filter near or beyond its capacity."""
         logger.warning(
             "The filter at %r holds %d %% of its capacity of %s; its error rate is now %.2g. It may not grow "
-            "(%s = 0): begin a new one that may, or with a larger capacity",
+            "(%s = 0): start a new filter with growth or with a larger capacity",
             layer.key,
             share * 100,
             f"{layer.capacity:,}",
@@ -90,42 +90,42 @@ class LoggedEvents:
         )
 
     def on_shards_lost(self, key: str, lost: int, shards: int) -> None:
-        """Warn of shards that were gone."""
+        """Warn about lost shards."""
         self._losses.warn(
-            "The filter at %r lost %d of %d shards (evicted?). The crawl goes on, and may fetch again what they knew",
+            "The filter at %r lost %d of %d shards (evicted?). The crawl continues, and may fetch their pages again",
             key,
             lost,
             shards,
         )
 
     def on_replaced(self, key: str) -> None:
-        """Warn that another filter has taken this one's place."""
+        """Warn about a replaced filter."""
         self._losses.warn(
-            "The filter at %r was replaced (cleared, flushed or evicted). The crawl goes on with a new one, and may "
-            "fetch again what the lost one knew",
+            "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and "
+            "may fetch the pages of the lost one again",
             key,
         )
 
     def on_restored(self, key: str) -> None:
-        """Warn that the hash was gone and is put back."""
+        """Warn about a restored hash."""
         self._losses.warn(
-            "The hash of the filter at %r was deleted or evicted, and its bits were not: it is put back, and nothing "
+            "The hash of the filter at %r was deleted or evicted, but not its bits: the hash is restored, and nothing "
             "of the filter is lost",
             key,
         )
 
     def on_orphaned(self, key: str) -> None:
-        """Warn of bits that say nothing any more."""
+        """Warn about orphaned bits."""
         self._losses.warn(
-            "The hash of an earlier filter at %r is gone (deleted or evicted?), and without it its bits say nothing: "
-            "a new filter takes their place, and what that one knew may be fetched again",
+            "The hash of an earlier filter at %r is gone (deleted or evicted?), and its bits are useless without it: a "
+            "new filter replaces them, and the crawl may fetch the earlier pages again",
             key,
         )
 
     def on_given_up(self, key: str) -> None:
-        """Warn that nobody can know any more what is new."""
-        self._losses.warn("The filter at %r is lost again and again: all is new", key)
+        """Warn that every request counts as new."""
+        self._losses.warn("The filter at %r is lost again and again (evicted?): every request counts as new", key)
 
     def on_close(self) -> None:
-        """Log how often data were lost since the last line about it."""
+        """Log the number of warnings left out in the last minute."""
         self._losses.flush()

@@ -22,7 +22,8 @@ from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.bits import CountBits
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
-# Below this error rate nearly all items offered to a layer were new to it; the share of the others is smaller still.
+# Below this error rate nearly all items offered to a layer were new to it; the share of the others
+# is smaller still.
 _NEGLIGIBLE_ERROR_RATE = 1e-3
 # The errors that reading a damaged text may raise.
 DAMAGED = (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError)
@@ -32,7 +33,7 @@ _MAX_SHARDS = 1 << 12
 
 
 class Identity(NamedTuple):
-    """The epoch and the secret hash key of a filter, which distinguish it from other filters at the same key."""
+    """The epoch and the secret hash key of a filter, unique at its key."""
 
     epoch: int
     hash_key: int
@@ -84,7 +85,7 @@ class Layer:
 
     @property
     def max_items(self) -> int:
-        """The maximum of items at which it keeps its error rate: all the room that its counter may grant."""
+        """The room that its counter may grant: more items would exceed its error rate."""
         return max_items(self.size, self.error_rate)
 
     def error_rate_with(self, new: float) -> float:
@@ -145,7 +146,10 @@ class Layer:
 
     @property
     def is_possible(self) -> bool:
-        """True if its numbers are plausible: a damaged text must not make a worker allocate terabytes."""
+        """True if its numbers are plausible.
+
+        A damaged text must not make a worker allocate terabytes.
+        """
         size = self.size
         return (
             min(size.hashes, size.shards, size.bits, self.capacity) > 0
@@ -158,7 +162,8 @@ class Layer:
         )
 
 
-# A server counts 64 KB in 0.1 to 0.2 ms. At half full they give the items within 0.2 % (one standard deviation).
+# A server counts 64 KB in 0.1 to 0.2 ms. At half full they give the items within 0.2 % (one
+# standard deviation).
 _SAMPLE_BYTES = 64 * 1024
 
 

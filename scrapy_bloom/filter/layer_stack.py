@@ -17,7 +17,7 @@ _STALE_SECONDS = 5.0
 
 
 class ShardState(Enum):
-    """The state of a shard by its header: ours and open for additions, ours and sealed, or not ours."""
+    """The state of a shard by its header: our open shard, our sealed one, or foreign."""
 
     LIVE = "live"
     SEALED = "sealed"
@@ -25,7 +25,7 @@ class ShardState(Enum):
 
 
 class LayerStack:
-    """The layers of the filter at `key`, oldest first, with a worker's knowledge of each.
+    """The layers of a filter, oldest first, with a worker's knowledge of each.
 
     `monotonic` gives seconds that never go back. The time of day comes from the server alone.
     """
@@ -45,7 +45,8 @@ class LayerStack:
         self._monotonic = monotonic
         self._last_contact = -math.inf
         self._deadline = math.inf
-        # Items in each layer: the room that its counter granted or, without a counter, an estimate from its bits.
+        # Items in each layer: the room that its counter granted or, without a counter, an estimate
+        # from its bits.
         self._granted: dict[int, int] = {}
         self._counted: dict[int, int] = {}
 
@@ -79,7 +80,10 @@ class LayerStack:
         return bool(self.layers) and self._monotonic() - self._last_contact > _STALE_SECONDS
 
     def has_expired(self, now: float) -> bool:
-        """Return whether all known layers have expired by `now`, the server's time. Never true without a TTL."""
+        """Return whether all known layers have expired; False without a TTL.
+
+        `now` is the server's time.
+        """
         return bool(self.parameters.ttl) and all(self.parameters.has_ended(layer, now) for layer in self.layers)
 
     def note_contact(self) -> None:
@@ -91,7 +95,7 @@ class LayerStack:
         return [layer for layer in self.layers if layer.index > index]
 
     def count(self, layer: Layer) -> int:
-        """Return the known number of items in a layer; room granted to other workers counts as used."""
+        """Return the items in a layer; other workers' credit counts as used."""
         granted = self._granted.get(layer.index)
         if granted is None:
             return self._counted.get(layer.index, 0)
@@ -108,7 +112,7 @@ class LayerStack:
         return layer.index in self._granted
 
     def is_made(self, layer: Layer) -> bool:
-        """Return whether a layer was created completely; format 1 does not record that, and counts as complete."""
+        """Return whether a layer was created completely; true in format 1."""
         return self.has_counter(layer) or not has_counters(self.text)
 
     def note_granted(self, layer: Layer, granted: int) -> None:
@@ -149,7 +153,10 @@ class LayerStack:
         self.credits.void()
 
     def _deadline_after(self, now: float) -> float:
-        """Return when the oldest layer expires or the newest one's generation ends; `now` is the server's time."""
+        """Return when the next layer expires or the newest generation ends.
+
+        `now` is the server's time.
+        """
         generation = self.parameters.generation
         if not self.layers or generation is None:
             return math.inf

@@ -1,7 +1,8 @@
 """Steps that change the layers of a filter: create, grow, rotate, recover, clear.
 
-A layer is stored in this order: the field that describes it, its shards, its counter. Additions need credit, and only
-the counter grants credit. So an addition always finds all shards, and a missing shard was lost.
+A layer is stored in this order: the field that describes it, its shards, its counter. Additions
+need credit, and only the counter grants credit. So an addition always finds all shards, and a
+missing shard was lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,10 @@ _NO_EPOCH = 0
 
 
 class Lifecycle:
-    """Steps that change the layers of a filter. The first addition creates the first layer: opening stores none."""
+    """Steps that change the layers of a filter.
+
+    The first addition creates the first layer: opening a filter stores none.
+    """
 
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
@@ -49,16 +53,17 @@ class Lifecycle:
             yield from self._append_layer(self._parameters.first_layer(self._key, identity, self.stack.next_index, now))
 
     def complete_newest(self, layer: Layer) -> Steps[None]:
-        """Reopen the filter, and create the missing parts of this layer if it is still the newest one."""
+        """Reopen the filter, and complete this layer if it is still the newest one."""
         yield from self.opening.open()
         if self.stack.layers and self.stack.newest == layer and not self.stack.has_counter(layer):
             yield from self._complete(layer)
 
     def grow(self, full: Layer) -> Steps[None]:
-        """Seal a layer and append the next one, or finish the growth that another worker has begun.
+        """Seal a layer and append the next, or finish another worker's growth.
 
-        All shards are sealed before the next layer exists. In the other order two workers could both find an item new,
-        one in each layer. The counter is closed even before that: its grants then bound the items of the layer.
+        All shards are sealed before the next layer exists. In the other order two workers could
+        both find an item new, one in each layer. The counter is closed even before that: its grants
+        then bound the items of the layer.
         """
         stack = self.stack
         now = yield from self.opening.open()
@@ -79,7 +84,7 @@ class Lifecycle:
                 self._events.on_growth(full, following, granted)
 
     def rotate(self, *, adds: bool) -> Steps[None]:
-        """Delete expired layers, and begin another generation when the current one has ended.
+        """Delete expired layers, and begin another generation when it is due.
 
         Only a worker that `adds` restores a lost hash.
         """
@@ -90,7 +95,7 @@ class Lifecycle:
             yield from self.grow(self.stack.newest)
 
     def recover(self, lost: set[str]) -> Steps[None]:
-        """Reopen the filter after shards at these keys were lost, recreate them, and delete late writes there."""
+        """Reopen the filter, recreate lost shards, and delete late writes at `lost` keys."""
         stack = self.stack
         yield from self.opening.open()
         yield from self._delete_strays(lost)
@@ -102,13 +107,13 @@ class Lifecycle:
             yield from self._complete(stack.newest)
 
     def charge(self, index: int, number: int) -> Steps[None]:
-        """Count items that were marked without credit, in a layer that replaced another one at this index."""
+        """Count stray bits, marked without credit, in the current layer at this index."""
         charged = [layer for layer in self.stack.layers if layer.index == index]
         if charged and number:
             yield [ChargeCounter(self._key, charged[0].credit_field, number)]
 
     def clear(self) -> Steps[None]:
-        """Delete the filter, or whatever else is at its key, regardless of parameters."""
+        """Delete the filter, or other data at its key, regardless of parameters."""
         snapshot = yield from one(Load(self._key))
         yield from self._delete_shards(snapshot.fields, Unlink(self._key))
 
@@ -117,7 +122,10 @@ class Lifecycle:
         yield [SetFieldIfAbsent(self._key, filter_keys.reference_field(name), "1")]
 
     def remove_reference(self, name: str) -> Steps[bool]:
-        """Remove a reference; delete the filter when none is left. Return whether it was deleted."""
+        """Remove a reference; delete the filter when none is left.
+
+        Return whether it was deleted.
+        """
         fields = yield from one(RemoveReference(self._key, filter_keys.reference_field(name)))
         if fields is None:
             return False
@@ -125,11 +133,15 @@ class Lifecycle:
         return True
 
     def _delete_shards(self, fields: Mapping[str, str], *first: Operation[bool]) -> Steps[None]:
-        """Execute the `first` operations, then delete the shards of a hash with these fields, and unlisted shards."""
+        """Execute the `first` operations, then delete all shards, unlisted ones too.
+
+        The `fields` are those of the hash.
+        """
         try:
             stored = stored_layers(self._key, fields, hash_key=0)
         except WrongTypeError:
-            # A newer format may name its strings differently; without that knowledge none is deleted.
+            # A newer format may name its strings differently; without that knowledge none is
+            # deleted.
             stored = []
         layers = (*self.stack.layers, *stored)
         keys = {key for layer in layers for key in layer.shard_keys}
@@ -137,14 +149,18 @@ class Lifecycle:
         yield from self._delete_unlisted(max((layer.index for layer in layers), default=-1) + 1)
         text = fields.get(filter_keys.FILTER_FIELD)
         if text is not None:
-            # Another worker's addition may have restored the hash while the shards existed. A worker that restores the
-            # hash later finds the shards gone, and deletes the hash itself.
+            # Another worker's addition may have restored the hash while the shards existed. A
+            # worker that restores the hash later finds the shards gone, and deletes the hash
+            # itself.
             yield [DeleteUnusedHash(self._key, text)]
         self.stack.void()
         self.opening.forget()
 
     def _seal(self, layer: Layer) -> Steps[int | None]:
-        """Close a layer's counter, seal its shards, and return the granted room; None if a shard was lost."""
+        """Close a layer's counter, seal its shards, and return the granted room.
+
+        Return None if a shard was lost.
+        """
         granted, *headers = yield [
             CloseCounter(self._key, layer.credit_field),
             *(SealShard(key) for key in layer.shard_keys),
@@ -159,7 +175,7 @@ class Lifecycle:
             yield [DeleteShard(key, _NO_EPOCH) for key in strays]
 
     def _append_layer(self, layer: Layer) -> Steps[bool]:
-        """Append a layer unless another worker has done so; return whether this worker appended and completed it."""
+        """Append and complete a layer, and return True; False if another worker has."""
         expires = self._parameters.expires_at(layer.created)
         begin = SetFieldFenced(self._key, layer.field, layer.to_json(), self.stack.text, expires)
         is_begun = yield from one(begin)
@@ -167,7 +183,7 @@ class Lifecycle:
         return is_begun
 
     def _complete(self, layer: Layer, missing: Sequence[str] | None = None) -> Steps[None]:
-        """Create the missing shards of a layer without a counter, then the counter, which admits additions.
+        """Create a layer's missing shards, then its counter, which admits additions.
 
         Without `missing` the shards are inspected first.
         """
@@ -187,9 +203,9 @@ class Lifecycle:
     def _first_counter(self, layer: Layer, *, is_new: bool) -> Steps[str]:
         """Return the initial text of a layer's counter.
 
-        A filter of format 1 has no counters: each starts at the number of items that the bits show. In format 2, bits
-        without a counter mean that the counter was lost. The outstanding credit is unknown then, and the new counter is
-        closed.
+        A filter of format 1 has no counters: each starts at the number of items that the bits show.
+        In format 2, bits without a counter mean that the counter was lost. The outstanding credit
+        is unknown then, and the new counter is closed.
         """
         count = 0
         if not is_new:
@@ -230,9 +246,10 @@ class Lifecycle:
         return [key for key, inspection in checked if not self.stack.owns(inspection.identity)]
 
     def _create_shards(self, layer: Layer, missing: Sequence[str], made: list[str], *, sealed: bool) -> Steps[None]:
-        """Create shards of a layer, one per round trip, and append the keys of new shards to `made`.
+        """Create shards of a layer, and append their keys to `made`.
 
-        A large string blocks a server for tens of milliseconds: other clients are served in between.
+        A large string blocks a server for tens of milliseconds. One shard per round trip lets it
+        serve other clients in between.
         """
         size, epoch, expires = layer.size.shard_bytes, layer.identity.epoch, self._parameters.expires_at(layer.created)
         for key in missing:
@@ -248,7 +265,7 @@ class Lifecycle:
         names = self.opening.names
         use = f"it uses {creation.used:,} of {creation.limit:,} bytes" if creation.limit else "it is full"
         advice = (
-            "raise its maxmemory or delete what it need not keep; the crawl can then go on where it is"
+            "raise its maxmemory or delete other data; the crawl can then go on where it is"
             if self.stack.layers
             else f"raise its maxmemory, or set a smaller {names.option('capacity')} or a larger "
             f"{names.option('error_rate')}"

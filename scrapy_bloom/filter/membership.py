@@ -1,8 +1,9 @@
 """Steps that look items up in the layers of a filter, and add them.
 
-With layers 0 to j, an addition reads layers 0 to j - 1, then marks in layer j; `pending_batch.resolve` interprets the
-reply. An item whose truth is unknown is new: its page may be fetched twice, but never not at all. The truth is unknown
-where set bits may be this worker's own, from before a loss of the filter or of a reply.
+With layers 0 to j > 0, an addition reads all of them, then marks in layer j;
+`pending_batch.resolve` interprets the reply. An item whose truth is unknown is new: its page may be
+fetched twice, but never not at all. The truth is unknown where set bits may be this worker's own,
+from before a loss of the filter or of a reply.
 """
 
 from collections.abc import Sequence, Set
@@ -15,7 +16,8 @@ from scrapy_bloom.filter.protocol import MAX_RECOVERIES, FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits, LookUpBits
 from scrapy_bloom.storage.operation import Steps
 
-# The largest round trip: a larger one would keep other clients waiting, and might exceed the timeout.
+# The largest round trip: a larger one would keep other clients waiting, and might exceed the
+# timeout.
 _MAX_CHUNK_BYTES = 1024 * 1024
 # The size of a check on the wire: for each position, and beside them.
 _POSITION_BYTES = 36
@@ -30,7 +32,7 @@ class Added(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """The items found in some layers, the keys of lost shards, and whether the last layer is sealed."""
+    """Items found in some layers, keys of lost shards, and whether the last is sealed."""
 
     present: set[bytes]
     lost: set[str]
@@ -54,10 +56,10 @@ def contains(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[byte
 
 
 def add(protocol: FilterProtocol, items: Sequence[bytes], ambiguous: Set[bytes] = frozenset()) -> Steps[Added]:
-    """Add distinct items, and return those that are new to every worker.
+    """Add distinct items, and return the items that no worker had added.
 
-    An interrupted call may have marked the `ambiguous` ones. Each round trip carries as many items as fit and as credit
-    allows.
+    An interrupted call may have marked the `ambiguous` ones. Each round trip carries as many items
+    as fit and as credit allows.
     """
     stack = protocol.stack
     batch = PendingBatch(items, ambiguous, stack.identity)
@@ -79,7 +81,7 @@ def _max_chunk(stack: LayerStack) -> int:
 
 
 def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> Steps[None]:
-    """Add a group of items; items without credit are put off, with the layer up to which they are marked."""
+    """Add a group of items, and put off the items without credit."""
     stack = protocol.stack
     batch.pending, marked, identity = group
     while batch.pending:
@@ -91,7 +93,7 @@ def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> S
         if not newer or stack.identity != identity:
             batch.mark_ambiguous()
             marked, identity, newer = NO_LAYER, stack.identity, stack.layers
-        lost = (yield from _read_older(stack, batch, newer[:-1])) if len(newer) > 1 else set()
+        lost = (yield from _resolve_present(stack, batch, newer)) if len(newer) > 1 else set()
         if batch.pending and not lost:
             room = stack.credits.held(newer[-1]) if newer else 0
             if room < len(batch.pending):
@@ -104,8 +106,8 @@ def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> S
             marked = yield from _recover_or_grow(protocol, batch, lost, newer[-1])
 
 
-def _read_older(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
-    """Resolve the items that sealed layers hold, and return the keys of lost shards."""
+def _resolve_present(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
+    """Resolve the items that some layer holds, and return the keys of lost shards."""
     checks = [CheckBits(*layer.locate(item), mark=False) for layer in layers for item in batch.pending]
     reading = yield from _read(stack, checks, batch.pending)
     batch.remove_present(reading.present)
@@ -113,10 +115,11 @@ def _read_older(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer])
 
 
 def _recover_or_grow(protocol: FilterProtocol, batch: PendingBatch, lost: set[str], layer: Layer) -> Steps[int]:
-    """Recover lost shards, or grow since the last layer is sealed; return the layer up to which items are marked.
+    """Recover lost shards, or grow past the sealed layer.
 
-    After a loss this worker's marks, in `layer` last, become ambiguous. Under another filter's hash key they are stray
-    bits, which take room: they are charged to its counter.
+    Return the layer up to which items are marked. After a loss this worker's marks, in `layer`
+    last, become ambiguous. Under another filter's hash key they are stray bits, which take room:
+    they are charged to its counter.
     """
     if not lost:
         yield from protocol.lifecycle.grow(layer)
@@ -133,7 +136,7 @@ def _recover_or_grow(protocol: FilterProtocol, batch: PendingBatch, lost: set[st
 
 
 def _obtain_room(protocol: FilterProtocol, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[int]:
-    """Get credit for pending items in the last of these layers, and return for how many.
+    """Get credit for pending items in the last layer, and return for how many.
 
     Return 0 if another layer is the newest by now, or if the filter was lost again and again.
     """
@@ -147,9 +150,9 @@ def _obtain_room(protocol: FilterProtocol, batch: PendingBatch, layers: Sequence
 
 
 def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[set[str]]:
-    """Mark the pending items in a layer at the expense of credit, and ask for the next items' credit.
+    """Spend credit to mark the pending items in a layer; return keys of lost shards.
 
-    Return the keys of lost shards.
+    Ask for the next items' credit in the same round trip.
     """
     stack = protocol.stack
     number = len(batch.pending)

@@ -1,4 +1,4 @@
-"""Steps that read the stored state of a filter: adopt it, restore its hash, and refuse foreign data."""
+"""Steps that read a filter: adopt it, restore its hash, refuse foreign data."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -48,18 +48,19 @@ class Opening:
         self._randbelow = randbelow
 
     def open(self, *first: Operation[Any]) -> Steps[float]:
-        """Adopt the stored filter, if there is one, and return the server's time. Creates nothing.
+        """Adopt the stored filter, if there is one, and return the server's time.
 
-        The `first` operations share the round trip, ahead of the load.
+        Creates nothing. The `first` operations share the round trip, ahead of the load.
         """
         snapshot = yield from self._load(first)
         yield from self._adopt_snapshot(snapshot)
         return snapshot.now
 
     def refresh(self) -> Steps[float | None]:
-        """Adopt the stored filter as `open` does, but restore nothing: only an addition restores a hash.
+        """Adopt the stored filter as `open` does, but restore nothing.
 
-        Return None, and change nothing, if only the hash is gone: another worker may be deleting the filter.
+        Only an addition restores a hash. Return None, and change nothing, if only the hash is gone:
+        another worker may be deleting the filter.
         """
         snapshot = yield from self._snapshot()
         if self._lacks_hash(snapshot) and (yield from self._has_all_shards()):
@@ -70,7 +71,8 @@ class Opening:
     def verify(self) -> Steps[None]:
         """Adopt the stored filter, or store this worker's parameters. Allocates no bits.
 
-        Workers that start together agree on the parameters, or are refused, before any of them adds an item.
+        Workers that start together agree on the parameters, or are refused, before any of them adds
+        an item.
         """
         now = yield from self.open()
         if self.stack.identity is None:
@@ -79,7 +81,7 @@ class Opening:
         yield [InspectShard(filter_keys.shard_key(self.stack.key, 0, 0))]
 
     def store_parameters(self, now: float) -> Steps[float]:
-        """Create the hash of a filter unless another worker has done so; return the server's time after that."""
+        """Create the filter's hash unless another worker has; return the server's time."""
         yield from self._refuse_occupied()
         stack = self.stack
         text = stack.parameters.to_json(self._randbelow)
@@ -102,7 +104,7 @@ class Opening:
         return snapshot
 
     def _lacks_hash(self, snapshot: Snapshot) -> bool:
-        """Return whether the hash of this worker's filter is gone although its layers have not expired."""
+        """Return whether the hash is gone although the known layers have not expired."""
         is_gone = filter_keys.FILTER_FIELD not in snapshot.fields and bool(self.stack.layers)
         return is_gone and not self.stack.has_expired(snapshot.now)
 
@@ -127,7 +129,8 @@ class Opening:
             for layer in stored
             if layer.identity == identity and not stack.parameters.has_ended(layer, snapshot.now)
         ]
-        # Where all layers have expired they stay until the next layer exists: no index is ever used twice.
+        # Where all layers have expired they stay until the next layer exists: no index is ever used
+        # twice.
         if alive:
             yield from self._delete_ended([layer for layer in stored if layer not in alive], alive, snapshot)
         self._adopt(identity, alive, snapshot)
@@ -143,9 +146,10 @@ class Opening:
         stack.adopt(identity, alive, snapshot)
 
     def _has_all_shards(self) -> Steps[bool]:
-        """Return whether every known shard exists, and no shard of a layer that this worker does not know.
+        """Return whether all known shards exist, and no shard of an unknown layer.
 
-        All shards together prove that the filter was not cleared, though its deletion may have begun.
+        All shards together prove that the filter was not cleared, though its deletion may have
+        begun.
         """
         stack = self.stack
         wanted = [key for layer in stack.layers for key in layer.shard_keys]
@@ -156,7 +160,8 @@ class Opening:
     def _restore(self) -> Steps[None]:
         """Restore the hash of a filter that has lost nothing but its hash.
 
-        The credit that other workers hold is unknown by now, so the newest layer's counter is closed.
+        The credit that other workers hold is unknown by now, so the newest layer's counter is
+        closed.
         """
         stack = self.stack
         fields = yield from self._restored_fields()
@@ -167,11 +172,12 @@ class Opening:
         if (yield from self._has_all_shards()):
             self.events.on_restored(stack.key)
         else:
-            # Another worker is deleting the filter, and may have looked for a hash before this one restored it.
+            # Another worker is deleting the filter, and may have looked for a hash before this one
+            # restored it.
             yield [DeleteUnusedHash(stack.key, stack.text)]
 
     def _restored_fields(self) -> Steps[dict[str, str]]:
-        """Return the hash of this worker's filter as far as a worker knows it; all counters are closed."""
+        """Return the hash as far as a worker knows it; all counters are closed."""
         stack = self.stack
         fields = {filter_keys.FILTER_FIELD: stack.text}
         for layer in stack.layers:
@@ -195,7 +201,8 @@ class Opening:
     def _delete_ended(self, ended: Sequence[Layer], alive: Sequence[Layer], snapshot: Snapshot) -> Steps[None]:
         """Delete expired layers, and counters that belong to no live layer."""
         if ended:
-            # Shards before fields: a worker that dies in between leaves the field, and so the work, to the next worker.
+            # Shards before fields: a worker that dies in between leaves the field, and so the work,
+            # to the next worker.
             yield [DeleteShard(key, layer.identity.epoch) for layer in ended for key in layer.shard_keys]
         counters = {layer.credit_field for layer in alive}
         fields = [name for name in snapshot.fields if filter_keys.is_credit_field(name) and name not in counters]
@@ -225,7 +232,7 @@ def foreign_string(key: str, names: Names = SETTINGS) -> WrongTypeError:
     """Return the error for a foreign string at a shard's key."""
     return WrongTypeError(
         f"the key {key!r}, where the filter keeps its bits, holds something that is not a filter's: use another key "
-        f"for the filter ({names.key}), or delete that"
+        f"for the filter ({names.key}), or delete this one"
     )
 
 
@@ -234,7 +241,7 @@ def _refuse_unfinished(key: str, snapshot: Snapshot) -> None:
     if action is not None:
         raise WrongTypeError(
             f"the filter at {key!r} is not complete: `scrapy bloom {action}` is filling it, or was stopped. Start "
-            "again when it has ended; if it was stopped, run it again first"
+            "the crawl when the command has ended; if it was stopped, run it again first"
         )
 
 
@@ -242,7 +249,7 @@ def reject_foreign_key(key: str, snapshot: Snapshot, names: Names = SETTINGS) ->
     """Raise a WrongTypeError if the key of a filter's hash holds anything else."""
     if snapshot.kind == "set":
         raise WrongTypeError(
-            f"the key {key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: move it in by "
+            f"the key {key!r} holds a SET of {snapshot.members:,} members, as scrapy-redis leaves it: import it by "
             f"`scrapy bloom import` with the spider's name or --key, use another {names.key}, or delete it "
             f"and begin anew with {names.anew}"
         )

@@ -1,4 +1,4 @@
-"""The items of one call: the outcome of each mark, and a worker's knowledge of the unresolved items."""
+"""The items of one call: the outcome of each mark, and the unresolved items."""
 
 from collections.abc import Sequence, Set
 from enum import Enum
@@ -23,7 +23,7 @@ class Outcome(Enum):
 
 
 def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome:
-    """Return an item's outcome from its shard's state and whether all of its bits were set before.
+    """Return an item's outcome from its shard's state and its bits before the mark.
 
     | shard          | all bits were set | ambiguous | outcome         |
     |----------------|-------------------|-----------|-----------------|
@@ -34,8 +34,9 @@ def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome
     | live           | no                | any       | NEW             |
     | sealed         | no                | any       | MARKED          |
 
-    The worker that finds a bit unset in a live shard has the new item. A worker that marks in a sealed shard continues
-    in the next layer. No other worker gets there with the same item: it would find the item's bits set.
+    The worker that finds a bit unset in a live shard has the new item. A worker that marks in a
+    sealed shard continues in the next layer. No other worker gets there with the same item: it
+    would find the item's bits set.
 
     Example:
         >>> resolve(ShardState.LIVE, was_present=True, is_ambiguous=False)
@@ -49,7 +50,10 @@ def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome
 
 
 class Group(NamedTuple):
-    """Items that this worker has marked in all layers up to `marked`, of the filter with this identity."""
+    """Items that this worker has marked in all layers up to `marked`.
+
+    The layers are those of the filter with this identity.
+    """
 
     items: list[bytes]
     marked: int
@@ -57,9 +61,10 @@ class Group(NamedTuple):
 
 
 class PendingBatch:
-    """The items of one call: the `new` ones, the `pending` ones, and the `groups` that are put off.
+    """The items of one call: `new`, `pending`, and put off in `groups`.
 
-    An item is ambiguous if this call or an earlier, interrupted one may have set the bits that it would find.
+    An item is ambiguous if this call or an earlier, interrupted one may have set the bits that it
+    would find.
     """
 
     def __init__(self, items: Sequence[bytes], ambiguous: Set[bytes], identity: Identity | None) -> None:
@@ -95,20 +100,20 @@ class PendingBatch:
             self.pending = self.pending[:number]
 
     def mark_ambiguous(self) -> None:
-        """Treat all items that this call has marked as ambiguous: the filter has changed since."""
+        """Treat this call's marks as ambiguous: the filter has changed since."""
         self.ambiguous |= self._marked
 
     def mark_pending_ambiguous(self) -> None:
-        """Treat all pending items as ambiguous: an attempt whose reply was lost may have marked them."""
+        """Treat all pending items as ambiguous: a lost attempt may have marked them."""
         self.ambiguous.update(self.pending)
 
     def forget_marks(self) -> None:
-        """Forget this call's marks: under the filter's new hash key no item meets them again."""
+        """Forget this call's marks: items have other positions under a new hash key."""
         self._marked.clear()
         self.ambiguous = set(self._ambiguous_before)
 
     def remove_present(self, present: set[bytes]) -> None:
-        """Resolve the items that an older layer holds."""
+        """Resolve the items that a layer holds."""
         for item in present & self.ambiguous:
             self._take_for_new(item)
         self.pending = [item for item in self.pending if item not in present]

@@ -1,4 +1,4 @@
-"""The steps of one worker on a filter: opening, lifecycle, and admission of items by credit."""
+"""The steps of one worker: opening, lifecycle, and admission of items by credit."""
 
 import secrets
 from collections.abc import Callable
@@ -21,8 +21,8 @@ _WARNING_SHARES = (1.0, 0.8)
 class FilterProtocol:
     """One worker's steps over its `stack`, in three parts.
 
-    `opening` reads the stored filter, `lifecycle` changes its layers, and the credit of `stack` admits items. Arguments
-    are those of `Opening`.
+    `opening` reads the stored filter, `lifecycle` changes its layers, and the credit of `stack`
+    admits items. Arguments are those of `Opening`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FilterProtocol:
         self.lifecycle = Lifecycle(self.opening)
 
     def obtain(self, need: int) -> Steps[bool]:
-        """Get credit for `need` items of the newest layer, or for some of them; create layers and grow as necessary.
+        """Get credit for some or all of `need` items; create layers and grow as necessary.
 
         Return False if the server loses the filter again and again.
         """
@@ -79,7 +79,10 @@ class FilterProtocol:
                 self._warn_if_nearly_full()
 
     def return_credit(self, keep: int = 0) -> Steps[None]:
-        """Return all credit but for `keep` items. Run these steps once only: a repeat would return the credit twice."""
+        """Return all credit but for `keep` items. Run these steps once only.
+
+        A repeat would return the credit twice.
+        """
         returned = self.stack.credits.release(keep)
         if returned:
             yield returned

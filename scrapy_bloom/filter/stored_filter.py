@@ -14,15 +14,15 @@ from scrapy_bloom.storage.operation import Steps, one
 
 @dataclass(frozen=True)
 class StoredFilter:
-    """The filter at `key`: all that its hash says.
+    """The filter at `key`, as its hash describes it.
 
     Attributes:
         key: the key of the hash.
-        fields: the fields of the hash, by their names.
-        parameters: those that it was made with.
+        fields: the fields of the hash.
+        parameters: its parameters.
         identity: its epoch and hash key.
-        layers: those that live, oldest first.
-        now: the server's time when it was read, in Unix seconds.
+        layers: its live layers, oldest first.
+        now: the server's time of reading, in Unix seconds.
     """
 
     key: str
@@ -34,22 +34,22 @@ class StoredFilter:
 
     @property
     def text(self) -> str:
-        """The field that describes the filter: of another text it is another filter."""
+        """The field that describes the filter: another text means another filter."""
         return self.fields[filter_keys.FILTER_FIELD]
 
     @property
     def unfinished(self) -> str | None:
-        """The action that fills it and has not ended, or None: it may be used."""
+        """The command that is filling the filter, or None: workers may use it."""
         return self.fields.get(filter_keys.UNFINISHED_FIELD)
 
     @property
-    def users(self) -> list[str]:
-        """The queues for which it is kept."""
+    def references(self) -> list[str]:
+        """The queues that keep the filter."""
         prefix = filter_keys.reference_field("")
         return sorted(name.removeprefix(prefix) for name in self.fields if name.startswith(prefix))
 
     def is_made(self, layer: Layer) -> bool:
-        """Return whether all shards of a layer were made, as far as that is stored: format 1 tells nothing."""
+        """Return whether a layer was created completely; true in format 1."""
         return layer.credit_field in self.fields or not has_counters(self.text)
 
 
@@ -57,8 +57,8 @@ def read(key: str) -> Steps[StoredFilter | None]:
     """Return the filter at a key, or None: nothing is there.
 
     Raises:
-        MismatchError: it has a newer format, or other hashes.
-        WrongTypeError: something else is there.
+        MismatchError: the filter has a newer format, or another hash scheme.
+        WrongTypeError: the key holds foreign data.
     """
     snapshot = yield from one(Load(key))
     reject_foreign_key(key, snapshot)
@@ -67,11 +67,11 @@ def read(key: str) -> Steps[StoredFilter | None]:
 
 
 def of_fields(key: str, text: str, fields: Mapping[str, str], now: float) -> StoredFilter:
-    """Return the filter of a hash with these fields, of which `text` is the one that describes it.
+    """Return the filter of a hash with these fields; `text` is its description.
 
     Raises:
-        MismatchError: it has a newer format, or other hashes.
-        WrongTypeError: they cannot be read.
+        MismatchError: the filter has a newer format, or another hash scheme.
+        WrongTypeError: a field cannot be read.
     """
     parameters = FilterParameters.from_json(key, text)
     identity = parameters.verify_stored(key, text)
@@ -85,9 +85,9 @@ def of_fields(key: str, text: str, fields: Mapping[str, str], now: float) -> Sto
 
 @dataclass(frozen=True)
 class Place:
-    """The place of an item in one layer: the key of its shard, and whether its bits are all set there.
+    """An item in one layer: its shard's key, and whether all of its bits are set.
 
-    It is lost where the string there is not this filter's; then nothing is known of the item.
+    In a lost shard nothing is known of the item.
     """
 
     layer: int
@@ -97,7 +97,7 @@ class Place:
 
 
 def look_up(stored: StoredFilter, item: bytes) -> Steps[list[Place]]:
-    """Return the places of an item, oldest layer first."""
+    """Return the item's place in each layer, oldest layer first."""
     located = [layer.locate(item) for layer in stored.layers]
     checks = [LookUpBits(key, positions) for key, positions in located]
     replies = (yield checks) if checks else []

@@ -68,7 +68,7 @@ def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytes
     assert sum(bloom.add_many(more)) >= 495
     assert not any(bloom.add_many(ITEMS))
     assert not any(BloomFilter(client, key, **SMALL).add_many([*ITEMS, *more]))
-    assert [text for text in warnings_in(caplog) if "put back" in text]
+    assert [text for text in warnings_in(caplog) if "is restored" in text]
     assert bloom.info().estimated_error_rate <= 1.1e-3
 
 
@@ -113,12 +113,12 @@ def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pyte
     assert busy.info().layers > 1
     client.unlink(key)
     late._run(late._protocol.opening.open())
-    assert not [text for text in warnings_in(caplog) if "put back" in text]
+    assert not [text for text in warnings_in(caplog) if "is restored" in text]
     assert [text for text in warnings_in(caplog) if "was replaced" in text]
     assert not client.exists(key)
     # The worker that knows all layers does restore it.
     busy._run(busy._protocol.opening.open())
-    assert [text for text in warnings_in(caplog) if "put back" in text]
+    assert [text for text in warnings_in(caplog) if "is restored" in text]
     assert not any(late.add_many([f"item {number}" for number in range(600)]))
 
 

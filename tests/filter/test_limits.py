@@ -48,9 +48,9 @@ class Watched(MemoryStore):
 @pytest.mark.parametrize("capacity", ["1e10", 10**12, 1e300, 1.7e308])
 def test_a_filter_that_nobody_has_room_for(capacity: object) -> None:
     """A capacity beyond any server's memory is refused by name, with the size of the filter."""
-    with pytest.raises(ConfigError, match=r"^BLOOMFILTER_CAPACITY = .*BLOOMFILTER_ERROR_RATE = 1e-06 .* GB"):
+    with pytest.raises(ConfigError, match=r"^BLOOMFILTER_CAPACITY = .*BLOOMFILTER_ERROR_RATE = 1e-6 .* GB"):
         BloomSettings.from_settings(Settings({"BLOOMFILTER_CAPACITY": capacity}))
-    with pytest.raises(ConfigError, match=r"^capacity = .*error_rate = 1e-06 .* GB"):
+    with pytest.raises(ConfigError, match=r"^capacity = .*error_rate = 1e-6 .* GB"):
         MemoryBloomFilter(capacity=capacity)  # type: ignore[arg-type]  # text is a number too
 
 

@@ -118,7 +118,7 @@ class Case:
         if self.is_shared or self.target.named_queue is not None:
             with suppress(BloomError):
                 known = self.target.queues
-        return list(dict.fromkeys([*known, *(self.found.stored.users if self.found else [])]))
+        return list(dict.fromkeys([*known, *(self.found.stored.references if self.found else [])]))
 
     @cached_property
     def queue_inspections(self) -> list[QueueState | BloomError]:

@@ -130,7 +130,7 @@ def state_of(found: StoredFilter) -> ImportState | None:
     key, text = found.key, found.fields.get(filter_keys.IMPORT_FIELD)
     if text is not None:
         return ImportState.from_json(key, text)
-    if found.users or found.unfinished not in (None, ACTION):
+    if found.references or found.unfinished not in (None, ACTION):
         raise WrongTypeError(
             f"the key {key!r}, where an import creates its filter, holds a filter in use: import to another key"
         )
