@@ -23,9 +23,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def as_number(number: float) -> str:
+def as_number(number: float, digits: int = 6) -> str:
     """Return a number as users type it: `1e-6` and `1e8`, where Python has `1e-06` and `1e+08`."""
-    return f"{number:g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    return f"{number:.{digits}g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 def as_size(size: int) -> str:

@@ -75,17 +75,19 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         item = fingerprint_of(request) if fingerprint_of else url.encode()
         places = target.run_steps(look_up(stored, item))
         checked.append(_CheckedRequest(url, canonicalize_url(request.url), item.decode(errors="replace"), places))
+    all_seen = all(each.is_seen for each in checked)
+    fingerprints = {each.fingerprint for each in checked}
     report = {
         "key": stored.key,
-        "all_seen": all(each.is_seen for each in checked),
-        "same": len({each.fingerprint for each in checked}) == 1 if len(checked) > 1 else None,
+        "all_seen": all_seen,
+        "same": len(fingerprints) == 1 if len(checked) > 1 else None,
         "requests": [{**asdict(each), "is_seen": each.is_seen} for each in checked],
     }
     texts = [_text(each) for each in checked]
     if len(checked) == 2:  # noqa: PLR2004  # a pair is compared
         texts.append(_comparison(*checked))
     _console.print_report(options, report, "\n\n".join(texts))
-    return ExitCode.DONE if report["all_seen"] else ExitCode.NO
+    return ExitCode.DONE if all_seen else ExitCode.NO
 
 
 def _fingerprinter(target: CrawlTarget, stored: StoredFilter) -> Any:
@@ -144,5 +146,6 @@ def _differences(first: str, second: str) -> list[tuple[str, str, str]]:
         # An argument without a value is another URL than none.
         mine, theirs = ([value for key, value in query if key == name] for query in queries)
         if mine != theirs:
-            differing.append((f"argument {name}", ", ".join(mine), ", ".join(theirs)))
+            shown = [", ".join(value or "''" for value in values) for values in (mine, theirs)]
+            differing.append((f"argument {name}", shown[0], shown[1]))
     return differing

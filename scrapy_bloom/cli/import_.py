@@ -137,17 +137,14 @@ def _import_file(
 
 
 def _text(report: ImportReport, options: argparse.Namespace) -> str:
-    members, pace = (
-        plural(report.members, "member"),
-        f"{report.seconds:,.1f} s, {report.members_a_second:,.0f} a second",
-    )
+    pace = f"{report.seconds:,.1f} s, {report.members_a_second:,.0f} a second"
     if options.from_file:
         return (
-            f"{plural(report.members, 'line')} of {report.source} are in the filter at {report.key!r}: "
+            f"Added {plural(report.members, 'line')} of {report.source} to the filter at {report.key!r}: "
             f"{report.added:,} new, {report.already_known:,} known before ({pace})."
         )
     if not report.is_finished:
-        text = f"{members} of the SET at {report.source!r} copied ({pace})."
+        text = f"{plural(report.members, 'member')} of the SET at {report.source!r} copied ({pace})."
         if not options.copy_only:
             text += (
                 f"\nThe SET has grown by {report.added_meanwhile:,} since the start: workers with the old settings "
@@ -155,11 +152,10 @@ def _text(report: ImportReport, options: argparse.Namespace) -> str:
             )
         how = " without --copy-only" if options.copy_only else ""
         return f"{text} Stop the workers, and run this again{how}: it copies the rest and swaps the SET and the filter."
-    text = f"All {members} of the SET are in the filter at {report.key!r}"
+    counts = f"{report.added:,} copied, {report.caught_up:,} caught up, {report.checked:,} checked"
     if report.was_finished:
-        text += f" already ({pace})."
-    else:
-        text += f", and each was checked: {report.added:,} copied, {report.caught_up:,} caught up ({pace})."
+        counts = f"{report.checked:,} checked again"
+    text = f"The filter at {report.key!r} has every member of the SET: {counts} ({pace})."
     source = f"The SET is at {report.source!r} until you delete it by --delete-source, or by UNLINK."
     if report.deleted_source:
         source = "The SET was deleted."

@@ -110,7 +110,7 @@ def _filter_text(found: FilterReport, first: FilterReport | None) -> str:
     shards = plural(info.shards, "shard")
     rows = [
         ("holds", f"about {info.estimated_count:,} of {info.capacity:,} requests{ttl}"),
-        ("error rate", f"{info.estimated_error_rate:.2g} now, {as_number(info.error_rate)} at most"),
+        ("error rate", f"{as_number(info.estimated_error_rate, 2)} now, {as_number(info.error_rate)} at most"),
         ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {shards}"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
@@ -143,8 +143,8 @@ def _layer_table(found: FilterReport) -> str:
                 f"{share:.0%}",
                 f"{layer.estimated_count:,}",
                 f"{layer.capacity:,}",
-                f"{layer.estimated_error_rate:.2g}",
-                f"{layer.error_rate:.2g}",
+                as_number(layer.estimated_error_rate, 2),
+                as_number(layer.error_rate, 2),
                 as_size(layer.memory_bytes),
                 _console.duration(age),
             ]

@@ -65,7 +65,7 @@ def _text(plan: Plan) -> str:
         )
     head = ["if the crawl meets", "layers", "memory", "error rate"]
     rows_of_growth = [
-        [f"{step.requests:,}", f"{step.layers}", as_size(step.memory_bytes), f"{step.error_rate:.2g}"]
+        [f"{step.requests:,}", f"{step.layers}", as_size(step.memory_bytes), as_number(step.error_rate, 2)]
         for step in plan.growth
     ]
     return f"{text}\n\n{_console.table([head, *rows_of_growth])}"

@@ -50,6 +50,10 @@ def make_plan(parameters: FilterParameters) -> Plan:
     """Return the plan of a filter."""
     layers = _generations(parameters) if parameters.ttl else layers_for(parameters, parameters.capacity)
     memory_bytes = sum(layer.size.memory_bytes for layer in layers)
+    # With a TTL the number depends on the spread of the requests over time: an upper bound.
+    missed = parameters.capacity * parameters.error_rate
+    if not parameters.ttl:
+        missed = false_positives_while_filling(layers[0].size, parameters.capacity)
     return Plan(
         capacity=parameters.capacity,
         error_rate=parameters.error_rate,
@@ -62,16 +66,9 @@ def make_plan(parameters: FilterParameters) -> Plan:
         layers=len(layers),
         bytes_a_request=memory_bytes / parameters.capacity,
         set_memory_bytes=SET_BYTES_PER_MEMBER * parameters.capacity,
-        expected_false_positives=_expected_false_positives(parameters, layers),
+        expected_false_positives=missed,
         growth=() if parameters.ttl else tuple(_growth(parameters, multiple) for multiple in _GROWTH_FACTORS),
     )
-
-
-def _expected_false_positives(parameters: FilterParameters, layers: list[Layer]) -> float:
-    """Return the expected number of new requests dropped until the filter is full; with a TTL, an upper bound."""
-    if parameters.ttl:
-        return parameters.capacity * parameters.error_rate
-    return false_positives_while_filling(layers[0].size, parameters.capacity)
 
 
 def layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:

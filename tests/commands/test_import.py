@@ -99,7 +99,7 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
 
         code, out, _ = call(capsys, *at)
         assert code == 0
-        assert "are in the filter" in out
+        assert "has every member of the SET: 3,000 checked again" in out
         assert "--delete-source" in out
         code, out, _ = call(capsys, *at, "--delete-source", "--json")
         assert code == 0
@@ -219,6 +219,19 @@ def test_a_server_that_does_not_show_all(valkey: Server, key: str, capsys: pytes
         assert call(capsys, *at[:-1])[0] == 0
         assert call(capsys, *at, **hiding)[0] == 2
         assert client.scard(f"{key}:set") == 20
+
+
+def test_the_mark_of_an_import(valkey: Server, key: str) -> None:
+    """Until the swap the SET has one more member, with the documented prefix, and no other."""
+    with valkey.client() as client:
+        members = fill(client, key, 20)
+        set_import(client, key).run(copy_only=True)
+        (mark,) = client.smembers(key) - {member.encode() for member in members}
+        assert mark.startswith(b"scrapy-bloom import ")
+        assert is_mark(mark)
+        report = set_import(client, key).run()
+        assert (report.members, report.caught_up) == (20, 0)
+        assert client.smembers(f"{key}:set") == {member.encode() for member in members}
 
 
 def test_numbers_of_a_report(valkey: Server, key: str) -> None:

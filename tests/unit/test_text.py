@@ -70,3 +70,8 @@ def test_number(number: float, text: str) -> None:
     """A number is shown as users type it, and reads back as itself."""
     assert as_number(number) == text
     assert float(text) == number
+
+
+def test_digits() -> None:
+    """An estimate is shown with as many digits as it deserves."""
+    assert [as_number(number, 2) for number in (6.4321e-7, 0.0123, 0.5)] == ["6.4e-7", "0.012", "0.5"]

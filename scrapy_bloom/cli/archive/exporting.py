@@ -138,8 +138,8 @@ def export(
         writer = ArchiveWriter(file, header)
         complete = [layer for layer in layers if _write_layer(store, found, layer, writer, advance)]
         after = _reread(store, found)
-        counters = {layer.index: after.fields.get(layer.credit_field) for layer in complete}
-        writer.end({"counters": {str(index): text for index, text in counters.items()}, "ended": after.now})
+        counters = {str(layer.index): after.fields.get(layer.credit_field) for layer in complete}
+        writer.end({"counters": counters, "ended": after.now})
     return Exported(
         layers=len(complete),
         read=sum(layer.size.bits // 8 for layer in complete),

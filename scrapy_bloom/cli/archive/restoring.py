@@ -237,11 +237,12 @@ def restore(
 def _is_empty(store: Store, contents: KeyContents, writer: FilterWriter) -> bool:
     """Return whether nothing has to be deleted. Raises a WrongTypeError if a shard key holds foreign data."""
     keys = [key for layer in writer.layers for key in layer.shard_keys]
-    kinds = [inspection.kind for inspection in store.execute([InspectShard(key) for key in keys])]
-    for key, kind in zip(keys, kinds, strict=True):
-        if kind == shards.FOREIGN:
+    is_empty = contents.kind == key_contents.NOTHING
+    for key, inspection in zip(keys, store.execute([InspectShard(key) for key in keys]), strict=True):
+        if inspection.kind == shards.FOREIGN:
             raise foreign_string(key)
-    return contents.kind == key_contents.NOTHING and shards.SHARD not in kinds
+        is_empty = is_empty and inspection.kind != shards.SHARD
+    return is_empty
 
 
 def _require_overwritable(contents: KeyContents, saved: SavedFilter, *, overwrite: bool) -> None:

@@ -187,7 +187,7 @@ class Case:
         return None
 
     def _ping(self) -> None:
-        # Another check tells whether the user may run PING.
+        # Another check covers the permission for PING.
         with suppress(exceptions.NoPermissionError):
             self.target.client.ping()
 

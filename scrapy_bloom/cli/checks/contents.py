@@ -108,7 +108,8 @@ def _stored_filter(case: Case, found: FilterReport) -> Iterator[Finding]:
             f"{info.lost_shards} of {plural(info.shards, 'shard')} evicted or deleted: their pages are fetched again",
             "see the server's checks; the next addition of a worker creates empty ones",
         )
-    text = f"about {info.estimated_count:,} of {info.capacity:,} requests, error rate {info.estimated_error_rate:.2g}"
+    rate = as_number(info.estimated_error_rate, 2)
+    text = f"about {info.estimated_count:,} of {info.capacity:,} requests, error rate {rate}"
     if info.estimated_error_rate > info.error_rate:
         yield loss(
             check,

@@ -62,9 +62,10 @@ def check_filters(case: Case) -> Iterator[Finding]:
 def check_files(case: Case) -> Iterator[Finding]:
     """Check for files of undelivered requests in the directories where this crawl would write them."""
     check = "undelivered requests"
-    directories = dict.fromkeys(Path(each).absolute() for each in ("", job_dir(case.settings) or ""))
-    patterns = ("undelivered-*.jsonl", "undelivered-*.unreadable")
-    paths = [str(path) for directory in directories for pattern in patterns for path in sorted(directory.glob(pattern))]
+    paths: list[str] = []
+    for directory in dict.fromkeys([Path.cwd(), Path(job_dir(case.settings) or "").absolute()]):
+        for pattern in ("undelivered-*.jsonl", "undelivered-*.unreadable"):
+            paths += sorted(map(str, directory.glob(pattern)))
     if paths:
         yield advice(check, ", ".join(paths), "start a worker there, or run `scrapy bloom push FILE`")
     else:
