@@ -1,9 +1,9 @@
 """Steps that look items up in the layers of a filter, and add them.
 
-With layers 0 to j > 0, an addition reads all of them, then marks in layer j;
-`pending_batch.resolve` interprets the reply. An item whose truth is unknown is new: its page may be
-fetched twice, but never not at all. The truth is unknown where set bits may be this worker's own,
-from before a loss of the filter or of a reply.
+With layers 0 to j, an addition reads all of them, then marks in layer j; `pending_batch.resolve` interprets the reply.
+Items that the read finds in layer j need no credit, so repeats alone never grow a filter of several layers. An item
+whose truth is unknown is new: its page may be fetched twice, but never not at all. The truth is unknown where set bits
+may be this worker's own, from before a loss of the filter or of a reply.
 """
 
 from collections.abc import Sequence, Set
@@ -107,7 +107,7 @@ def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> S
 
 
 def _resolve_present(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
-    """Resolve the items that some layer holds, and return the keys of lost shards."""
+    """Resolve the items that the layers hold, and return the keys of lost shards."""
     checks = [CheckBits(*layer.locate(item), mark=False) for layer in layers for item in batch.pending]
     reading = yield from _read(stack, checks, batch.pending)
     batch.remove_present(reading.present)

@@ -78,6 +78,22 @@ def test_a_filter_that_was_sized_right_does_not_grow(capacity: int) -> None:
     assert bloom.info().layers == 1
 
 
+def test_repeats_do_not_grow_a_filter(make_filter: MakeFilter) -> None:
+    """A worker that remembers nothing meets only repeats of a full newest layer: it needs no credit, and no layer."""
+    options: dict[str, Any] = {"capacity": 100, "error_rate": 1e-12, "cache_size": 0}
+    measured, room = MemoryBloomFilter(**options), 0
+    while measured.info().layers < 3:
+        measured.add(f"item {room}")
+        room += 1
+    items = [f"item {number}" for number in range(room - 1)]
+    bloom = make_filter(**options)
+    for item in items:
+        bloom.add(item)
+    assert bloom.info().layers == 2
+    assert not any(bloom.add_many(items))
+    assert bloom.info().layers == 2
+
+
 def test_round_trips_do_not_depend_on_the_batch(make_filter: MakeFilter) -> None:
     """With several layers a repeat is one round trip and a new item two, for a batch of any size."""
     bloom = make_filter(capacity=1000, cache_size=0)
