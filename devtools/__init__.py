@@ -1,1 +1,1 @@
-"""Tools that tests, benchmarks and the demo share: a site, servers, crawling processes. Not a part of the package."""
+"""Tools of tests, benchmarks and the demo; not a part of the package."""

@@ -1,4 +1,4 @@
-"""Processes that crawl: `scrapy crawl` and `scrapy runspider`, with their logs and their ledgers."""
+"""Processes of `scrapy crawl` and `scrapy runspider`, with logs and ledgers."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from devtools import ledger
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 240.0
-"""Seconds granted for the end of a crawl, which takes two in the tests; only a hung crawl takes so long."""
+"""Seconds granted for the end of a crawl, which takes two in the tests."""
 GRACE_SECONDS = 5.0
 _LAST_LINES = 25
 
@@ -65,7 +65,7 @@ class Process(Protocol):
 
 
 Launch = Callable[[Sequence[str], Path, Mapping[str, str], IO[bytes], IO[bytes]], Process]
-"""Starts `scrapy` with arguments, a directory, an environment, and files for its output and its errors."""
+"""Starts `scrapy` with arguments, a directory, an environment, and output files."""
 
 
 def start_python(

@@ -1,6 +1,7 @@
-"""A TCP forwarder between clients and a server: slow, held, cut, or routed to another server. Knows no protocol.
+"""A TCP forwarder between clients and a server: slow, held, cut, or rerouted.
 
-Clients keep one address while servers change behind it, as behind a load balancer or a virtual address.
+Clients keep one address while servers change behind it, as behind a load balancer or a virtual address. It knows no
+protocol.
 """
 
 import contextlib

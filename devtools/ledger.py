@@ -22,7 +22,7 @@ from scrapy.http import Response
 from scrapy.statscollectors import StatsCollector
 
 OFFERED_STAT = "ledger/offered"
-"""The stat that counts the requests offered to the dupefilter, repeats and start requests included."""
+"""The stat of requests offered to the dupefilter, with repeats and start requests."""
 
 
 class Ledger:

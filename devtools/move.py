@@ -85,7 +85,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Signals:
-    """Between the processes: one has added its items, all are to stop, and the number of missing items of one."""
+    """Between the processes: an adder is ready, all stop, its missing items."""
 
     filled: Semaphore
     stop: Event

@@ -25,7 +25,10 @@ Functions = dict[str, set[str]]
 
 @contextmanager
 def recording() -> Iterator[Functions]:
-    """Collect the functions of the package that run in the block, by file; a comprehension is part of its function."""
+    """Collect the package's functions that run in the block, by file.
+
+    A comprehension is part of its function.
+    """
     functions: Functions = {}
 
     def record(frame: FrameType, event: str, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""Real servers, each on a free port of this machine: Valkey from its wheel, and redis-server where it is installed."""
+"""Real servers, each on a free port: Valkey from its wheel, or an installed Redis."""
 
 import contextlib
 import random
@@ -130,7 +130,7 @@ def free_port() -> int:
 
 
 def memory_usage(client: redis.Redis, key: str) -> int:
-    """Sum the bytes of a key and of all keys named after it, as MEMORY USAGE counts them without sampling."""
+    """Sum the bytes of a key and of all keys named after it, by MEMORY USAGE."""
     return sum(client.memory_usage(each, samples=0) or 0 for each in (key, *client.scan_iter(f"{key}:*")))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 HOST = "127.0.0.1"
 CHILDREN_SHARE = 8
-"""One link in so many of a made-up page leads down a tree, so that each page is reachable; the others are random."""
+"""One link in so many leads down a tree, so that each page is reachable."""
 
 Links = Mapping[str, Sequence[str]]
 """The paths of a site's pages, and of each page the paths that it links to, "/" being the first."""
@@ -26,7 +26,7 @@ Hook = Callable[[str], object]
 
 
 class MadeUpLinks(Links):
-    """The links of `pages` pages of about `links` each, the same at every run, all of them reachable from "/"."""
+    """The links of `pages` pages of about `links` each, the same at every run."""
 
     def __init__(self, pages: int, links: int) -> None:
         for name, value in (("pages", pages), ("links", links)):
@@ -106,7 +106,7 @@ def _page(path: str) -> int | None:
 
 @contextmanager
 def serving(links: Links, port: int = 0) -> Iterator[Site]:
-    """Serve pages for as long as the block lasts, on a free port or this one; the site's `url` has no slash."""
+    """Serve pages in the block, on a free port or this one; `url` has no slash."""
     site = Site(links)
     with _listening(partial(_PageHandler, site=site), port) as site.url:
         yield site

@@ -1,1 +1,1 @@
-"""The demo: some workers crawl a site with a common queue and filter, and every page is accounted for."""
+"""The demo: workers crawl a site, and every page is accounted for."""

@@ -23,7 +23,7 @@ class CrawlFailedError(Exception):
 
 
 def job(start_url: str, redis_url: str, prefix: str, capacity: int, inherited: Mapping[str, str]) -> Job:
-    """Describe how each worker starts: the first spider of the example project, with the demo's keys.
+    """Describe how each worker starts: a spider of the example project, own keys.
 
     The server is named in the environment, since its URL may hold a password.
     """

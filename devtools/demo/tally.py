@@ -14,7 +14,7 @@ from devtools.ledger import OFFERED_STAT, Reader
 
 
 class Tally:
-    """The pages offered and fetched by the workers of a crawl, and the workers' stats once they have stopped.
+    """The pages offered and fetched by the workers of a crawl, and their stats.
 
     A page is a canonical URL, as it is to the dupefilter.
     """

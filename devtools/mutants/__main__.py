@@ -107,7 +107,7 @@ def run(copy: Path, tests: Sequence[str]) -> int | None:
 
 @cache
 def is_green(tests: tuple[str, ...]) -> bool:
-    """Return whether these tests pass without any mistake, in a copy that imports the package from nowhere else."""
+    """Return whether these tests pass in a copy without any mistake."""
     with copied() as copy:
         where = [sys.executable, "-c", "import scrapy_bloom; print(scrapy_bloom.__file__)"]
         environment = {**os.environ, "PYTHONPATH": str(copy)}

@@ -1,4 +1,4 @@
-"""One crawl of a plan: starts workers, applies the faults when their pages are requested, and checks the end."""
+"""One crawl of a plan: workers, faults at their pages, and the final checks."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ class SoakCrawl:
         return worker
 
     def _asked_for(self, _: str) -> None:
-        """Count a request, and apply the due faults before its response, one at a time; other pages go on."""
+        """Count a request, and apply the due faults before its response."""
         with self._counting:
             self._asked += 1
             is_late = self._asked > LAST * self._plan.pages
@@ -140,7 +140,7 @@ class SoakCrawl:
             number += 1
 
     def _sweep(self, end: float) -> None:
-        """Start one more worker if a stopped worker returned requests after the others had decided to end."""
+        """Start one more worker if a stopped worker returned requests too late."""
         self._servers.settle()
         with self._servers.master.client() as client:
             is_left = bool(client.zcard(f"{self._key}:queue")) or any(self._directory.glob("*.jsonl"))

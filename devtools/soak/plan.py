@@ -40,7 +40,7 @@ SIGNALS = (Kind.SIGKILL, Kind.SIGSTOP, Kind.SIGTERM)
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault at a number of requested pages; `size` from 0 to 1 chooses its target and its strength."""
+    """A fault at a number of requested pages; `size` chooses target and strength."""
 
     kind: Kind
     page: int
@@ -49,7 +49,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """A crawl; `persist` is SCHEDULER_PERSIST, without which a worker asked to stop deletes the queue."""
+    """A crawl; `persist` is SCHEDULER_PERSIST.
+
+    Without it a worker asked to stop deletes the queue.
+    """
 
     number: int
     workers: int
@@ -97,7 +100,10 @@ def draw(
 
 
 def site(pages: int) -> Links:
-    """Return a tree whose pages also link to themselves and back: no repeat makes up for a lost request."""
+    """Return a tree whose pages also link to themselves and back.
+
+    No repeat makes up for a lost request.
+    """
     links = {}
     for page in range(pages):
         children = range(_FANOUT * page + 1, min(_FANOUT * page + 1 + _FANOUT, pages))

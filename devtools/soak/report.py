@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def is_well(self) -> bool:
-        """Return whether no page was missed, no worker hung, no key is left, and every planned fault happened."""
+        """Return whether there is no complaint about the crawl."""
         return not any(self.complaints)
 
     @property

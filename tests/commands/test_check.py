@@ -70,7 +70,7 @@ def test_lost_bits(place: list[str], client: redis.Redis, key: str, capsys: pyte
 def test_filters_of_other_fingerprints(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stored filter names its fingerprints, so filters of Scrapy's fingerprints and of plain items work too."""
+    """The stored filter determines the fingerprinter."""
     with valkey.client() as client:
         BloomFilter(client, f"{key}:plain").add(SEEN)
         chosen = {"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "REQUEST_FINGERPRINTER_CLASS": SCRAPYS}

@@ -178,7 +178,7 @@ def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, cl
 
 
 def test_other_queues(client: redis.Redis, key: str, clear: Clear) -> None:
-    """A list of scrapy-redis's other queues is counted; other types, and a missing name, are refused."""
+    """A list queue is counted; other types, and a missing name, are refused."""
     client.rpush(f"{key}:queue", "a", "b")
     code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
     assert (code, told["queues"][0]["waiting"]) == (0, 2)
@@ -221,7 +221,7 @@ REPLACED: dict[str, tuple[Change, Change]] = {
 
 @pytest.mark.parametrize("case", REPLACED)
 def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> None:
-    """A key replaced since the listing stays and is named, and so does its queue, by then another crawl's."""
+    """A key replaced since the listing stays, with its queue, and is named."""
     shown, change = REPLACED[case]
     shown(client, key)
     client.zadd(f"{key}:queue", {"request": 0})
@@ -234,7 +234,7 @@ def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> N
 
 
 def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
-    """Shards added since the listing and shards without a hash are deleted; keys already gone are no error."""
+    """Shards missing from the listing are deleted; keys already gone are no error."""
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
     BloomFilter(client, f"{key}:lost", **SMALL).add("a")

@@ -219,7 +219,7 @@ def test_undelivered(
 
 @pytest.mark.crawl
 def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The keys of a crawl killed under Scrapy's own scheduler are found, with the command to delete them."""
+    """The keys of a crawl killed under Scrapy's own scheduler are found."""
     with serving(MadeUpLinks(pages=5000, links=5)) as site:
         settings = {"SCHEDULER": crawling.OWN_SCHEDULER, "REDIS_URL": own.url}
         with crawling.crawling("killed", site.url + "/", tmp_path, **settings):

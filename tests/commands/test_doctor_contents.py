@@ -1,4 +1,4 @@
-"""`scrapy bloom doctor` on stored data: keys that no worker can use, and leases that no worker will reclaim."""
+"""`scrapy bloom doctor` on stored data: unusable keys and orphaned leases."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -114,7 +114,7 @@ def test_a_layer_that_is_being_made(own: Server, mine: Any, key: str, capsys: py
 
 
 def test_bits_without_their_hash(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter whose hash is lost is reported with the number of its remaining shards; `clear` deletes them."""
+    """A lost hash is reported with the remaining shards; `clear` deletes these."""
     name = f"{key}:dupefilter"
     bloom = BloomFilter(mine, name, capacity=100)
     bloom.add_many([f"{number}" for number in range(150)])

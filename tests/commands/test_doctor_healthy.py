@@ -22,7 +22,7 @@ SCHEME = "scrapy-redis"
 
 
 class Setup(NamedTuple):
-    """A crawl: the preparation of its server, its settings, its spider, and the checks that are denied."""
+    """A crawl: its server's preparation, settings, spider, and denied checks."""
 
     prepare: Callable[[Any], object]
     settings: dict[str, Any] | None = None

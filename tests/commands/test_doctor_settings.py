@@ -215,7 +215,7 @@ def test_harmless_settings(case: str, own: Server, capsys: pytest.CaptureFixture
 
 
 def test_an_address_that_cannot_be_used(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """An invalid URL, and a database or password that the server refuses, are findings about the server."""
+    """An invalid URL, and a refused database or password, are findings."""
     cases = {
         "redis://:secret@[": "REDIS_URL cannot be read",
         f"{own.url}/99": "out of range",

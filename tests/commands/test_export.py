@@ -266,7 +266,7 @@ class Clock:
 
 
 def test_a_layer_that_ends_meanwhile_is_left_out(path: Path) -> None:
-    """Expired layers are left out: the second expires before it is read, the first before it is restored."""
+    """Layers that expire during the export, or before the restore, are left out."""
     clock = Clock()
     store = MemoryStore(clock)
     bloom = BaseBloomFilter(store, "filter", FilterParameters(100, 1e-3, ttl=100.0), cache_size=0, monotonic=clock)
@@ -303,7 +303,7 @@ def test_an_unfinished_filter_is_not_exported(client: redis.Redis, key: str, pat
 
 @of_three_layers
 def test_a_restore_does_not_finish_that_of_another(client: redis.Redis, key: str, path: Path) -> None:
-    """A delayed restore does not finish, and so release, a filter that another restore has since begun."""
+    """A delayed restore does not finish a filter that another restore has begun."""
     export(client, key, path)
     store = RedisStore(client)
     with path.open("rb") as file:
@@ -482,7 +482,7 @@ def test_room_of_what_is_overwritten(key: str, path: Path) -> None:
 
 
 def test_a_restore_that_is_killed(server: Server, key: str, path: Path) -> None:
-    """A killed restore leaves a filter that workers refuse; a second run with the same file completes it."""
+    """A killed restore leaves a refused filter; a second run completes it."""
     with server.client() as client:
         BloomFilter(client, key, **SMALL).add_many(ITEMS)
         export(client, key, path)
@@ -515,7 +515,7 @@ def test_an_export_that_is_killed(server: Server, key: str, path: Path) -> None:
 
 @of_three_layers
 def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: Path) -> None:
-    """Foreign bits, a cleared filter and a replaced filter are detected; the restored one stays unfinished."""
+    """Foreign bits, a cleared filter and a replaced filter are detected."""
     export(client, key, path)
     place = f"{key}:copy"
     flip = iter([lambda: client.setbit(f"{place}:2:0", 100, 1 - client.getbit(f"{place}:2:0", 100))])
@@ -542,7 +542,7 @@ def test_somebody_writes_during_a_restore(client: redis.Redis, key: str, path: P
 def test_requests_that_stay_behind(
     what: str, valkey: Server, key: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An export counts the filter's requests that are in the queue and not fetched yet, of every kind."""
+    """An export counts the filter's requests that are not fetched yet."""
     keys = QueueKeys(f"{key}:requests")
     places = {"waiting": keys.queue, "leased": keys.leases("worker-1"), "dead letters": keys.dead_letters}
     arguments = ("export", str(path), "--key", key, "--redis-url", valkey.url, "--overwrite")
@@ -557,7 +557,7 @@ def test_requests_that_stay_behind(
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A spider's filter moves from one key to another; settings that workers would refuse are reported."""
+    """A spider's filter moves to another key; unsuitable settings are reported."""
     cwd = command.make_project(
         tmp_path / "project",
         REDIS_URL=valkey.url,

@@ -294,7 +294,7 @@ def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_old_workers_that_add(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """While old workers add, the SET stays, with a message and an exit code; an option moves it anyway."""
+    """While old workers add, the SET stays, unless an option overrides it."""
     added = count(1000)
 
     class Adding(redis.Redis):
@@ -438,7 +438,7 @@ def test_a_cluster_needs_one_slot(valkey: Server, key: str) -> None:
 
 
 def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fingerprints are added as they are, URLs by the project's fingerprinter; a mixed file is refused first."""
+    """Files of fingerprints or URLs are imported; a mixed file is refused."""
     at = ("--key", key, "--redis-url", valkey.url)
     chosen = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
     seen, urls, wrong = tmp_path / "requests.seen", tmp_path / "urls", tmp_path / "wrong"

@@ -26,7 +26,7 @@ from tests.support.servers import Server
 
 
 def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
-    """Assert that a worker opens a filter with every member, beside the unchanged SET and no other key."""
+    """Assert that a filter has every member, beside the unchanged SET and no other key."""
     assert all(BloomFilter(client, key, **OPTIONS).contains_many(accepted))
     assert client.smembers(f"{key}:set") == {member.encode() for member in accepted}
     assert client.hkeys(key)[:1] == [b"filter"]

@@ -1,4 +1,4 @@
-"""`scrapy bloom info`: stored filters and queues, for people, programs and Prometheus, read only."""
+"""`scrapy bloom info`: filters and queues, for people, programs and Prometheus."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytes
 def test_prometheus_client_is_optional(
     server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the library `info` works, and `--prometheus` is refused with the command to install it."""
+    """Only `--prometheus` needs the library, and is refused without it."""
     fill(client, key)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     for module in ("scrapy_bloom.cli.info", "scrapy_bloom.cli.report"):

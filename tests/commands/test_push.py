@@ -1,4 +1,4 @@
-"""`scrapy bloom push` and `requeue`: undelivered requests and dead letters return to the queue once."""
+"""`scrapy bloom push` and `requeue`: undelivered requests and dead letters."""
 
 import signal
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_push(server: Server, client: redis.Redis, key: str, queue: str, tmp_pat
 def test_push_of_what_the_filter_knows(
     is_unsure: bool, queued: int, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A request that the dead worker had added to the filter is queued all the same; others are repeats."""
+    """A request that the dead worker may have added itself is queued; others are repeats."""
     queue = f"{key}:requests"
     path = leave(tmp_path, queue, 1, are_unsure=is_unsure)
     with valkey.client() as client:

@@ -77,7 +77,7 @@ def test_a_replica_is_not_away(kind: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_reads_of_an_addition_stay_with_the_master(key: str, valkey: Server) -> None:
-    """Reads of an addition go to the master even in a client that reads from replicas, which may lag."""
+    """An addition reads from the master, even in a client that reads from replicas."""
     with valkey.client() as client:
         bloom = BloomFilter(client, key, **OPTIONS)
         bloom.add_many(KNOWN)

@@ -1,4 +1,4 @@
-"""Unreadable output: an action completes its work, and its exit code claims no more than is true."""
+"""Unwritable output: the work is completed, and the exit code is honest."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def progress(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
 @pytest.mark.parametrize("action", WRITERS)
 def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Every line of progress and report fails to print; the work is completed, and 0 still means success."""
+    """Failing progress and reports do not stop the work, and 0 means success."""
     with valkey.client() as client:
         arguments, is_done = WRITERS[action](client, key, tmp_path)
         with written_to(stdout=kind, stderr=kind):
@@ -147,7 +147,7 @@ def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.Captur
 
 
 def ended(*arguments: str, cwd: Path, **streams: Any) -> int:
-    """Run the command as a process and return its exit code; Python's failing flush would make it 120."""
+    """Run the command as a process; Python's failing flush would make its exit code 120."""
     process = subprocess.run(
         [sys.executable, "-m", "scrapy", "bloom", *arguments], cwd=cwd, check=False, **{"stderr": -3, **streams}
     )

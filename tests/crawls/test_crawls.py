@@ -81,7 +81,7 @@ def common(valkey: Server, key: str) -> dict[str, Any]:
 
 @pytest.fixture
 def run(site: Site, common: dict[str, Any], tmp_path: Path) -> Run:
-    """Crawl the site to the end, with these settings added to the common ones; None removes a setting."""
+    """Crawl the site to the end, with further settings; None removes a setting."""
 
     def to_the_end(name: str = "worker", path: str = "/", **settings: object) -> Crawl:
         wanted = {setting: value for setting, value in {**common, **settings}.items() if value is not None}
@@ -114,7 +114,7 @@ def assert_each_once(site: Site) -> None:
 
 
 def assert_went_well(ended: Crawl, *warned: str) -> None:
-    """Assert that the crawl ended by itself, without errors and with no other warnings than this one."""
+    """Assert that the crawl ended by itself, with no errors or other warnings."""
     assert ended.exit_code == 0
     assert ended.stats["finish_reason"] == "finished"
     assert "Traceback" not in ended.log
@@ -125,7 +125,7 @@ def assert_went_well(ended: Crawl, *warned: str) -> None:
 
 @every_scheduler
 def test_every_page_once(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """Each page is fetched once, each repeat counted, the filter reported at start and end, and no key left."""
+    """Each page is fetched once, each repeat counted, and no key left."""
     ended = run(SCHEDULER=scheduler)
     assert_each_once(site)
     assert_went_well(ended)
@@ -145,7 +145,7 @@ def test_every_page_once(site: Site, run: Run, stored: Stored, scheduler: str) -
 
 @every_scheduler
 def test_without_settings(site: Site, run: Run, scheduler: str) -> None:
-    """Only the server has to be set: each crawl then starts afresh, and warns if it shares no filter."""
+    """Only the server has to be set; each crawl then starts afresh."""
     warned = ["Nothing is shared"] if scheduler == crawling.OWN_SCHEDULER else []
     crawls = [run(SCHEDULER=scheduler, SCHEDULER_DUPEFILTER_KEY=None, BLOOMFILTER_CAPACITY=None) for _ in range(2)]
     for each in crawls:
@@ -165,7 +165,7 @@ def test_growing_filter(site: Site, run: Run, scheduler: str) -> None:
 
 @every_scheduler
 def test_flush_on_start(site: Site, run: Run, stored: Stored, scheduler: str) -> None:
-    """With SCHEDULER_FLUSH_ON_START a crawl starts afresh over scrapy-redis's SET, without a warning."""
+    """With SCHEDULER_FLUSH_ON_START a crawl starts afresh over scrapy-redis's SET."""
     stored.client.sadd(stored.key, "a", "b")
     ended = run(SCHEDULER=scheduler, SCHEDULER_FLUSH_ON_START=True)
     assert_each_once(site)
@@ -204,7 +204,7 @@ def test_resumed_crawl(site: Site, run: Run, stored: Stored, settings: dict[str,
 
 
 def test_resumed_from_jobdir(site: Site, common: dict[str, Any], run: Run, stored: Stored, tmp_path: Path) -> None:
-    """Under Scrapy's own Scheduler JOBDIR suffices to resume after Ctrl-C: each page is fetched once."""
+    """Under Scrapy's own Scheduler JOBDIR suffices to resume after Ctrl-C."""
     settings: dict[str, Any] = {"SCHEDULER": crawling.OWN_SCHEDULER, "JOBDIR": "job"}
     unnamed = {name: value for name, value in common.items() if name != KEY}
     site.before = moments = Moments(0)
@@ -231,7 +231,7 @@ def test_resumed_from_jobdir(site: Site, common: dict[str, Any], run: Run, store
 
 
 def test_two_workers(site: Site, common: dict[str, Any], tmp_path: Path, run: Run) -> None:
-    """Two processes share a queue and a filter: both take part, and each page is fetched by one of them."""
+    """Two processes share a queue and a filter: each page is fetched by one of them."""
     common = {**common, "SCHEDULER": crawling.REDIS_SCHEDULER, "SCHEDULER_PERSIST": True, "CONCURRENT_REQUESTS": 2}
     # A worker that finds the queue empty leaves, so the queue must hold requests before both start.
     run("first", **common, CLOSESPIDER_PAGECOUNT=2)
@@ -307,7 +307,7 @@ def test_other_parameters_are_refused(site: Site, run: Run, stored: Stored, sche
 @every_scheduler
 @pytest.mark.parametrize("persist", [True, False])
 def test_other_parameters_in_the_middle(site: Site, run: Run, stored: Stored, scheduler: str, persist: bool) -> None:
-    """A filter replaced by one of other parameters ends the crawl once, with its own reason, logged once.
+    """A filter replaced by one of other parameters ends the crawl, logged once.
 
     The crawl still logs its summary and leaves the other filter alone.
     """
@@ -380,7 +380,7 @@ def test_lost_in_the_middle(site: Site, run: Run, stored: Stored, scheduler: str
 
 
 def test_password_is_not_logged(site: Site, run: Run) -> None:
-    """The password in REDIS_URL is in no line of a crawl's log, whether the crawl works or is refused."""
+    """The password in REDIS_URL is in no line of a crawl's log."""
     password = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as long as the test
     with running("valkey", "--requirepass", password) as server:
         url = server.url.replace("//", f"//:{password}@")

@@ -64,7 +64,7 @@ def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -
 
 @pytest.mark.long
 def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A callback that blocks the heartbeats is run by the allowed number of workers, and the crawl ends."""
+    """A callback that blocks heartbeats runs on the allowed number of workers only."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
         kind = {**MANY_AT_ONCE, "BLOOMFILTER_LEASE": 1, "BLOOMFILTER_MAX_DELIVERIES": 2, "HELD": 6}

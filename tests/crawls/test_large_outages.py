@@ -35,7 +35,7 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
 def test_many_found_while_redis_is_away(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A callback finds 60,000 pages while Redis is away: they take bounded memory, and reach the queue.
+    """60,000 pages found while Redis is away take bounded memory and are queued.
 
     The reactor keeps running.
     """

@@ -1,4 +1,4 @@
-"""Crawls that depend on a worker's lease: different lengths, return at a stop, and takeover after a kill."""
+"""Leases in crawls: different lengths, return at a stop, takeover after a kill."""
 
 import signal
 import threading
@@ -37,7 +37,7 @@ LOOKS = 12
 
 
 def looks_pass(client: redis.Redis, key: str, lease: object, number: int = LOOKS) -> None:
-    """Wait until the worker with this lease has sent so many heartbeats, each with a check of the others."""
+    """Wait for so many heartbeats of the worker with this lease."""
     beats: set[str] = set()
 
     def look() -> bool:
@@ -49,7 +49,7 @@ def looks_pass(client: redis.Redis, key: str, lease: object, number: int = LOOKS
 
 
 def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker with a short lease does not take a live worker of a long lease for dead, however slow a page."""
+    """A worker with a short lease does not take one with a long lease for dead."""
     arrived = threading.Event()
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
 
@@ -74,7 +74,7 @@ def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -
 
 
 def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker with a long lease takes over from a dead one as soon as the dead one's short lease ends."""
+    """A dead worker's own lease decides when a worker with a longer one takes over."""
     with valkey.client() as client, scene(chain(13), tmp_path, valkey.url, key) as played:
         short = played.start("short", {**OURS, **SHORT})
 
@@ -92,7 +92,7 @@ def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) 
 
 
 def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An idle worker dies just before the other ends: the other clears all keys, and the next crawl starts afresh."""
+    """If an idle worker dies just before the other ends, all keys are cleared."""
     with valkey.client() as client, scene(chain(5), tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 
@@ -116,7 +116,7 @@ def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Pat
 
 @every_reactor
 def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker asked to stop returns the requests taken ahead at once, and finishes those in progress."""
+    """A stopping worker returns prefetched requests at once, and finishes the others."""
     pages = 41
     with valkey.client() as client, scene(star(pages), tmp_path, valkey.url, key) as played:
         release = threading.Event()
@@ -143,7 +143,7 @@ def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_p
 
 @asyncio_first
 def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Links of finished pages reach Redis soon, even while one slow page takes the worker's only slot."""
+    """Links of finished pages reach Redis soon, even beside a slow page."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         release = threading.Event()
         played.site.before = lambda _: release.wait(LIMIT) if len(played.site.fetched) > 3 else None

@@ -1,4 +1,4 @@
-"""Crawls in which Redis loses all data or is replaced: the pages held by live workers are fetched."""
+"""Crawls whose Redis loses all data: pages held by live workers are fetched."""
 
 import pickle
 import signal
@@ -48,7 +48,7 @@ def url_of(member: bytes) -> str:
 
 
 def test_data_lost_in_the_middle(key: str, tmp_path: Path) -> None:
-    """FLUSHDB while two workers crawl: only pages known to Redis alone are missed, and those below them.
+    """FLUSHDB while two workers crawl: only pages known to Redis alone are missed.
 
     The pages held by the workers lead to the whole rest of the site, and both workers end by themselves.
     """
@@ -92,7 +92,7 @@ def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Pat
 
 @pytest.mark.long
 def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
-    """FLUSHDB while a worker holds a slow page; the worker is killed seconds later, and another has that page."""
+    """FLUSHDB, then a kill: the killed worker's slow page is fetched by another."""
     with (
         running("valkey") as server,
         server.client() as client,
@@ -176,7 +176,7 @@ def _find_more(played: Scene, release: threading.Event, key: str, server: Server
 
 @pytest.mark.long
 def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
-    """A master becomes a replica, and its connections stay: the crawl moves to the new one at the same address.
+    """The crawl follows a failover at the same address, though old connections stay.
 
     New connections reach the new master, and no acknowledged request is lost with the old one.
     """

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.crawl
 
 
 def warning_of_loss(valkey: Server, key: str, directory: Path, lost: Callable[[set[str]], set[str]]) -> str:
-    """Return the only warning of a crawl during which some keys of the filter are deleted; no page is missed."""
+    """Return the only warning of a crawl that loses keys of its filter but no page."""
     with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
 
         def lose(_: str) -> None:
@@ -59,7 +59,7 @@ def test_shard_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """If the queue and the leases are lost with the filter, the crawl continues with its own requests and ends."""
+    """Without queue and leases, the crawl continues with its own requests."""
     queued = 0
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
 
@@ -104,7 +104,7 @@ def test_filter_deleted_under_scrapy_redis(
 def test_set_in_the_place_of_a_filter(
     kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A SET of an earlier crawl: scrapy-redis calls all pages seen and ends well; here it is refused."""
+    """Over an earlier SET, scrapy-redis fetches no page; here the start is refused."""
     with valkey.client() as client, scene(tree(61), tmp_path, valkey.url, key) as played:
         played.crawl(STOCK, "earlier", SCHEDULER_PERSIST=True)
         assert client.type(key) == b"set"

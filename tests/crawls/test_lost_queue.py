@@ -32,7 +32,7 @@ LOST = "requests that waited in the queue"
 
 
 def test_queue_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each worker logs the number of lost requests and ends with its own reason; only these pages are missed."""
+    """Each worker logs the number of lost requests and ends with its own reason."""
     gone: list[str] = []
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.1) as played:
 
@@ -83,7 +83,7 @@ def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: P
 
 
 def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A stopped spider's requests stay with the shared filter; the log says so, and the next start fetches them."""
+    """A stopped spider's requests stay with the shared filter for the next start."""
     with valkey.client() as client, scene({**tree(PAGES), "/held": []}, tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 
@@ -111,7 +111,7 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
 
 @pytest.mark.parametrize("flush", [False, True], ids=["as it is", "begun anew"])
 def test_another_spider_is_refused(flush: bool, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A spider that starts on another one's queue is refused with its name, and deletes no key of the crawl."""
+    """A spider that starts on another one's queue is refused, and deletes no key."""
     with scene(chain(5), tmp_path, valkey.url, key) as played:
         held, release = threading.Event(), threading.Event()
 

@@ -74,7 +74,7 @@ def crawl_with_killed_workers(
 def test_workers_killed(
     workers: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Workers are killed at random moments and replaced: no page is missed, and the crawl ends by itself."""
+    """Workers are killed at random moments and replaced: no page is missed."""
     crawls, played = crawl_with_killed_workers({**OURS, **LEASE}, valkey, key, tmp_path, workers=workers, kills=4)
     recovered = sum(ended.stats.get("bloomfilter/recovered", 0) for ended in crawls)
     tell(
@@ -133,7 +133,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
 
 @asyncio_first
 def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """A stopped crawl keeps trying to deliver for a while: a Redis that returns soon gets all requests."""
+    """A stopped crawl keeps trying to deliver until Redis returns."""
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
         played.moments.when(MIDDLE, lambda _: durable.kill())
         worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE, **reactor)
@@ -151,7 +151,7 @@ def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: s
 
 
 def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[set[str], Crawl, Scene]:
-    """Two workers without SCHEDULER_PERSIST, one of which ends early; return the keys at that moment."""
+    """Let one of two workers end early; return the keys at that moment."""
     with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
         # A scrapy-redis worker that finds the queue empty leaves, so the queue must hold requests.
         played.crawl(kind, "first", SCHEDULER_PERSIST=True, CLOSESPIDER_PAGECOUNT=2, CONCURRENT_REQUESTS=1)

@@ -24,7 +24,7 @@ NOTHING = "nothing was fetched"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A complete crawl that is started again logs that it fetches nothing, and how to start afresh correctly."""
+    """A complete crawl that is started again logs why, and how to start afresh."""
     settings, level = KINDS[kind]
     with scene(tree(4), tmp_path, valkey.url, key) as played:
         first = played.crawl({**settings, **KEPT}, "first")
@@ -45,7 +45,7 @@ def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_start_page_that_is_fetched_again(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """With a TTL as long as the time between crawls, every second crawl fetches its start page alone, and logs it."""
+    """A crawl that fetches only its start page, by its TTL, logs it."""
     settings, level = KINDS[kind]
     settings = {**settings, **KEPT, "BLOOMFILTER_TTL": 3600, "BLOOMFILTER_ERROR_RATE": 1e-12, "ROBOTSTXT_OBEY": True}
     with scene(tree(4), tmp_path, valkey.url, key) as played:

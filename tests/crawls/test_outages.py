@@ -157,7 +157,7 @@ REFUSALS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis],
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
-    """A Redis that starts to refuse commands ends the crawl with advice; the next crawl fetches the rest."""
+    """A Redis that starts to refuse commands ends the crawl; the next one fetches the rest."""
     refuse, relent, advice = REFUSALS[refusal]
     # So slow, and so few at a time, that new requests wait in the queue when it happens.
     settings: dict[str, object] = {**LEASE, "CONCURRENT_REQUESTS": 8}
@@ -183,7 +183,7 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
 
 
 def test_redis_refuses_an_idle_worker(key: str, tmp_path: Path) -> None:
-    """If Redis refuses while a worker waits for others, the worker ends with an error, not as finished."""
+    """If Redis refuses while a worker waits for others, the worker ends with an error."""
     held, release = threading.Event(), threading.Event()
     with (
         running("valkey") as server,
@@ -220,7 +220,7 @@ def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_redis_never_up(durable: Server, key: str, tmp_path: Path) -> None:
-    """Without Redis a crawl waits for as long as the setting allows, and then fails with one clear error."""
+    """Without Redis a crawl fails with one clear error after the configured wait."""
     durable.kill()
     with scene(tree(13), tmp_path, durable.url, key) as played:
         ended = played.crawl(OURS, BLOOMFILTER_RETRY_TIMEOUT=0.5)

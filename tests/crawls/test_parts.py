@@ -29,7 +29,7 @@ def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The spider's name may enter the queue's key in the second substitution only: all keys share that name."""
+    """`%%(spider)s` in the queue's key is substituted the same in all its keys."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         seen: set[str] = set()
         played.moments.when(20, lambda _: seen.update(keys_of(client, key)))

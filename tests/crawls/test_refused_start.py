@@ -1,4 +1,4 @@
-"""A crawl refused at its start ends with one line that gives the reason, and a non-zero exit code."""
+"""A crawl refused at its start ends with one line and a non-zero exit code."""
 
 import json
 import os
@@ -327,7 +327,7 @@ MISTAKES: dict[str, tuple[Settings, str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(mistake: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A mistake in a crawl's settings is named in the last line, with the setting and without a password."""
+    """A mistake in a setting is named in the last line, without a password."""
     settings, begin = MISTAKES[mistake]
     (tmp_path / "client.py").write_text(CLIENT)
     url = valkey.url.replace("//", f"//nobody:{PASSWORD}@")

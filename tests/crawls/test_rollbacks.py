@@ -57,7 +57,7 @@ def crawl_with_rollback(server: Server, url: str, key: str, directory: Path, **s
 
 
 def test_server(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A single server writes all keys in one stream: if its tail is lost, every page is still fetched."""
+    """A single server writes all keys in one stream: if its tail is lost, no page is."""
     with running("valkey") as server:
         played = crawl_with_rollback(server, server.url, key, tmp_path)
     tell(capsys, f"rollback of a server: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
@@ -72,7 +72,7 @@ def in_half(half: int, template: str) -> str:
 
 
 def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a cluster the default key keeps filter and queue on one node, even if a server's key would not."""
+    """In a cluster the default key keeps filter and queue on one node."""
     half = 1 - half_of(shard_key(f"{LinksSpider.name}:dupefilter", 0, 0))
     settings = {"SCHEDULER_QUEUE_KEY": in_half(half, key + ":%(spider)s:{}"), "SCHEDULER_DUPEFILTER_KEY": ""}
     played = crawl_with_rollback(nodes[half], nodes[half].url, key, tmp_path, **CLUSTER, **settings)
@@ -85,7 +85,7 @@ def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.C
 def test_cluster_with_filter_elsewhere(
     nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: if the filter is on another node, it still knows requests that the queue has lost."""
+    """The control: a filter on another node knows requests that the queue has lost."""
     half = half_of(f"{key}:queue")
     elsewhere = in_half(1 - half, f"{{{{{key}:{{}}}}}}:filter")
     settings = {"SCHEDULER_DUPEFILTER_KEY": elsewhere}

@@ -52,7 +52,7 @@ def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) ->
 
 
 def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker without work, while another holds some, does not finish and still reads its start key."""
+    """An idle worker beside a busy one does not finish, and reads its start key."""
     start_key = f"{key}:queue:start_urls"
     held, release = threading.Event(), threading.Event()
     settings: Kind = {**OURS, "REDIS_START_URLS_KEY": start_key, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
@@ -108,7 +108,7 @@ def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: 
 
 
 def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl can switch from scrapy-redis's Scheduler to BloomScheduler and back, with the same queue and filter."""
+    """A crawl can switch between scrapy-redis's Scheduler and BloomScheduler."""
     kinds = {"first": FILTER_ALONE, "second": OURS, "third": FILTER_ALONE, "fourth": OURS}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         for name, kind in kinds.items():
@@ -121,7 +121,7 @@ def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -
 
 
 def test_unreadable_request(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An unreadable request is logged and kept for a spider that can read it; the others are fetched."""
+    """An unreadable request is logged and kept; the others are fetched."""
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", {b"not a request": -5}))
         ended = played.crawl({**OURS, **KEEP})
@@ -176,7 +176,7 @@ def cluster() -> Iterator[Server]:
 
 
 def test_cluster(cluster: Server, key: str, tmp_path: Path) -> None:
-    """In a cluster of three nodes two workers fetch every page, even if one is killed, and clear all keys."""
+    """In a cluster two workers fetch every page, even if one is killed."""
     settings = {**OURS, **LEASE, "REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
     with scene(tree(PAGES), tmp_path, cluster.url, key, delay=0.05) as played:
         workers = {name: played.start(name, settings) for name in ("left", "right")}

@@ -30,7 +30,7 @@ WAYS: dict[str, Kind] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A serializer gets the type that the client returns, not its own output type, as under scrapy-redis."""
+    """A serializer gets the type that the client returns, as under scrapy-redis."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         workers = [played.start(name, {**OURS, **LEASE, **WAYS[way]}) for name in ("left", "right")]
         crawls = [worker.wait(SOON) for worker in workers]
@@ -69,7 +69,7 @@ def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) 
 
 
 def test_encoding(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Another REDIS_ENCODING than UTF-8 works, or is refused by name at the start: no worker waits for ever."""
+    """A REDIS_ENCODING other than UTF-8 works, or is refused at the start."""
     settings: Kind = {
         "SCHEDULER_SERIALIZER": unescaped.__name__,
         "NOTE": json.dumps("é"),
@@ -88,7 +88,7 @@ def test_encoding(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_bytes_that_cannot_be_decoded(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A client that decodes replies cannot read pickles: the crawl ends with advice, and the requests stay."""
+    """A client that decodes replies cannot read pickles: the crawl ends with advice."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         ended = played.start("worker", {**OURS, **LEASE, **DECODED}).wait(SOON)
         assert client.zcard(f"{key}:queue") == 1

@@ -1,4 +1,4 @@
-"""Some crawls of the soak with a fixed seed: despite all kinds of faults no page is missed and no key left."""
+"""Some crawls of the soak with a fixed seed: no page is missed, no key left."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Crawls fed by Redis whose workers are killed or stopped, or whose Redis is away: no start URL is lost."""
+"""Crawls fed by Redis, with killed workers and outages: no start URL is lost."""
 
 import json
 import random
@@ -81,7 +81,7 @@ def fed_scene(
 
 
 def crawl_with_one_that_dies(kind: str, spider: str, valkey: Server, key: str, directory: Path) -> tuple[Scene, int]:
-    """A worker dies between start URLs and their requests, and another continues; return the leases at the end."""
+    """Kill a worker between start URLs and requests; return the leases at the end."""
     with valkey.client() as client, fed_scene(valkey.url, key, directory, client, spider) as fed:
         fed.feed(kind, PATHS)
         fed.tell("deadly", DEADLY)
@@ -130,7 +130,7 @@ def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A stopped worker returns its start URLs at once, in order; those already queued stay acknowledged."""
+    """A stopped worker returns its start URLs at once, in order."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
         fed.feed("list", PATHS)
         fed.tell("hesitate", 5)
@@ -199,7 +199,7 @@ CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})
 
 @contextmanager
 def servers_for(client: Kind) -> Iterator[list[Server]]:
-    """Run servers that keep all data when killed: a cluster for a cluster's client, or a single server."""
+    """Run servers that keep all data when killed: a cluster or a single server."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
     if client is CLUSTER:
         with running_cluster(3, *options) as nodes:
@@ -237,7 +237,7 @@ def test_redis_never_up(key: str, tmp_path: Path) -> None:
 
 
 def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:
-    """While a live worker holds start URLs no worker ends: they are fetched, even if that worker dies."""
+    """No worker ends while another holds start URLs; they are fetched if it dies."""
     workers = QueueKeys(f"{key}:queue").workers
     with (
         valkey.client() as client,
@@ -283,7 +283,7 @@ def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.long
 def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The connection is cut at arbitrary points, leases and acknowledgements included: no start URL is lost."""
+    """The connection is cut at arbitrary points: no start URL is lost."""
     with (
         valkey.client() as client,
         proxying(valkey.port, "EVAL", "EVALSHA", "HKEYS", "HDEL", "LLEN") as proxy,

@@ -71,7 +71,7 @@ def test_what_stays(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("further", [{}, {"SCHEDULER_FLUSH_ON_START": True}], ids=["as it is", "begun anew"])
 def test_finished_crawl_is_silent(kind: str, further: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that ends by itself has an empty queue, and flushes an earlier crawl's requests only if told to."""
+    """A crawl that ends by itself has no warning about deleted requests."""
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         if further:
             client.zadd(f"{key}:queue", {"of an earlier crawl": 1})

@@ -60,7 +60,7 @@ def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path
 
 
 def test_one_worker_can_read_what_another_cannot(valkey: Server, key: str, tmp_path: Path) -> None:
-    """In a rolling deploy the older workers lack a callback: the newer worker fetches these requests."""
+    """In a rolling deploy only newer workers can read requests with a new callback."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.05) as played:
         played.site.on["/"] = lambda _: played.opened("older", "newer")
         played.spider = newer.__file__
@@ -77,7 +77,7 @@ def test_one_worker_can_read_what_another_cannot(valkey: Server, key: str, tmp_p
 
 @pytest.mark.parametrize("number_of_workers", [1, 2])
 def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Even without SCHEDULER_PERSIST unreadable requests are kept; the final log gives their number and key."""
+    """Unreadable requests are kept even without SCHEDULER_PERSIST, and logged."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         unreadable = garbage(3)
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))

@@ -94,7 +94,7 @@ def test_a_repeat_of_what_another_added_is_remembered(client: redis.Redis, key: 
 
 
 def test_info_tells_what_the_filter_is(make_filter: MakeFilter) -> None:
-    """`info` has the requested parameters, the sizes, and the number of items estimated from the bits."""
+    """`info` has the parameters, the sizes, and the number of items by the bits."""
     bloom = make_filter(capacity=20_000, error_rate=1e-3, expansion=0)
     bloom.add_many([f"item {number}" for number in range(10_000)])
     info = bloom.info()
@@ -109,7 +109,7 @@ def test_info_tells_what_the_filter_is(make_filter: MakeFilter) -> None:
 
 
 def test_a_filter_that_may_grow_keeps_a_quarter_in_reserve() -> None:
-    """The first layer of a growing filter gets three quarters of the error rate, that of a fixed one all of it."""
+    """The first layer gets three quarters of the error rate; a fixed filter's, all."""
     growing, fixed = MemoryBloomFilter(expansion=2), MemoryBloomFilter(expansion=0)
     assert growing.info().by_layer[0].error_rate == pytest.approx(0.75e-6)
     assert fixed.info().by_layer[0].error_rate == 1e-6

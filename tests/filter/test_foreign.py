@@ -1,4 +1,4 @@
-"""Foreign keys are neither overwritten nor deleted, and a filter without its hash reports the loss."""
+"""Foreign keys are neither overwritten nor deleted; a lost hash is reported."""
 
 import logging
 from typing import Any
@@ -30,7 +30,7 @@ def test_a_string_of_others_is_refused_at_the_start(client: redis.Redis, key: st
 
 
 def test_a_string_of_others_in_the_way_of_a_growth(client: redis.Redis, key: str) -> None:
-    """A foreign string at a shard's key of the next layer stops the growth and stays; that layer is removed."""
+    """A foreign string at the next layer's key stops the growth, and stays."""
     client.set(f"{key}:1:0", "somebody's text")
     bloom = BloomFilter(client, key, **SMALL)
     with pytest.raises(WrongTypeError, match=f"{key}:1:0"):
@@ -44,7 +44,10 @@ def test_a_string_of_others_in_the_way_of_a_growth(client: redis.Redis, key: str
 
 
 def test_clear_leaves_what_is_foreign(client: redis.Redis, key: str) -> None:
-    """No filter opens at the shard key `x:0:0` of `x`; if the shard is lost one can, and `x` does not delete it."""
+    """No filter opens at the shard key `x:0:0` of `x`.
+
+    If the shard is lost a filter can open there, and `x` does not delete it.
+    """
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add("a")
     with pytest.raises(WrongTypeError, match="string"):
@@ -73,7 +76,7 @@ def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytes
 
 
 def test_a_deleted_hash_with_nobody_at_work(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """If no active worker knows a deleted hash, the next to open the filter logs the loss of its items."""
+    """The loss of a hash that no active worker knows is logged at the next opening."""
     BloomFilter(client, key, **SMALL).add_many(ITEMS)
     client.unlink(key)
     bloom = BloomFilter(client, key, **SMALL)
@@ -93,7 +96,7 @@ def test_a_hash_without_its_parameters(client: redis.Redis, key: str) -> None:
 
 
 def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: str) -> None:
-    """Items that others added to a restored layer count by their bits: later layers stay as strict as ever."""
+    """Items that others added to a restored layer count by their bits."""
     options: dict[str, Any] = {"capacity": 2000, "error_rate": 1e-2, "cache_size": 0}
     early, busy = BloomFilter(client, key, **options), BloomFilter(client, key, **options)
     early.add("first")
@@ -106,7 +109,7 @@ def test_a_hash_that_is_put_back_by_who_knows_little(client: redis.Redis, key: s
 
 
 def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that missed a growth does not restore the hash without the newer layer: a new filter begins."""
+    """A worker that missed a growth does not restore the hash: a new filter begins."""
     late, busy = BloomFilter(client, key, **SMALL), BloomFilter(client, key, **SMALL)
     late.add("first")
     busy.add_many([f"item {number}" for number in range(600)])
@@ -124,7 +127,7 @@ def test_a_hash_that_is_not_put_back(client: redis.Redis, key: str, caplog: pyte
 
 @valkey_first
 def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
-    """Without its credit counter a layer grants no more credit, and the next layer is as strict as ever."""
+    """Without its credit counter a layer grants no more credit."""
     workers = [BloomFilter(client, key, capacity=20_000, error_rate=1e-3, cache_size=0) for _ in range(16)]
     for number, bloom in enumerate(workers):
         bloom.add_many([f"{number} {item}" for item in range(300)])
@@ -139,7 +142,7 @@ def test_a_counter_that_was_deleted(client: redis.Redis, key: str) -> None:
 
 
 def test_clear_finds_layers_of_which_no_hash_tells(client: redis.Redis, key: str) -> None:
-    """If the hash was deleted with no active worker, the next filter's `clear` deletes the lost layers."""
+    """The layers of a lost hash are deleted by the next filter's `clear`."""
     BloomFilter(client, key, **SMALL).add_many([f"item {number}" for number in range(2000)])
     client.unlink(key)
     for flush in (False, True):

@@ -33,7 +33,7 @@ def links_that_hide(bloom: BaseBloomFilter, victim: str) -> list[str]:
 
 
 def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next() -> None:
-    """About fifteen foreign links make one filter call a page seen; in another filter they are harmless."""
+    """About fifteen foreign links hide a page in one filter, and in no other."""
     attacked, other = MemoryBloomFilter(**SMALL), MemoryBloomFilter(**SMALL)
     for bloom in (attacked, other):
         bloom.add("the first")

@@ -93,7 +93,7 @@ def test_damaged_metadata_is_refused(client: redis.Redis, key: str, name: str, v
 
 
 def test_expansion_0_and_a_clock_that_steps_back() -> None:
-    """A generation sealed by another worker is followed by the next, even if the server's clock steps back."""
+    """A sealed generation is followed by the next, even if the clock steps back."""
     times = iter([1000.0, 1000.0, 1000.0])
     now = 1000.0
 
@@ -175,7 +175,7 @@ def no_info(client: redis.Redis) -> redis.Redis:
 
 @pytest.mark.parametrize("who", [lambda client: client, no_info], ids=["may ask", "may not ask"])
 def test_a_filter_that_does_not_fit(limited: Server, key: str, who: Callable[[redis.Redis], redis.Redis]) -> None:
-    """If the server has no room for a filter, its partial keys are deleted, and other filters keep working."""
+    """If a filter does not fit, its partial keys are deleted."""
     with limited.client() as client:
         bloom = BloomFilter(who(client), key, capacity=20_000_000)
         for _ in range(2):
@@ -189,7 +189,7 @@ def test_a_filter_that_does_not_fit(limited: Server, key: str, who: Callable[[re
 
 
 def test_a_growth_that_does_not_fit(limited: Server, key: str) -> None:
-    """A filter that cannot grow raises an error; with memory it continues where it was, and has lost no item."""
+    """A filter that cannot grow raises an error, and continues once there is memory."""
     with limited.client() as client:
         bloom = BloomFilter(client, key, capacity=20_000, error_rate=1e-3, expansion=10, cache_size=0)
         added = [f"item {number}" for number in range(20_000)]
@@ -210,7 +210,7 @@ def test_a_growth_that_does_not_fit(limited: Server, key: str) -> None:
 @pytest.mark.parametrize(("error_rate", "most"), [(1e-6, 1.105), (1e-3, 1.099)])
 @pytest.mark.parametrize("capacity", [100_000, 1_000_000, 5_000_000])
 def test_bits_of_a_filter_that_was_sized_right(capacity: int, error_rate: float, most: float) -> None:
-    """A growing filter takes a tenth more bits than the minimum of a Bloom filter: n ln(1/p) / ln(2)^2."""
+    """A growing filter takes a tenth more bits than the minimum, n ln(1/p) / ln(2)^2."""
     fewest = -capacity * math.log(error_rate) / math.log(2) ** 2
     assert MemoryBloomFilter(capacity=capacity, error_rate=error_rate).info().bits <= most * fewest
 

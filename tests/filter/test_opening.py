@@ -216,7 +216,7 @@ class JustBeforeDeleting(RedisStore):
 
 @pytest.mark.parametrize("look", ["info", "contains", "close", "add"])
 def test_nothing_is_left_of_a_deleted_filter(client: redis.Redis, key: str, look: str) -> None:
-    """Another worker uses the filter between the deletion of its hash and that of its shards: both stay deleted."""
+    """A use between the deletions of hash and shards leaves both deleted."""
     store = JustBeforeDeleting(client)
     last = BaseBloomFilter(store, key, FilterParameters(**STORED))
     other = BloomFilter(client, key, cache_size=0, **STORED)

@@ -1,4 +1,4 @@
-"""The error rate is kept for all patterns of workers: the short form of `python -m benchmarks promise`."""
+"""The error rate is kept for all fillings: a short `python -m benchmarks promise`."""
 
 import pytest
 
@@ -65,5 +65,5 @@ def test_processes(filling: Filling, valkey: Server, key: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("filling", IN_MEMORY.values(), ids=IN_MEMORY)
 def test_small_filters_and_many_layers(filling: Filling) -> None:
-    """Filters of very few items, very many layers, or very many generations keep their error rate, too."""
+    """Very small filters, and very many layers or generations, keep the error rate."""
     check(filling, fill_by_turns.in_memory(filling))

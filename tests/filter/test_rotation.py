@@ -72,7 +72,7 @@ def test_an_idle_filter_forgets_too() -> None:
 
 
 def test_the_servers_time_decides() -> None:
-    """A worker whose clock runs ten times too fast neither forgets items nor starts generations early."""
+    """A worker's fast clock neither makes it forget items nor start generations."""
     clock, fast = Clock(), Clock()
     store = MemoryStore(clock)
     bloom = BaseBloomFilter(store, "k", FilterParameters(capacity=1000, error_rate=1e-6, ttl=100), monotonic=fast)
@@ -110,7 +110,7 @@ def test_memory_is_bounded_over_ten_generations() -> None:
 
 @pytest.mark.parametrize(("expansion", "least", "most"), [(2, 1, 2), (0, 5, 7)])
 def test_memory_of_a_steady_crawl(expansion: int, least: float, most: float) -> None:
-    """A crawl that meets its capacity in each TTL takes at most twice the memory of a filter without a TTL.
+    """A TTL at most doubles the memory of a steady crawl.
 
     Without growth it takes five to seven times as much, since each generation has room for the whole capacity.
     """
@@ -202,7 +202,7 @@ def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) 
 
 
 def test_a_filter_that_is_used_keeps_all(client: Any, key: str) -> None:
-    """Long past its first layer's expiry it is the same filter, and each of its keys expires later than that."""
+    """A filter in use outlives its first layer, and so do all its keys."""
     bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-3, ttl=0.5)
     bloom.add("a")
     first, before = client.hget(key, "filter"), client.pexpiretime(key)
@@ -257,7 +257,7 @@ def test_a_user_who_may_have_nothing_expire(server: Server, key: str, denied: st
 
 @valkey_first
 def test_ten_generations_on_a_server(client: redis.Redis, key: str) -> None:
-    """A worker with a short TTL goes through ten generations; old layers are deleted, new ones numbered on."""
+    """A worker with a short TTL goes through ten generations, and deletes old layers."""
     options: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-3, "ttl": 1.0}
     bloom = BloomFilter(client, key, **options)
     most = 0

@@ -62,7 +62,7 @@ def test_target_is_met_by_what_is_at_most_that(
     ],
 )
 def test_crawls_of_one_worker_have_a_target(name: str, workers: int, most: list[float]) -> None:
-    """Crawls of the documented directories by one worker have a target: Scrapy alone has one worker, too."""
+    """Only crawls of the documented directories by one worker have a target."""
     assert targets.of_crawl(name, workers) == most
 
 
@@ -141,7 +141,7 @@ def test_processes_share_what_is_to_be_added() -> None:
 
 
 def test_crawls_are_compared_with_the_one_that_has_no_redis() -> None:
-    """Each subject at each distance is compared, round by round, with the crawl that took turns with it."""
+    """Each subject is compared, round by round, with the crawl without Redis."""
     takes = {SCRAPY: 1.0, STOCK: 4.0, OURS: 2.0, OUR_SCHEDULER: 0.5}
     costs = {
         Run(kind, where): [times * slow, 2 * times * slow, 30 * times * slow]

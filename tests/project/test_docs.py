@@ -87,7 +87,7 @@ def test_pages_missed() -> None:
 
 
 def test_readme_has_the_default_of_that_table() -> None:
-    """The README's comparison with scrapy-redis has the first and last row of the table of error rates."""
+    """The README has the first and last row of the table of error rates."""
     (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "Effect on a crawl")
     rows = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
     assert rows["memory for 1,000,000 requests"] == [of_the_set[3], memory]
@@ -180,7 +180,7 @@ def test_map() -> None:
 
 @pytest.mark.parametrize("page", WITH_LINKS)
 def test_links(page: str) -> None:
-    """Every link to a file of this repository leads to one, and to a heading in it where it names one."""
+    """Every link to a file of this repository leads to a file, and to a heading."""
     for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
         if link.startswith("https://"):
             continue

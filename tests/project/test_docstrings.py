@@ -36,7 +36,7 @@ def of_this_package(thing: object) -> bool:
 
 
 def members(cls: type) -> Iterator[tuple[str, FunctionType, bool]]:
-    """Yield the class's public methods and properties of this package, each with whether it is a property."""
+    """Yield a class's public methods and properties, and whether each is a property."""
     for base in cls.__mro__:
         for name, member in vars(base).items():
             is_property = isinstance(member, property)
@@ -89,7 +89,7 @@ def client(valkey: Server) -> Iterator[redis.Redis]:
 
 @pytest.mark.parametrize("name", ["scrapy_bloom", *MODULES])
 def test_examples(name: str, client: redis.Redis) -> None:
-    """Each example prints its expected output, given its module's names, the filters, `client` and `Settings`."""
+    """Each example prints its output, given the filters, `client` and `Settings`."""
     module = importlib.import_module(name)
     public = {cls.__name__: cls for cls in CLASSES}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -100,7 +100,7 @@ def test_examples(name: str, client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_public_classes(cls: type) -> None:
-    """A public class has an example, and `Args:` for its constructor, or `Attributes:` for a dataclass."""
+    """A public class has an example, and `Args:` or, for a dataclass, `Attributes:`."""
     sections = sections_of(vars(cls)["__doc__"])
     assert ">>>" in sections.get("Example", ""), "no example"
     if dataclasses.is_dataclass(cls):
@@ -126,6 +126,6 @@ def test_public_methods(name: str) -> None:
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_public_members_have_examples(name: str) -> None:
-    """A public method or property has an example, unless Scrapy calls it: then its class has one for all."""
+    """A public member has an example, unless Scrapy calls it: then its class has one."""
     if name.partition(".")[0] not in CALLED_BY_SCRAPY:
         assert ">>>" in sections_of(inspect.getdoc(MEMBERS[name][0])).get("Example", "")

@@ -1,4 +1,4 @@
-"""The levels of the architecture: a module imports from lower levels only, and no package has a cycle."""
+"""The levels of the architecture: imports go down, and no package has a cycle."""
 
 import ast
 import sys
@@ -149,7 +149,7 @@ def prints(path: Path) -> bool:
 
 
 def test_work_of_the_command_prints_nothing() -> None:
-    """Only the actions of `scrapy bloom` and their shared helpers print; the modules that do the work do not."""
+    """Only the actions of `scrapy bloom` and their shared helpers print."""
     printing = {f"cli.{name}" for name in ACTION_MODULES} | SHARED
     for module, path in modules().items():
         if module.startswith("cli.") and module not in printing:

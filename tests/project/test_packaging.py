@@ -32,7 +32,7 @@ def metadata(wheel: ZipFile, file: str) -> Message:
 
 
 def test_wheel_holds_the_package_alone(wheel: ZipFile) -> None:
-    """The wheel holds every file of the package, data files included, and no other file of the repository."""
+    """The wheel holds every file of the package, and no other file."""
     package = {path for path in (ROOT / "scrapy_bloom").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     described = {f"{INFO}/{file}" for file in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
     assert set(wheel.namelist()) == {f"{path.relative_to(ROOT)}" for path in package} | described

@@ -76,7 +76,7 @@ def run(own: Server) -> Callable[[str, dict[str, Any]], None]:
 
 
 class Project:
-    """The tutorial's project: its commands are run unchanged, on a site and a server of this test's own."""
+    """The tutorial's project, whose commands are run on a test's site and server."""
 
     def __init__(self, directory: Path, site: Site, server: Server) -> None:
         self._site = site
@@ -172,7 +172,7 @@ def test_tutorial_stops_and_goes_on_and_begins_anew(
 
 
 def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
-    """A worker stopped without SCHEDULER_PERSIST leaves no keys, as the tutorial and the README warn."""
+    """A worker stopped without SCHEDULER_PERSIST leaves no keys, as documented."""
     project = Project(tmp_path, site, own)
     with project.crawl("one.jsonl") as worker:
         site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)

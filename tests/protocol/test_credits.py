@@ -346,7 +346,7 @@ def test_marks_in_a_filter_that_took_anothers_place_take_room(client: redis.Redi
 
 
 def test_few_round_trips_are_for_credit() -> None:
-    """At a million items at most one round trip in 150 carries a credit request, and none is for it alone."""
+    """At most one round trip in 150 carries a credit request, and none is for it alone."""
     bloom = MemoryBloomFilter(capacity=1_000_000)
     bloom.add("first")
     before, asked = bloom.counters.round_trips, 0

@@ -89,7 +89,7 @@ def test_whatever_ends_the_wait_for_an_answer(store: Unlucky, error: BaseExcepti
 
 @pytest.mark.parametrize("wrong", [None, 7, bytearray(b"x"), ["x"]], ids=repr)
 def test_an_item_of_a_wrong_type_changes_nothing(store: Unlucky, wrong: Any) -> None:
-    """A batch with an item that is neither str nor bytes is refused before it is sent, and is not in doubt."""
+    """A batch with an item of a wrong type is refused before it is sent or in doubt."""
     bloom = BaseBloomFilter(store, "k", PLAN, cache_size=0)
     assert bloom.add_many(["x"]) == [True]
     for refused in (bloom.add_many, bloom.contains_many):
@@ -116,7 +116,7 @@ LOADING = redis.exceptions.BusyLoadingError("Redis is loading the dataset in mem
 
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: int) -> None:
-    """Items that a server marked before it became a replica are new, like the rest of the refused batch."""
+    """Items marked by a server before it became a replica are new."""
     bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
     bloom.add_many(["before", "and", "before that"])
     store.faults = [(done, REFUSED)]
@@ -181,13 +181,13 @@ class EvictsBeforeMarks(MemoryStore):
 
 @pytest.mark.parametrize("batch", [1, 100, 5000])
 def test_a_server_that_evicts_in_a_large_batch(batch: int) -> None:
-    """All items of a large batch are new while the filter is lost repeatedly, including its last part."""
+    """All items of a large batch are new while the filter is lost repeatedly."""
     bloom = BaseBloomFilter(EvictsBeforeMarks(), "k", FilterParameters(capacity=20_000), cache_size=0)
     assert all(bloom.add_many([f"item {number}" for number in range(batch)]))
 
 
 class EvictsWhenOneIsMade(MemoryStore):
-    """A server with room for all shards of a layer but one, which evicts one for each that it creates."""
+    """A server that evicts a shard for each that it creates."""
 
     evicts = False
 
@@ -238,7 +238,7 @@ class GrowsBeforeMarks(MemoryStore):
 
 @pytest.mark.parametrize(("capacity", "error_rate"), [(2, 0.5), (3, 0.1), (20, 0.1), (1000, 1e-3)])
 def test_layers_are_sealed_under_a_batch(capacity: int, error_rate: float) -> None:
-    """A batch larger than the next layers passes through them, and creates no more layers than it fills."""
+    """A batch larger than the next layers creates no more layers than it fills."""
     store = GrowsBeforeMarks()
     parameters = FilterParameters(capacity=capacity, error_rate=error_rate, expansion=1)
     bloom = BaseBloomFilter(store, "k", parameters, cache_size=0)

@@ -1,4 +1,4 @@
-"""A filter with a TTL expires by itself: not early, and with all its keys, in every interleaving."""
+"""A filter with a TTL expires by itself, not early, and with all its keys."""
 
 import logging
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def perhaps(work: Work) -> Work:
 
 
 def test_a_filter_that_is_used_does_not_expire() -> None:
-    """The hash lives as long as its newest layer: a worker within the TTL finds the latest additions."""
+    """The hash lives as long as its newest layer."""
     before = [(100.0, ageing), (101.0, adding)]
     search = Search(AGEING, [arriving, ageing], before=before, ticks=[150.1, 200.9], whole=True)
     assert winners(search) == {0}

@@ -163,7 +163,7 @@ def test_one_winner_when_an_item_is_forgotten() -> None:
     ],
 )
 def test_no_item_is_lost_with_the_filter(works: list[Work]) -> None:
-    """If the filter vanishes meanwhile, at least one worker gets "new": the item is never lost to all."""
+    """If the filter vanishes meanwhile, at least one worker gets "new"."""
     assert min(winners(Search(SMALL, works, whole=clearing in works))) == 1
 
 

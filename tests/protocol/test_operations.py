@@ -1,4 +1,4 @@
-"""Each operation has the same reply and the same bytes over Redis and in memory: the twin is exact."""
+"""Each operation has the same reply and bytes over Redis and in memory."""
 
 import pytest
 import redis
@@ -122,7 +122,7 @@ def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: Op
 
 
 def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:
-    """Alive (7 bits), sealed (1), epoch (40) and 16 reserved bits, in this order, from the first bit on."""
+    """Alive (7 bits), sealed (1), epoch (40) and 16 reserved bits, in this order."""
     store = RedisStore(client)
     store.execute([shards.CreateShard(key, SIZE, 0x123456789A, sealed=False)])
     assert client.get(key) == bytes.fromhex("02123456789a0000").ljust(SIZE, b"\0")

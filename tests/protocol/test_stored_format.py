@@ -54,7 +54,7 @@ def test_a_stored_filter_goes_on_growing(client: redis.Redis, key: str, stored: 
 
 
 def test_a_filter_of_format_1_begins_with_what_its_bits_say(client: redis.Redis, key: str) -> None:
-    """Its newest layer has no counter: its items are counted by their bits, and take room like new ones."""
+    """A newest layer without a counter counts its items by their bits."""
     restore(client, key, FORMATS[1])
     bloom = BloomFilter(client, key, capacity=50, error_rate=1e-3, fingerprint="scrapy-redis", cache_size=0)
     counted = bloom.info().by_layer[-1].estimated_count

@@ -19,6 +19,6 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Each test closes its schedulers: a leaked heartbeat thread would add round trips to a later test."""
+    """Assert that no heartbeat thread leaks: it would add round trips to a later test."""
     yield
     assert [thread.name for thread in threading.enumerate() if "heartbeat" in thread.name] == []

@@ -49,7 +49,7 @@ def told(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[st
 
 
 def test_nothing_is_set(caplog: pytest.LogCaptureFixture) -> None:
-    """Without other settings both classes are ours, as one log line says; a second line recommends JSON."""
+    """Without other settings both classes are ours, and JSON is recommended."""
     assert begun({}) == OURS
     what, hint = told(caplog)
     assert what.endswith(": " + ", ".join(f"{name} = {value!r} was set" for name, value in OURS.items()))
@@ -97,7 +97,7 @@ def test_spider_has_chosen(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """Beside another package's filter no class is set, since our scheduler needs our filter; one warning is logged."""
+    """Beside another package's filter no class is set, and one warning is logged."""
     settings: Kind = {"DUPEFILTER_CLASS": STOCK_FILTER}
     assert begun(settings)["DUPEFILTER_CLASS"] == STOCK_FILTER
     assert begun(settings)["SCHEDULER"] == crawling.OWN_SCHEDULER

@@ -1,4 +1,4 @@
-"""The filter's key in a real cluster: in the queue's slot, so that a failover rolls both back together."""
+"""In a cluster the filter is in the queue's slot: a failover rolls both back."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptu
 
 
 def test_larger_capacity_than_before(node: Server, key: str) -> None:
-    """A filter in the queue's slot remains the crawl's: a capacity too large for the slot is a mismatch."""
+    """A filter in the queue's slot stays, even if the new capacity would not fit."""
     build(node, key).request_seen(page(1))
     with pytest.raises(MismatchError, match=f"capacity = {LARGE}"):
         build(node, key, BLOOMFILTER_CAPACITY=LARGE)
@@ -72,7 +72,7 @@ def test_queue_of_another_name(node: Server, key: str) -> None:
 
 
 def test_filter_at_the_key_of_a_single_server(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter at the default key of a single server stays in use; one line warns of the cost of a failover."""
+    """A filter at a single server's default key stays in use, with a warning."""
     build(node, key, **{KEY: "%(spider)s:dupefilter"}).request_seen(page(1))
     caplog.clear()
     dupefilter = build(node, key)
@@ -105,7 +105,7 @@ def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) 
 def test_filter_elsewhere(
     node: Server, key: str, settings: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A configured key stays, and so does that of a filter too large for one node; one line gives the risk."""
+    """A key outside the queue's slot causes one warning."""
     assert build(node, key, **settings).key == name.format(key)
     (warning,) = warnings_of_failovers(caplog)
     assert repr(name.format(key)) in warning

@@ -122,7 +122,7 @@ class OwnRequestSeen(BloomRFPDupeFilter):
 
 
 def test_request_seen_of_a_subclass_is_refused(valkey: Server, key: str) -> None:
-    """BloomScheduler, unlike scrapy-redis's Scheduler, would never call an overridden `request_seen`."""
+    """An overridden `request_seen` is refused: BloomScheduler would never call it."""
     name = f"{OwnRequestSeen.__module__}.{OwnRequestSeen.__qualname__}"
     crawler = start({**settings_of(valkey, key, "", ":filter"), "DUPEFILTER_CLASS": name})
     with pytest.raises(ConfigError, match="overrides request_seen"):

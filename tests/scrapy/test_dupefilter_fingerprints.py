@@ -75,7 +75,7 @@ def test_fingerprinter_of_scrapy_if_it_is_wanted(valkey: Server, key: str) -> No
 
 
 def test_fingerprinter_that_needs_a_crawler(valkey: Server, key: str) -> None:
-    """`from_settings` refuses a fingerprinter that is built from the crawler, which it does not know."""
+    """`from_settings` refuses a fingerprinter that needs the crawler."""
     crawler = crawler_of(valkey, REQUEST_FINGERPRINTER_CLASS=BUILT_FROM_CRAWLER, **{KEY: key})
     BloomRFPDupeFilter.from_crawler(crawler)
     with pytest.raises(ConfigError) as refusal:
@@ -115,7 +115,7 @@ SCHEMES: dict[Callable[[Server, str], BloomRFPDupeFilter], str] = {
 def test_scheme_is_stored(
     server: Server, client: redis.Redis, key: str, make: Callable[[Server, str], BloomRFPDupeFilter]
 ) -> None:
-    """The name of the fingerprinter is stored, and a worker with another one is refused with both names."""
+    """The fingerprinter's name is stored, and a worker with another is refused."""
     make(server, key)
     assert parameters_of(client, key)["fingerprint"] == SCHEMES[make]
     for other, scheme in SCHEMES.items():
@@ -162,7 +162,7 @@ def test_order_of_the_query_makes_no_difference(valkey: Server, key: str) -> Non
 
 @pytest.mark.parametrize("cache_size", [0, 16, 65_536])
 def test_answers_as_the_set_does(server: Server, client: redis.Redis, key: str, cache_size: int) -> None:
-    """Two workers over one filter answer a stream of requests as scrapy-redis's SET does, at every cache size."""
+    """Two workers over one filter give the answers of scrapy-redis's SET."""
     workers = [build(server, key, BLOOMFILTER_CACHE_SIZE=cache_size) for _ in range(2)]
     oracle = RFPDupeFilter(client, f"{key}:oracle")
     draw = random.Random(cache_size)

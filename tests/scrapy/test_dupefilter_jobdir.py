@@ -18,7 +18,7 @@ from tests.support.servers import Server
 @pytest.mark.parametrize("persist", [False, True])
 @pytest.mark.parametrize("named", [False, True])
 def test_jobdir_keeps_its_filter(server: Server, key: str, tmp_path: Path, named: bool, persist: bool) -> None:
-    """Under Scrapy's own Scheduler a filter lives as long as its JOBDIR, with a configured or a random key."""
+    """Under Scrapy's own Scheduler a filter lives as long as its JOBDIR."""
     settings: dict[str, Any] = {
         **({KEY: key} if named else {}),
         "SCHEDULER_PERSIST": persist,
@@ -69,7 +69,7 @@ def test_jobdir_is_no_business_of_scrapy_redis(valkey: Server, key: str, tmp_pat
 def test_close_says_that_the_filter_of_a_jobdir_stays(
     server: Server, client: redis.Redis, tmp_path: Path, persist: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end of a crawl in a JOBDIR logs that its filter stays; the code in this line deletes the whole filter."""
+    """The end of a crawl in a JOBDIR logs how to delete its filter, which stays."""
     crawler = crawler_of(server, JOBDIR=str(tmp_path), SCHEDULER_PERSIST=persist)
     dupefilter = BloomRFPDupeFilter.from_crawler(crawler)
     dupefilter.request_seen(page(1))
@@ -86,7 +86,7 @@ def test_close_says_that_the_filter_of_a_jobdir_stays(
 
 
 def test_filter_of_a_jobdir_that_is_gone(valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A resumed crawl whose server has lost the filter warns and continues; after a flush it does not warn."""
+    """A resumed crawl whose server has lost the filter warns, except after a flush."""
     settings = {"JOBDIR": str(tmp_path)}
     first = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **settings))
     first.request_seen(page(1))
@@ -114,7 +114,7 @@ SPOILED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
 def test_key_of_a_jobdir_that_cannot_be_read(valkey: Server, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
-    """A job directory with a corrupt key file is refused with the file's name and advice; the file stays."""
+    """A job directory with a corrupt key file is refused, and the file stays."""
     file = tmp_path / KEY_FILE
     spoil(file)
     with pytest.raises(ConfigError) as refusal:
@@ -125,7 +125,7 @@ def test_key_of_a_jobdir_that_cannot_be_read(valkey: Server, tmp_path: Path, spo
 
 
 def test_key_of_a_jobdir_that_cannot_be_written(valkey: Server, tmp_path: Path) -> None:
-    """If the key cannot be saved, the crawl is refused and its filter, which no later crawl could find, is deleted."""
+    """If the key cannot be saved, the crawl is refused and its filter deleted."""
     (tmp_path / KEY_FILE).with_suffix(".part").mkdir()
     with valkey.client() as client:
         before = keys_of(client, "dupefilter:")

@@ -80,7 +80,7 @@ def test_unique_key(valkey: Server, way: Way) -> None:
 @pytest.mark.parametrize("persist", [False, True])
 @pytest.mark.parametrize("way", [WAYS["from_crawler"], WAYS["from_settings"]], ids=["from_crawler", "from_settings"])
 def test_close_deletes_a_unique_key(server: Server, client: redis.Redis, way: Way, persist: bool) -> None:
-    """A unique key, which no later crawl can find, is deleted at the end even with SCHEDULER_PERSIST."""
+    """A unique key, which no later crawl can find, is deleted at the end."""
     dupefilter = way(crawler_of(server, SCHEDULER_PERSIST=persist))
     dupefilter.request_seen(page(1))
     assert keys_of(client, dupefilter.key)
@@ -137,7 +137,7 @@ def test_is_true(valkey: Server, key: str) -> None:
 
 
 def test_constructor_has_the_defaults(client: redis.Redis, key: str) -> None:
-    """Built like scrapy-redis's dupefilter, it has the default settings and scrapy-redis's attributes."""
+    """Built like scrapy-redis's dupefilter, it has the defaults and its attributes."""
     dupefilter = BloomRFPDupeFilter(client, key)
     assert (dupefilter.server, dupefilter.key, dupefilter.debug) == (client, key, False)
     assert dupefilter.config == BloomSettings()
@@ -159,7 +159,7 @@ def test_constructor_opens_lazily(client: redis.Redis, key: str) -> None:
 
 
 def test_constructor_over_a_set(client: redis.Redis, key: str) -> None:
-    """Built directly over a SET, it raises at its first use: without a crawl to stop, it drops no requests."""
+    """Built directly over a SET, it raises at its first use and drops no requests."""
     client.sadd(key, "a")
     dupefilter = BloomRFPDupeFilter(client, key)
     with pytest.raises(WrongTypeError):

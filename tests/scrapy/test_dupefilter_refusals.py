@@ -40,7 +40,7 @@ every_put = pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
 
 @every_way
 def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """A SET at the key is refused at the start; the error gives the key, its size, and how to import it."""
+    """A SET at the key is refused at the start, with advice to import it."""
     client.sadd(key, *range(1234))
     with pytest.raises(WrongTypeError) as refusal:
         way(crawler_of(server, **{KEY: key}))
@@ -77,7 +77,7 @@ PARAMETERS = [
 def test_other_parameters_are_refused(
     server: Server, client: redis.Redis, key: str, setting: str, values: tuple[object, object]
 ) -> None:
-    """A worker whose parameters differ from the filter's is refused with both values, in either direction."""
+    """A worker whose parameters differ from the filter's is refused with both values."""
     for stored, mine in (values, values[::-1]):
         build(server, key, **{f"BLOOMFILTER_{setting}": stored})
         before = client.hgetall(key)
@@ -135,7 +135,7 @@ def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.R
 
 
 def test_flush_on_start_deletes_the_future(server: Server, client: redis.Redis, key: str) -> None:
-    """With SCHEDULER_FLUSH_ON_START a filter of a newer format is replaced, even with unknown layer fields."""
+    """With SCHEDULER_FLUSH_ON_START a filter of a newer format is replaced."""
     build(server, key)
     client.hset(key, "filter", json.dumps({"format": 42, "epoch": 5}))
     client.hset(key, "layer:0", json.dumps({"size": "another layout"}))

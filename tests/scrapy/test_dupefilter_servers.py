@@ -1,4 +1,4 @@
-"""A dupefilter and its server: connection, loss and replacement of the filter, no password in any log."""
+"""A dupefilter and its server: connection, loss of the filter, and passwords."""
 
 import logging
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def test_lost_filter_is_noticed(
 
 
 def test_workers_meet_again_after_a_loss(server: Server, client: redis.Redis, key: str) -> None:
-    """All workers continue with one new filter, and each request is new to exactly one of them again."""
+    """All workers continue with one new filter; each request is new to one of them."""
     workers = [build(server, key) for _ in range(3)]
     for number in range(10):
         workers[number % 3].request_seen(page(number))
@@ -119,7 +119,7 @@ def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFi
 
 
 def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key: str) -> None:
-    """Replaced by a filter of other parameters, it raises where no crawl can be stopped, and gives no answer."""
+    """Replaced by a filter of other parameters, it raises if no crawl can be stopped."""
     dupefilter = WAYS["from_settings"](crawler_of(server, **{KEY: key}))
     dupefilter.request_seen(page(1))
     BloomFilter(client, key, capacity=77, flush=True)

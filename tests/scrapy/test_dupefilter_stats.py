@@ -19,7 +19,7 @@ from tests.support.servers import Server
 
 @pytest.mark.parametrize(("debug", "lines"), [(False, 1), (True, 3)])
 def test_log(valkey: Server, key: str, debug: bool, lines: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Each dropped request is counted as Scrapy does; the first is logged, or all with DUPEFILTER_DEBUG."""
+    """Each dropped request is counted; the first is logged, or all in debug mode."""
     caplog.set_level(logging.DEBUG)
     crawler = crawler_of(valkey, DUPEFILTER_DEBUG=debug, **{KEY: key})
     dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
@@ -89,7 +89,7 @@ def counted_trips(bloom: BloomFilter) -> Callable[[], int]:
 
 @by_crawler
 def test_room_is_given_back_at_the_end(server: Server, key: str, way: Way) -> None:
-    """A worker that has ended, or been idle for seconds, holds credit only for the items that it added."""
+    """A worker that is idle or has ended returns its unused credit."""
     with server.client() as client:
         crawler = crawler_of(server, SCHEDULER_PERSIST=True, BLOOMFILTER_CAPACITY=1_000_000, **{KEY: key})
         dupefilter = way(crawler)

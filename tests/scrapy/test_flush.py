@@ -1,4 +1,4 @@
-"""A crawl restarted by SCHEDULER_FLUSH_ON_START, beside active workers or after a crash half-way."""
+"""SCHEDULER_FLUSH_ON_START beside active workers, or with a crash half-way."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def node() -> Iterator[Server]:
 def open_one(
     request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Opening]:
-    """Opens workers of one crawl, with queue and filter on one server, or in one or two slots of a cluster."""
+    """Opens workers of one crawl, on one server or in one or two cluster slots."""
     monkeypatch.chdir(tmp_path)
     settings: dict[str, Any] = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
@@ -95,7 +95,7 @@ def before_the_filter_is_deleted(monkeypatch: pytest.MonkeyPatch, happens: Calla
 
 
 def test_links_that_are_found_meanwhile(open_one: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links that an old worker queues before the old filter is deleted are fetched once in the new crawl."""
+    """Links queued before the old filter is deleted are fetched once in the new crawl."""
     old = open_one()
     enqueue(old)
     assert fetched_by(old) == [*PAGES]
@@ -123,7 +123,7 @@ def keeping(open_at: Any) -> Any:
 
 @pytest.mark.parametrize("who", ["a later start", "a worker at work"])
 def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    """A worker dies between the deletion of the queue and that of the filter; another deletes the filter."""
+    """If a worker dies between deleting queue and filter, another deletes the filter."""
     old = open_one(SCHEDULER_PERSIST=who == "a later start")
     enqueue(old)
     assert fetched_by(old) == [*PAGES]

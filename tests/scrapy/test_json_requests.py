@@ -1,4 +1,4 @@
-"""BloomScheduler with JSON requests: foreign members of the queue, and requests that JSON cannot hold."""
+"""BloomScheduler with JSON: foreign members, and unserializable requests."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ def test_pickles_that_are_left(
 
 
 def test_request_that_cannot_be_json(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """An unserializable request is logged with the offending part, and counted; the others are crawled."""
+    """An unserializable request is logged and counted; the others are crawled."""
     scheduler = opened(**JSON)
     item: dict[str, Any] = {"item": {"price": 1j}}
     assert not scheduler.enqueue_request(Request(URL + "bad", meta=item))

@@ -144,7 +144,7 @@ def test_kept_for_a_later_start(
     opened: BloomScheduler,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A worker that ends during an outage leaves one file with all requests and logs it; the next start reads it."""
+    """A worker that ends in an outage leaves one file, which the next start reads."""
     server.kill()
     enqueue(opened, *range(MANY))
     opened.close("shutdown")
@@ -177,7 +177,7 @@ def in_order_from(scheduler: BloomScheduler) -> list[int]:
 def test_links_of_every_page_after_a_kill(
     settings: dict[str, object], server: Server, opened: BloomScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link of many pages is fetched once if the worker that wrote it to disk is killed and another starts."""
+    """A link of many pages is fetched once after a kill of the worker with the file."""
     links_on_the_disk(opened, server, 1, 2, 3)
     file = opened._dispatcher.disk_buffer._file
     assert file is not None
@@ -193,7 +193,7 @@ def test_links_of_every_page_after_a_kill(
 def test_links_of_every_page_after_an_end(
     settings: dict[str, object], server: Server, opened: BloomScheduler, tmp_path: Path
 ) -> None:
-    """As above, but the worker ends in order; a link whose check is in doubt is fetched though the filter has it."""
+    """As above, but the worker ends in order, with one link in doubt."""
     opened._heartbeats.stop()
     enqueue(opened, 0)
     opened._dispatcher._executor.execute_next()

@@ -1,4 +1,4 @@
-"""RedisSpider beside a scheduler, without a crawl: the fate of each start URL, and when the spider may end."""
+"""RedisSpider beside a scheduler: the fate of each start URL, and its end."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -123,7 +123,10 @@ def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
 
 
 def test_those_not_reached(beside: Beside) -> None:
-    """Start URLs not reached by an interrupted `next_requests` come with its next call; all unqueued ones return."""
+    """Start URLs not reached by an interrupted `next_requests` come with its next call.
+
+    Those without a queued request return at the end.
+    """
     urls = [b"http://a", b"http://b", b"http://c"]
     beside.client.rpush(beside.keys.start, *urls)
     spider = beside.open()
@@ -192,7 +195,7 @@ def test_redis_away(beside: Beside) -> None:
 
 @pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
 def test_several_keys(beside: Beside) -> None:
-    """Of several start keys the first non-empty one is read; start URLs of dead workers return to every key."""
+    """The first non-empty start key is read, for dead workers' start URLs, too."""
     other = StartKeys(f"{beside.keys.start}:second")
 
     class OwnSpider(RedisSpider):
@@ -212,7 +215,7 @@ def test_several_keys(beside: Beside) -> None:
 
 
 def test_dead_workers_of_several_keys(beside: Beside) -> None:
-    """The start URLs of dead workers come back for all keys of a spider, not only for the key being read."""
+    """The start URLs of dead workers return to every key of a spider."""
     other = StartKeys(f"{beside.keys.start}:second")
 
     class OwnSpider(RedisSpider):
@@ -236,7 +239,7 @@ def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.Log
 
 @pytest.mark.parametrize("stock", [spiders.RedisSpider, spiders.RedisCrawlSpider])
 def test_spider_that_pops_start_urls(stock: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """A scrapy-redis spider loses start URLs under BloomScheduler, too: one warning names the class to import."""
+    """A scrapy-redis spider under BloomScheduler causes one warning."""
     (warning,) = complaints_about(type("Popping", (stock,), {"name": "popping"}), beside, caplog)
     assert "'shop'" in warning
 

@@ -69,7 +69,7 @@ def test_new_filter(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) 
 
 
 def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl over a filled filter logs that these requests are not fetched again, and how to start afresh."""
+    """A crawl over a filled filter logs its requests, and how to start afresh."""
     first = crawler(BLOOMFILTER_CAPACITY=1000)
     meet(opened(first), first, *range(100))
     caplog.clear()
@@ -129,7 +129,7 @@ def test_summary(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def again(crawler: Start, *numbers: int, **settings: object) -> tuple[Crawler, BloomRFPDupeFilter]:
-    """Return a crawl and its filter, which has seen some of the hundred requests of an earlier crawl."""
+    """Return a crawl over an earlier crawl's filter, which has seen these requests."""
     first = crawler(BLOOMFILTER_CAPACITY=1000, **settings)
     meet(opened(first), first, *range(100))
     ended = crawler(BLOOMFILTER_CAPACITY=1000, **settings)
@@ -174,7 +174,7 @@ PAST_THE_FILTER = {
 def test_nothing_new_fetched(
     what: str, ttl: int | None, crawler: Start, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A crawl that fetched only requests that bypass the filter logs it, too, with the role of the TTL."""
+    """A crawl that fetched only requests past the filter logs it, too."""
     ended, dupefilter = again(crawler, 1, 2, 2, BLOOMFILTER_TTL=ttl)
     dupefilter.note_workers(is_alone=True)
     fetch(ended, PAST_THE_FILTER[what])
@@ -283,7 +283,7 @@ def test_not_too_full(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_nothing_is_shared(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """Under Scrapy's own Scheduler without a key or a JOBDIR, one warning names the settings to share a filter."""
+    """Without a shared filter, one warning names the settings for it."""
     alone = crawler(SCHEDULER_DUPEFILTER_KEY=None)
     dupefilter = BloomRFPDupeFilter.from_crawler(alone)
     dupefilter.close()

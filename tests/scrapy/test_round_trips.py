@@ -35,7 +35,7 @@ class Cost(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def on_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exclude the effects of a slow machine: smaller credit blocks, returned credit, more frequent checks."""
+    """Exclude the effects of a slow machine on credit and checks."""
     for seconds in ("credit._FAST_SECONDS", "credit._IDLE_SECONDS", "layer_stack._STALE_SECONDS"):
         monkeypatch.setattr(f"scrapy_bloom.filter.{seconds}", math.inf)
 
@@ -91,7 +91,7 @@ def cost(client: redis.Redis, site: str, give: Give) -> Cost:
 
 
 def test_dupefilter(client: redis.Redis, spider: Spider) -> None:
-    """Under scrapy-redis's Scheduler a new request is one round trip of one command, and a repeat is free."""
+    """Under scrapy-redis's Scheduler a new request is one command, a repeat is free."""
     dupefilter = BloomRFPDupeFilter.from_spider(spider)
     begin(dupefilter)
 

@@ -222,7 +222,7 @@ def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
 
 
 def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
-    """A request in a file is fetched although the filter has it: the addition may be the worker's own."""
+    """A request in a file is fetched even if its worker had added it to the filter."""
     first = opened(SCHEDULER_PERSIST=True)
     marked, unmarked = Request("http://shop.test/marked"), Request("http://shop.test/unmarked", priority=-1)
     assert not first.df.request_seen(marked)
@@ -254,7 +254,7 @@ def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Open
 
 
 def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file survives if its first request is refused after the join: a kill then loses no request."""
+    """The file survives if its first request is refused after the join."""
     first, page = opened(SCHEDULER_PERSIST=True), Request("http://shop.test/")
     file = undelivered(first, page)
     execute = RequestQueue.execute
@@ -407,7 +407,7 @@ def test_priority_that_is_no_whole_number(
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize("priority", [Score(4), True], ids=["__index__", "bool"])
 def test_priority_that_is_like_an_int(priority: Any, serializer: str, opened: Opened) -> None:
-    """A priority that stands for a whole number is stored as that number, and every worker can read it."""
+    """A priority that stands for a whole number is stored as that number."""
     scheduler = opened(SCHEDULER_SERIALIZER=serializer)
     request = Request("http://shop.test/")
     request.priority = priority
@@ -434,7 +434,7 @@ def test_end_that_fails(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sync that was executed, but whose reply an error in this process lost, is resolved like any other."""
+    """A sync whose reply was lost by an error in this process is resolved."""
     scheduler = opened()
     execute = scheduler._requests.execute
 
@@ -453,7 +453,7 @@ def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pyte
 
 
 def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
-    """Requests yielded after a sync without a reply are queued, and the earlier ones are queued once."""
+    """Requests before and after a sync without a reply are queued once."""
     with forwarding(valkey.port) as link:
         scheduler = opened(REDIS_URL=link.url)
         first, second = (Request(f"http://shop.test/{name}", dont_filter=True) for name in ("first", "second"))
@@ -522,7 +522,7 @@ def test_percent_signs_that_mean_nothing(setting: str, template: str, opened: Op
 
 @pytest.mark.parametrize("left", ["nothing", "a worker", "a request"])
 def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """No advice to start afresh for a worker whose start request others have queued, even if they have left.
+    """No advice to start afresh if other workers queued the start request.
 
     Nor for a worker that finds only unreadable requests of an earlier crawl.
     """
@@ -545,7 +545,7 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
 
 
 def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: str) -> None:
-    """A request queued by a producer while the last worker ends a finished crawl stays, and so does the filter."""
+    """A request queued while the last worker ends stays, and so does the filter."""
     scheduler = opened()
     page = Request("http://shop.test/")
     assert scheduler.enqueue_request(page)
@@ -562,7 +562,7 @@ def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: s
 
 
 def test_filter_never_blocks_the_reactor(opened: Opened) -> None:
-    """During a crawl the filter never waits for Redis: BLOOMFILTER_RETRY_TIMEOUT applies to the start alone."""
+    """During a crawl the filter never waits for Redis."""
     assert opened(BLOOMFILTER_RETRY_TIMEOUT=30).df.filter.retry_timeout == 0
 
 
@@ -627,7 +627,7 @@ def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixtu
 
 
 def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A request whose callback the spider lacks is logged with the callback and the setting to blame."""
+    """A request whose callback the spider lacks is logged with the setting to blame."""
     scheduler = opened()
     other = {**Request("https://example.com/").to_dict(), "callback": "parse_item"}
     scheduler.server.zadd(scheduler.queue_keys.queue, {scheduler.queue.serializer.dumps(other): 0})

@@ -1,4 +1,4 @@
-"""Checks of server settings: a warning for each risk that the server reports, and none otherwise."""
+"""Checks of server settings: a warning for each risk, and none otherwise."""
 
 import logging
 import re
@@ -51,7 +51,7 @@ def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("policy", [*EVICTING, *KEEPING])
 def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy that may evict any key is warned about by name, however much memory is free; no other is."""
+    """A policy that may evict any key is warned about by name."""
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
         warn_about_memory_policy(client, key, 1000)

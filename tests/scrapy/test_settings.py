@@ -35,7 +35,7 @@ DEFAULTS = {
 
 
 def test_defaults() -> None:
-    """The defaults: a million requests, one in a million lost, doubling layers, no TTL, a cache of 65,536."""
+    """The default values."""
     assert dataclasses.asdict(read({})) == {field_of(setting): value for setting, value in DEFAULTS.items()}
     assert read({}) == BloomSettings()
 

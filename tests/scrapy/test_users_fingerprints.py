@@ -1,4 +1,4 @@
-"""Fingerprints are cached only if they depend on known parts of a request: never those of user code."""
+"""Fingerprints of user code are never cached: they may depend on anything."""
 
 import re
 from typing import Any
@@ -91,7 +91,7 @@ PAGES_OF_A_HOST = [Request("http://a.test/1"), Request("http://a.test/2"), Reque
 
 @pytest.mark.parametrize("way", ["before the filter is open", "after"])
 def test_fingerprint_that_is_set_on_a_filter(way: str, valkey: Server, key: str) -> None:
-    """A `request_fingerprint` set on one filter makes its fingerprints from then on, as in scrapy-redis."""
+    """A `request_fingerprint` set on one filter is used, as in scrapy-redis."""
     with valkey.client() as client:
         dupefilters: list[Any] = [RFPDupeFilter(client, f"{key}:set"), BloomRFPDupeFilter(client, key)]
         for dupefilter in dupefilters:
@@ -123,7 +123,7 @@ def test_scheme_of_a_fingerprint_that_is_set_on_a_filter(valkey: Server, key: st
 def test_fingerprint_that_is_set_too_late_to_be_stored(
     server_settings: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A `request_fingerprint` set after another's name was stored is logged once, with the alternative."""
+    """A `request_fingerprint` set after another's name was stored is logged once."""
     dupefilter = BloomRFPDupeFilter.from_crawler(start(server_settings))
     dupefilter.request_fingerprint = by_host  # type: ignore[method-assign]  # the point of the test
     (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("scrapy_bloom")]

@@ -1,1 +1,1 @@
-"""Whole crawls on a virtual clock: the real worker, with a server, a network and an engine drawn by a seed."""
+"""Whole crawls of real workers on a virtual clock, with a simulated server."""

@@ -1,4 +1,4 @@
-"""Simulate crawls: `python -m tests.simulation` runs new ones for a minute, `--kind K --seed N` a given one."""
+"""Simulate crawls: `python -m tests.simulation [--kind K --seed N]`."""
 
 import argparse
 import os

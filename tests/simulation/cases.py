@@ -1,4 +1,4 @@
-"""Operations on a filter, and scripts of start URLs, each with the state in which a simulated crawl has met it."""
+"""Operations and scripts of start URLs, each with the state that they met."""
 
 from typing import Any, NamedTuple, Self
 

@@ -1,4 +1,4 @@
-"""The invariants of a simulated crawl: at each dropped repeat, at each call of the scheduler, and at the end."""
+"""The invariants of a simulated crawl: at each drop, each call, and the end."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ def check_call(world: Any, process: Any, name: str, begin: float) -> None:
 
 
 def check_end(world: Any, *, has_ended: bool) -> None:
-    """All pages are fetched, no request is left, and no page was fetched more often than faults explain."""
+    """Check that all pages are fetched, with no needless repeats, and no request is left."""
     if not has_ended:
         alive = ", ".join(f"{process.name} ({_phase(process)})" for process in world.alive)
         left = world.server.data.left(filters=False)

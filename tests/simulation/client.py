@@ -1,4 +1,4 @@
-"""The clients of a simulated server: the one made by a crawl's settings, its queue, and its filter's store."""
+"""The clients of a simulated server: Redis client, queue, and filter store."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Listener = Callable[[str, object], None]
 
 
 class Client:
-    """A Redis client of one process, as REDIS_PARAMS makes it: single commands, and pipelines of scrapy-redis."""
+    """A Redis client of one process: single commands, and scrapy-redis's pipelines."""
 
     def __init__(self, server: Server, slowness: float, **_: Any) -> None:
         self.server = server

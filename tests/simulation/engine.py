@@ -1,4 +1,4 @@
-"""The part of Scrapy's engine that schedulers and spiders meet: downloads, callbacks, idleness and the end."""
+"""The part of Scrapy's engine that schedulers and spiders meet."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from random import Random
@@ -88,7 +88,7 @@ class _Next:
 
 
 class Engine:
-    """Runs the requests of a scheduler, up to `plan.concurrency` at once; callbacks yield the links of pages."""
+    """Runs a scheduler's requests, `plan.concurrency` at once, and yields links."""
 
     def __init__(self, plan: Plan, site: Site, chance: Random, call_later: CallLater, watch: Watch) -> None:
         self._plan = plan

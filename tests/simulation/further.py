@@ -86,7 +86,7 @@ _OF_SHARD: tuple[Callable[[int], Any], ...] = (
 
 
 def of_store(case: StoreCase, turn: int) -> Iterator[StoreCase]:
-    """Yield the state of a case with one further operation on a hash and one on a shard, if it has them."""
+    """Yield a case with one further operation on a hash and one on a shard."""
     if case.string is None:
         found = _Hash(case.fields or {})
         yield case._replace(operation=_OF_HASH[turn % len(_OF_HASH)](found))
@@ -97,7 +97,7 @@ def of_store(case: StoreCase, turn: int) -> Iterator[StoreCase]:
 
 
 def of_start(case: StartCase) -> Iterator[StartCase]:
-    """Yield the state of a case with all further scripts: each asks for more than exists, or for a missing URL."""
+    """Yield a case with all further scripts, which ask for missing URLs."""
     leased = (*case.memory.leased, "0:nobody:queue")
     number = 1 + max((int(name.partition(":")[0]) for name in leased), default=0)
     yield case._replace(

@@ -139,7 +139,7 @@ def plan_for(kind: str, seed: int) -> Plan:
 
 
 def _common(kind: str, seed: int, chance: Random) -> Plan:
-    """Draw the settings common to all kinds, so small that a crawl of some pages reaches every limit."""
+    """Draw the common settings, so small that a short crawl reaches every limit."""
     pick = chance.choice
     return Plan(
         seed,
@@ -335,7 +335,7 @@ def _shared(plan: Plan, chance: Random) -> Plan:
 
 
 def _stock(plan: Plan, chance: Random) -> Plan:
-    """scrapy-redis's scheduler with our filter, which promises nothing about faults: only short outages."""
+    """scrapy-redis's scheduler with our filter, and short outages only."""
     workers = chance.choice([1, 1, 2, 3])
     # The first idle worker clears queue and filter unless they persist.
     return replace(plan, is_stock=True, is_fed=False, persists=workers > 1, workers=workers, stagger=0.0)

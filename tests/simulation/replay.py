@@ -1,4 +1,4 @@
-"""Replay operations of simulated crawls on real servers: `python -m tests.simulation.replay --crawls 1000`.
+"""Replay simulated operations on real servers: `python -m tests.simulation.replay`.
 
 Each distinct pair of a state and an operation is tried once: of queues, of filters and of start URLs. A difference is a
 mistake of the simulation's server, or of a script.
@@ -31,7 +31,7 @@ _SHOWN = 10
 
 
 class Recorder:
-    """Keeps each distinct pair of a state and an operation until it is taken; `met` counts all pairs.
+    """Keeps each distinct pair of state and operation; `met` counts all pairs.
 
     With each pair it keeps the state with a further operation, since crawls alone seldom reach a script's mistakes.
     """

@@ -1,4 +1,4 @@
-"""The log of a simulated crawl, for people: its story in a dozen lines, or the whole log without repetitions."""
+"""The log of a simulated crawl: its story in a dozen lines, or all of it."""
 
 from collections import deque
 from collections.abc import Iterator

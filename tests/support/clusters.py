@@ -11,7 +11,7 @@ _SLOTS = 16_384
 
 @contextlib.contextmanager
 def running_cluster(number: int, *options: str) -> Iterator[list[Server]]:
-    """Run a cluster of nodes with equal shares of the slots, in their order, all of which know each other."""
+    """Run a cluster of nodes with equal shares of the slots, in their order."""
     with contextlib.ExitStack() as stack:
         buses = [free_port() for _ in range(number)]
         own = [("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]

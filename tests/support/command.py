@@ -85,7 +85,7 @@ def call(*arguments: str, **settings: object) -> int:
 
 
 def _environment(cwd: Path) -> dict[str, str]:
-    """Return the tests' environment without the settings of a surrounding project, and with buffered output."""
+    """Return the tests' environment without settings of a surrounding project."""
     others = ("SCRAPY_PROJECT", "SCRAPY_SETTINGS_MODULE", "PYTHONUNBUFFERED")
     mine = {name: value for name, value in os.environ.items() if name not in others}
     return {**mine, "PYTHONPATH": os.pathsep.join((str(ROOT), str(cwd)))}

@@ -64,9 +64,10 @@ class Ticker:
 
 
 class SlowToClose:
-    """An item pipeline that delays the end of a crawl: it creates the file `closing` and waits for the file `go`.
+    """An item pipeline that delays the end of a crawl.
 
-    By then the worker has decided to end, and its scheduler is still open.
+    It creates the file `closing` and waits for the file `go`. By then the worker has decided to end, and its scheduler
+    is still open.
     """
 
     def close_spider(self, _: object = None) -> None:  # Scrapy before 2.14 gives the spider

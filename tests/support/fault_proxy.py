@@ -1,7 +1,7 @@
-"""A proxy between clients and a Redis server that fails on purpose, without knowing the meaning of commands.
+"""A proxy between clients and a Redis server that fails on purpose.
 
-A connection is served one command at a time. So each fault hits a known place of a known command, even in a pipeline,
-and the commands that reached the server are known exactly.
+It does not know the meaning of commands. A connection is served one command at a time. So each fault hits a known place
+of a known command, even in a pipeline, and the commands that reached the server are known exactly.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 
 class Place(StrEnum):
-    """The place of a fault between command and reply; only after a late reply does the connection live on."""
+    """The place of a fault; only after a late reply does the connection live on."""
 
     BEFORE = "before the request"
     REQUEST = "in mid-request"
@@ -50,7 +50,7 @@ def at_random(source: random.Random, places: Sequence[Place], faults: int, apart
 
 
 class Proxy(ThreadingTCPServer):
-    """Listens on a free port and forwards to the server at `upstream`, except for the faults of `plan`.
+    """Forwards to the server at `upstream`, except for the faults of `plan`.
 
     Faults hit the commands with these names, or else all except those of a handshake; if `naming` is set, only commands
     that contain these bytes. `done` counts the whole commands of this kind that the server has answered, and `faults`

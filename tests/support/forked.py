@@ -1,4 +1,4 @@
-"""Processes of `scrapy` and of the simulation, forked from a template that has imported it: `template_process`."""
+"""Processes of `scrapy` and the simulation, forked from a `template_process`."""
 
 import json
 import os

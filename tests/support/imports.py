@@ -1,4 +1,4 @@
-"""Imports of a SET: members, and a client whose process dies, or whose reply is lost, at a known command."""
+"""Imports of a SET, and a client that dies or loses a reply at a known command."""
 
 import hashlib
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class FaultyClient(redis.Redis):
 
 
 class OldWorker:
-    """A worker of scrapy-redis that keeps adding; `accepted` lists the added members, `refusals` counts failures."""
+    """A worker of scrapy-redis; `accepted` lists added members, `refusals` failures."""
 
     def __init__(self, client: redis.Redis, key: str, accepted: list[str]) -> None:
         self.accepted = accepted

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen moment of a call: at the start of a function or line, in our code and in redis-py's."""
+"""Ctrl-C at a chosen moment of a call, in our code and in redis-py's."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A pickle that has an effect when it is loaded, as any user with write access to Redis can make."""
+"""A pickle with a side effect, as any client with write access can store."""
 
 from collections.abc import Callable
 from pathlib import Path

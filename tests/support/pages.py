@@ -28,7 +28,7 @@ def star(pages: int) -> Links:
 
 
 def linked(pages: int) -> Links:
-    """Each page links to the first ones, to itself and down a tree; all of them are reachable from "/"."""
+    """Each page links to the first ones, to itself and down a tree from "/"."""
     return {path_of(page): _targets(page, pages) for page in range(pages)}
 
 

@@ -1,4 +1,4 @@
-"""Operations replayed on a server, many per round trip: each on its own state, compared with its twin.
+"""Operations replayed on a server, each on its own state, beside their twins.
 
 A case stands alone: the server gets its whole state, however rare a sequence of operations leads there.
 """
@@ -69,7 +69,7 @@ def replay(client: Any, key: str, cases: Iterable[C]) -> Iterator[tuple[C, str]]
 
 
 def _carried_out(client: Any, keys: Sequence[str], some: Sequence[C]) -> list[tuple[Any, State]]:
-    """Execute cases on a server; return for each the reply, and the contents of its keys before and after."""
+    """Execute cases on a server; return each reply, and the contents of its keys."""
     setting, reading = (client.pipeline(transaction=False) for _ in range(2))
     values: list[dict[str, Value]] = []
     for key, case in zip(keys, some, strict=True):

@@ -1,4 +1,4 @@
-"""Sites whose every page is linked once, and crawls of them with faults, by one or several workers."""
+"""Sites whose every page is linked once, and crawls of them with faults."""
 
 import sys
 from collections import Counter
@@ -53,7 +53,7 @@ asyncio_first = pytest.mark.parametrize(
 
 
 class Scene:
-    """A site, its moments, and crawls of it that share a queue and a filter; `spider` is a spider's file."""
+    """A site and crawls of it that share a queue and a filter; `spider` is a file."""
 
     def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
         self.site = site

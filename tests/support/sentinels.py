@@ -40,7 +40,7 @@ class Watch:
 def watching(
     master: Server, directory: Path, knows: Callable[[redis.Redis], bool], password: str | None = None
 ) -> Iterator[Watch]:
-    """A Sentinel that decides alone, once it `knows` enough of its master; the password is the master's."""
+    """A Sentinel that decides alone; the password is the master's."""
     port = free_port()
     config = directory / f"sentinel-{port}.conf"
     config.write_text(

@@ -1,4 +1,4 @@
-"""Unwritable output streams of a process: their reader has gone, their disk is full, or they are closed."""
+"""Unwritable output streams: without a reader, on a full disk, or closed."""
 
 import os
 from collections.abc import Iterator

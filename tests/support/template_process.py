@@ -1,7 +1,8 @@
-"""A process that imports a module and forks processes to run it: `tests.support.forked` starts it.
+"""A process that imports a module and forks processes to run it.
 
-The module is `scrapy` or `tests.simulation`. Its import takes a second of CPU, which hundreds of crawls save. A fork
-has its own directory, environment, arguments, output and signals, and ends as any Python process does.
+`tests.support.forked` starts it. The module is `scrapy` or `tests.simulation`. Its import takes a second of CPU, which
+hundreds of crawls save. A fork has its own directory, environment, arguments, output and signals, and ends as any
+Python process does.
 
 A request on the control socket is the length of a JSON object, with three descriptors: standard output, standard error,
 and a socket for the status. A guard process forks the requested process, sends its id and then its exit code on that
@@ -108,7 +109,10 @@ def _next_request(control: socket.socket) -> tuple[Any, list[int]] | None:
 
 
 def _guard(descriptor: int) -> bool:
-    """Fork the requested process and return True in it; the guard itself exits when it has reaped that process."""
+    """Fork the requested process, and return True in it.
+
+    The guard itself exits when it has reaped that process.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:

@@ -12,7 +12,7 @@ from tests.support.servers import Server
 
 @pytest.fixture
 def proxy(valkey: Server) -> Iterator[Proxy]:
-    """A proxy of a server whose faults hit the commands that filters and scrapy-redis use to add and look up."""
+    """A proxy whose faults hit the commands that add to filters or read them."""
     with proxying(valkey.port, "BITFIELD", "BITFIELD_RO", "SADD") as proxy:
         yield proxy
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def lost_requests(stock: RFPDupeFilter, items: list[str]) -> int:
-    """Count the requests, all different, that are never scheduled: called seen, or ended by an exception."""
+    """Count the requests that are never scheduled: called seen, or ended by an error."""
     lost = 0
     for item in items:
         try:
@@ -78,7 +78,7 @@ class Run:
         self._timeout = STALL_TIMEOUT if place is Place.STALL else LIMIT
 
     def lost_here(self, add: Callable[[BloomFilter, list[str]], int]) -> tuple[int, int]:
-        """Count the items that a filter loses, and the ambiguous ones, which must equal the resent commands."""
+        """Count a filter's lost items and its ambiguous ones, which equal resent commands."""
         with ExitStack() as stack:
             each = (filter_at(self._proxy.port, self._key, socket_timeout=self._timeout) for _ in range(WORKERS))
             blooms = [stack.enter_context(bloom) for bloom in each]
@@ -90,7 +90,7 @@ class Run:
         return lost, ambiguous
 
     def lost_by_stock(self, settings: dict[str, object], add: Callable[[RFPDupeFilter, list[str]], int]) -> int:
-        """Count the items that scrapy-redis loses, with its own clients, except for a socket timeout of 30 s."""
+        """Count the items that scrapy-redis loses with its own clients."""
         settings = {**settings, "REDIS_PARAMS": {"socket_timeout": self._timeout}}
         key = f"{self._key}:{','.join(settings)}"
         clients = [get_redis_from_settings(Settings(settings)) for _ in range(WORKERS)]
@@ -149,7 +149,7 @@ def test_in_batches(proxy: Proxy, key: str, place: Place, capsys: pytest.Capture
 
 
 def test_ambiguous_item_is_new_once(proxy: Proxy, bloom: BloomFilter) -> None:
-    """An item whose reply was lost is new, after any number of losses, and seen when it is added again."""
+    """An item is new after any number of lost replies, and then seen."""
     proxy.fail(Place.AFTER, Place.REPLY, Place.AFTER)
     assert bloom.add("a")
     assert not bloom.add("a")
@@ -158,7 +158,7 @@ def test_ambiguous_item_is_new_once(proxy: Proxy, bloom: BloomFilter) -> None:
 
 
 def test_known_item_is_ambiguous_too(proxy: Proxy, bloom: BloomFilter, valkey: Server, key: str) -> None:
-    """An item of another worker is new here, too, if the reply was lost: it is in doubt, and counted."""
+    """An item of another worker whose reply is lost here is in doubt, so new."""
     with filter_at(valkey.port, key) as other:
         assert other.add("a")
     proxy.fail(Place.AFTER)
@@ -192,7 +192,7 @@ def test_item_of_an_addition_that_failed(proxy: Proxy, key: str) -> None:
 
 
 def test_two_workers_while_the_filter_grows(valkey: Server, key: str) -> None:
-    """Two workers add the same items, one over a bad line, while the filter grows: one of them gets each."""
+    """Two workers add items, one over a bad line: one of them gets each."""
     options = {"capacity": 100, "error_rate": 1e-4, "cache_size": 0}
     source = random.Random(3)
     items = [f"item {number}" for number in range(1200)]

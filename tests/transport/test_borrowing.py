@@ -1,4 +1,4 @@
-"""Connections are borrowed from redis-py's pool: replies match their commands, and the pool stays intact."""
+"""Connections borrowed from redis-py's pool: replies match, the pool stays intact."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -190,7 +190,7 @@ def test_credentials_that_change(server: Server, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_connection_that_is_to_move(client: redis.Redis) -> None:
-    """A connection that redis-py 7 and newer marks for reconnecting is released by redis-py, which closes it."""
+    """A connection that redis-py marks for reconnecting is released by redis-py."""
     transport = transport_for(client)
     echo(transport, "before")
     (connection,) = client.connection_pool._available_connections

@@ -105,7 +105,7 @@ UNFIT: dict[Callable[[Server], Any], tuple[str, str]] = {
 
 @pytest.mark.parametrize("client", UNFIT)
 def test_unfit_clients_are_refused(client: Callable[[Server], Any], valkey: Server, key: str) -> None:
-    """An unsuitable client is refused before any command, with the correction and without a password."""
+    """An unsuitable client is refused before any command, without a password."""
     given = client(valkey)
     for use in (lambda: BloomFilter(given, key), lambda: transport_for(given)):
         with pytest.raises(ConfigError) as refusal:
@@ -129,7 +129,7 @@ UNFIT_SETTINGS: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("unfit", UNFIT_SETTINGS)
 def test_unfit_settings_are_refused(unfit: str, valkey: Server, key: str) -> None:
-    """Settings for such a client are refused by the filter and by BloomScheduler, with the correction."""
+    """Settings for such a client are refused by the filter and by BloomScheduler."""
     given, part = UNFIT_SETTINGS[unfit]
     url = valkey.url.replace("//", f"//:{PASSWORD}@")
     settings = {"REDIS_URL": url, "DUPEFILTER_CLASS": crawling.BLOOM, "SCHEDULER_DUPEFILTER_KEY": key, **given}

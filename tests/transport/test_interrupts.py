@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def interrupted(prepare: Callable[[int], Callable[[], Any]], apart: int = 1) -> Iterator[tuple[Any, Interrupted]]:
-    """Interrupt prepared calls, each some moments later than the last, until one ends first; yield each of them."""
+    """Yield prepared calls, each interrupted some moments later than the last."""
     for moment in count(1, apart):
         call = prepare(moment)
         done = Interrupted(call, moment)

@@ -1,4 +1,4 @@
-"""Threads that share a pool with too few connections take turns; a busy pool is no unreachable server."""
+"""Threads that share too few connections take turns; a busy pool is no outage."""
 
 import threading
 from collections.abc import Iterator

@@ -152,7 +152,7 @@ def test_other_refusals_are_errors_of_ours(key: str) -> None:
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_password_in_a_command_that_is_not_known(scheduled: bool, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server without HELLO quotes its arguments, with the password: these are hidden, the advice is shown."""
+    """A password quoted by a server without HELLO is hidden."""
     caplog.set_level(logging.DEBUG)
     with running("redis", "--requirepass", PASSWORD, "--rename-command", "HELLO", "") as server:
         settings = {

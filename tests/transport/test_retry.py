@@ -75,7 +75,7 @@ def assert_names_the_timeout(error: BaseException, seconds: float) -> None:
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_away_for_too_long(use: Callable[[BloomFilter], object], key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """After the retry timeout the error names the setting and its value; the filter works when the server is back."""
+    """After the retry timeout the error names the setting and its value."""
     with running("valkey") as server, filter_at(server.port, key, retry_timeout=0.3) as bloom:
         server.kill()
         begin = time.monotonic()
@@ -109,7 +109,10 @@ def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) 
 
 
 def test_stalled_for_too_long(proxy: Proxy, key: str) -> None:
-    """A server that takes commands without a reply is away, too; the last attempt may take another socket timeout."""
+    """A server that never replies is away, too.
+
+    The last attempt may take another socket timeout.
+    """
     with filter_at(proxy.port, key, retry_timeout=0.5, socket_timeout=STALL_TIMEOUT) as bloom:
         proxy.fail(*[Place.STALL] * 100)
         with pytest.raises(UnavailableError, match="TimeoutError"):

@@ -130,7 +130,7 @@ def roll_back(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_what_the_server_lost_is_new(kind: str, key: str, tmp_path: Path) -> None:
-    """After a reconnect the cache is empty, and each item that the server lost is new to exactly one call."""
+    """After a reconnect each item that the server lost is new to one call."""
     with clients(kind, tmp_path) as (server, client):
         bloom = BloomFilter(client, key, capacity=20_000)
         assert bloom.add("kept")

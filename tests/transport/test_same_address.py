@@ -98,7 +98,7 @@ WRITES: dict[str, Callable[[str], list[Command]]] = {
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_the_next_attempt_connects_anew(address: Address, key: str, kind: str, write: str) -> None:
-    """A connection with a replica's reply is not used again: the second attempt reaches the new master."""
+    """A connection with a replica's reply is not used again."""
     commands = WRITES[write](key)
     with contextlib.closing(CLIENTS[kind](address.port)) as client:
         ours = transport_for(client)
@@ -113,7 +113,7 @@ def test_the_next_attempt_connects_anew(address: Address, key: str, kind: str, w
 
 @pytest.mark.parametrize("kind", [kind for kind in CLIENTS if kind != "a single connection"])
 def test_idle_connections_are_dropped_too(address: Address, key: str, kind: str) -> None:
-    """A single reply of a replica drops the pool's idle connections, too: they lead to the old master."""
+    """A single reply of a replica drops the pool's idle connections, too."""
     with contextlib.closing(CLIENTS[kind](address.port)) as client:
         pool = client.connection_pool
         for connection in [pool.get_connection() for _ in range(3)]:

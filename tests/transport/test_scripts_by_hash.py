@@ -1,4 +1,4 @@
-"""Scripts are sent by their hashes once a server has seen them, and in full to a server that has not."""
+"""Scripts are sent by their hashes to servers that know them, else in full."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,7 +86,7 @@ def test_script_flush(transport: Transport, proxy: Proxy, own: Server, key: str)
 
 @pytest.mark.parametrize("after", [[], [Command("PING")]])
 def test_order_of_a_round_trip(transport: Transport, own: Server, key: str, after: list[Command]) -> None:
-    """The commands of a round trip are executed in order, even if the server has lost some of their scripts."""
+    """The commands of a round trip run in order, even if some scripts are lost."""
     transport.execute([push(key, 0)])
     with own.client() as admin:
         for loaded in (PUSH, LENGTH):

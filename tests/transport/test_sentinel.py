@@ -37,7 +37,7 @@ def sentinel(master: Server, tmp_path: Path) -> Iterator[Watch]:
 
 @pytest.fixture
 def silenced(valkey: Server, tmp_path: Path) -> Iterator[Watch]:
-    """A Sentinel that a test silences; it watches another master, or the first one would connect to it."""
+    """A Sentinel that a test silences, of another master."""
     with watching(valkey, tmp_path, knows_master) as watch:
         yield watch
 
@@ -70,7 +70,7 @@ def test_master(master: Server, sentinel: Watch, key: str) -> None:
 
 
 def test_silent_sentinel_is_asked_once(silenced: Watch) -> None:
-    """A command waits for a silent Sentinel once: redis-py's own retries would multiply `socket_timeout`."""
+    """A command waits for a silent Sentinel once, without redis-py's own retries."""
     with connected(silenced.port) as client:
         before = connections_of(silenced)
         with silenced.silent(), pytest.raises(redis.ConnectionError, match="No master found"):
@@ -111,7 +111,7 @@ def test_crawl_and_commands(sentinel: Watch, key: str, tmp_path: Path) -> None:
 
 
 def test_rest_of_the_url() -> None:
-    """User, password, database, TLS and options are the master's; `sentinel_kwargs` are the Sentinels' own."""
+    """The URL's parts are the master's; `sentinel_kwargs` are the Sentinels' own."""
     client = FromSentinel.from_url(
         "rediss://shop:p%40ss@one,two:7000,[::1]:7001/5?socket_timeout=9", sentinel_kwargs={"password": "theirs"}
     )
@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    """An unreadable address and an unknown option are refused before any command, without a password."""
+    """An unreadable address and an unknown option are refused, without a password."""
     given, begin = REFUSED[what]
     chosen = settings_of(1)
     params = {**chosen["REDIS_PARAMS"], **given.get("REDIS_PARAMS", {})}

@@ -1,4 +1,4 @@
-"""Commands arrive unchanged, replies match their commands, and an error leaves no unread replies."""
+"""Commands arrive unchanged, and replies match them, even after an error."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +95,7 @@ def test_an_error_is_raised_and_the_next_reply_is_right(either: redis.Redis, key
 
 @pytest.mark.parametrize("place", CUTS)
 def test_a_cut_raises_and_nothing_is_sent_twice(place: Place, valkey: Server, key: str) -> None:
-    """A cut at any place raises an error; the command ran at most once, and the next one gets through."""
+    """A cut at any place raises an error, and no command runs twice."""
     with proxying(valkey.port, "INCR") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
         disable_client_retries(client)
         ours = transport_for(client)

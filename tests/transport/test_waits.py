@@ -14,7 +14,7 @@ from tests.support.retries import assert_waited_once, filter_at, when_away
 from tests.support.servers import KINDS, Server, running
 
 State = Callable[[Server], contextlib.AbstractContextManager[Callable[[], object]]]
-"""Brings a server into a state for as long as the block lasts; yields a function that ends it early."""
+"""Brings a server into a state in the block; yields a function that ends it early."""
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def own(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @every_state
 def test_an_addition_waits(own: Server, state: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A refused command was not executed: once the server can write, the filter has its old items only."""
+    """A refused addition waits; the command was not executed before."""
     bring, code = STATES[state]
     with filter_at(own.port, key, cache_size=0) as bloom:
         bloom.add("a")

@@ -15,7 +15,7 @@ def begun(items: list[bytes] = ITEMS, ambiguous: set[bytes] = frozenset()) -> Pe
 
 
 def test_groups_are_cut_to_what_a_round_trip_carries() -> None:
-    """A group too large for a round trip is split in the order of its items; the rest stays deferred."""
+    """A group too large for a round trip is split in the order of its items."""
     batch = PendingBatch(ITEMS, set(), IDENTITY)
     assert (batch.size, batch.following) == (4, 4)
     assert batch.next_group(3) == Group([b"a", b"b", b"c"], NO_LAYER, IDENTITY)
@@ -34,7 +34,7 @@ def test_items_without_credit_are_put_off() -> None:
 
 
 def test_outcomes_are_recorded() -> None:
-    """New and ambiguous items are new, seen ones are done, and unresolved ones stay pending, in order."""
+    """New and ambiguous items are new, seen ones done, unresolved ones pending."""
     items = [b"new", b"seen", b"ambiguous", b"marked", b"lost", b"lost and marked"]
     batch = begun(items)
     batch.record(list(Outcome))

@@ -149,7 +149,7 @@ def test_expired_and_begun_by_another() -> None:
 
 
 def test_bits_that_outlive_their_hash() -> None:
-    """In a cluster whose node has a slow clock the bits expire later: the hash is not restored for that."""
+    """Bits that expire later, by a slow clock of a node, do not restore the hash."""
     scene = Scene(ttl=10.0)
     scene.add(1)
     scene.store.expiries.update(dict.fromkeys(scene.store.strings, 2_000_000))
@@ -197,7 +197,7 @@ def test_restored() -> None:
 
 
 def test_a_look_restores_nothing() -> None:
-    """A read leaves a deleted hash deleted, and uses the worker's copy; the next addition restores it."""
+    """A read leaves a deleted hash deleted; the next addition restores it."""
     scene = Scene()
     scene.add(3)
     del scene.store.hashes[KEY]

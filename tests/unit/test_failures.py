@@ -1,4 +1,4 @@
-"""The table of a server's errors: which are waited for, and the advice for the others, row by row."""
+"""The table of a server's errors, row by row: waits and advice."""
 
 import pytest
 from redis import exceptions
@@ -181,7 +181,7 @@ def test_not_executed(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", PERHAPS_EXECUTED, ids=describe)
 def test_perhaps_executed(error: Exception) -> None:
-    """An error that only reports a missing reply is waited for, and the command may have been executed."""
+    """An error without a reply is waited for, and leaves the command in doubt."""
     assert not was_not_executed(error)
     assert advice_for(error) is None
 

@@ -21,7 +21,7 @@ GOLDEN: list[tuple[bytes, int, int, list[int]]] = [
 
 
 def chi_square(counts: list[int]) -> float:
-    """Pearson's statistic against equal shares, per degree of freedom, as standard deviations from its mean."""
+    """Pearson's statistic against equal shares, in standard deviations from its mean."""
     expected = sum(counts) / len(counts)
     statistic = sum((count - expected) ** 2 / expected for count in counts)
     freedom = len(counts) - 1
@@ -63,7 +63,7 @@ def test_positions_and_shards_are_uniform(layer: int, shard_bits: int) -> None:
 
 
 def test_the_shard_is_independent_of_the_positions() -> None:
-    """A position gives no information on the shard (chi-square over the joint counts, all positions)."""
+    """A position gives no information on the shard (chi-square over joint counts)."""
     for index in range(7):
         joint: Counter[tuple[int, int]] = Counter()
         for number in range(30_000):
@@ -84,7 +84,7 @@ def test_layers_are_independent() -> None:
 
 @pytest.mark.parametrize("case", [(30, 9, 570), (100, 7, 1500)], ids=["30 items", "100 items"])
 def test_small_filters_keep_the_theory(case: tuple[int, int, int]) -> None:
-    """The error rate of a small filter is f^k, as with independent positions; that of double hashing is not."""
+    """The error rate of a small filter is f^k, unlike that of double hashing."""
     items, hashes, bits = case
     draw, wrong, expected, queries = random.Random(1), 0, 0.0, 10_000
     for _ in range(40):

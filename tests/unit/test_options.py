@@ -1,4 +1,4 @@
-"""The table of options: each reads every allowed number, and refuses all others by name and value."""
+"""The table of options: each reads every allowed number, and refuses others."""
 
 import math
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_every_option_is_looked_at() -> None:
 @example("lease", 86_400).via("most")
 @example("lease", 1e12).via("more than a thread can wait")
 def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
-    """A number and its texts are read as the same number; an invalid one is refused in every spelling."""
+    """A number is read the same in every spelling, or refused in every spelling."""
     option = BY_NAME[name]
     for value in spelled(number):
         if not ALLOWED[name](number):

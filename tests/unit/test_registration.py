@@ -1,4 +1,4 @@
-"""A worker's registration: its lease, its sync number, whether it closes the queue, and its last heartbeat."""
+"""A worker's registration: lease, sync number, closing flag, last heartbeat."""
 
 import pytest
 

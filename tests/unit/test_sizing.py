@@ -24,7 +24,10 @@ def test_known_error_rates(bits_per_item: int, hashes: int, error_rate: float) -
 
 
 def test_known_memory() -> None:
-    """100 M items at 1e-3 take about 180 MB, where a half empty table of 8-byte fingerprints takes 1.6 GB."""
+    """100 M items at 1e-3 take about 180 MB.
+
+    A half empty table of 8-byte fingerprints takes 1.6 GB.
+    """
     assert size_for(100_000_000, 1e-3).memory_bytes == pytest.approx(180e6, rel=0.06)
 
 
@@ -147,6 +150,6 @@ def test_false_positives_while_filling() -> None:
 
 @pytest.mark.parametrize(("capacity", "error_rate"), [(10, 1e-10), (1000, 1e-12), (1, 1e-15), (100_000, 1e-15)])
 def test_tiny_filters_with_tiny_error_rates(capacity: int, error_rate: float) -> None:
-    """Items that share all positions, n / m^3 for three words of hash, are a tenth of the error rate at most."""
+    """Items that share all positions are at most a tenth of the error rate."""
     size = size_for(capacity, error_rate)
     assert capacity / (size.shards * size.shard_bits**3) <= 0.1 * error_rate * (1 + 1e-9)

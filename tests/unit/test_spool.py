@@ -122,7 +122,7 @@ def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytes
 def test_another_queue_of_a_similar_name(
     spool: SpoolDirectory, directory: Path, other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file belongs to the queue with its full name; other queues' files are left without a message."""
+    """A file belongs to the queue with its full name; other files are left."""
     SpoolDirectory(other, directory).save(entries(b"other"))
     spool.save(entries(b"own"))
     assert members(spool.load()) == [b"own"]
@@ -167,13 +167,13 @@ def test_line_that_does_not_say(spool: SpoolDirectory, directory: Path, said: st
 
 @pytest.mark.parametrize("portion", [1, 2, 100])
 def test_fingerprint_in_doubt_is_loaded_once(spool: SpoolDirectory, portion: int) -> None:
-    """The filter would call each of them new: only the first is loaded, and the others are its repeats."""
+    """Of several entries in doubt with the same fingerprint only the first is loaded."""
     spool.save([*unsure(b"a"), *entries(b"b"), *unsure(b"a", b"c"), *entries(b"a", b"c"), *unsure(b"c")])
     assert doubts(spool.load(portion)) == [(b"a", True), (b"b", False), (b"c", True)]
 
 
 def test_doubt_behind_a_sure_line(spool: SpoolDirectory) -> None:
-    """An unsure line counts even after a sure line of its fingerprint, which the filter may call seen."""
+    """An unsure line counts even after a sure line of its fingerprint."""
     spool.save([*entries(b"a"), *unsure(b"a")])
     assert doubts(spool.load()) == [(b"a", False), (b"a", True)]
 
@@ -246,7 +246,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_process_left(spool: SpoolDirectory, directory: Path) -> None:
-    """The next start reads the spilled requests after the last delivered one; a torn last line costs only itself."""
+    """The next start reads the undelivered rest of a killed worker's file."""
     subprocess.run([sys.executable, "-c", KILLED, KEY, str(directory)], check=False, timeout=LIMIT)
     (path,) = directory.glob("undelivered-*.jsonl")
     with path.open("ab") as file:
@@ -266,7 +266,7 @@ def spill(spool: SpoolDirectory) -> Iterator[SpoolFile]:
 
 
 def test_spilling(spill: SpoolFile, directory: Path) -> None:
-    """Entries come back in order during further appends, and the file is deleted after the last delivery."""
+    """Entries come back in order during appends; the file is deleted at the end."""
     taken: list[bytes | str] = []
     for number in range(20):
         spill.append(entries(b"%d" % number, b"%d again" % number))

@@ -95,7 +95,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("setting", "value", "expected"), READ)
 def test_read(setting: str, value: object, expected: float | None) -> None:
-    """A number is the same as an int, a float or the text of a command line; other settings keep their defaults."""
+    """A number is the same as an int, a float or text; other settings are unaffected."""
     config = dataclasses.asdict(read({setting: value}))
     assert config == {**dataclasses.asdict(BloomSettings()), field_of(setting): expected}
     assert type(config[field_of(setting)]) is type(expected)

@@ -13,7 +13,7 @@ from devtools.spiders.links import LinksSpider
 
 
 class DeadlySpider(LinksSpider):
-    """Dies at the page DEADLY, or holds the interpreter there for HELD seconds: no other thread runs meanwhile."""
+    """Dies at the page DEADLY, or holds the interpreter there for HELD seconds."""
 
     def parse(self, response: Response, **_: Any) -> Iterator[Request]:
         if response.url.endswith(self.settings["DEADLY"]):

@@ -1,4 +1,4 @@
-"""Spiders fed by Redis and controlled by files in their directory; `RedisSpider` is scrapy-bloom's."""
+"""Spiders fed by Redis and controlled by files in their directory."""
 
 import asyncio
 import os

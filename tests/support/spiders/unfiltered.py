@@ -1,4 +1,4 @@
-"""The spider of the tests with a start request like that of Scrapy's own `start`: it bypasses the filter."""
+"""The spider of the tests with a start request that bypasses the filter."""
 
 from collections.abc import AsyncIterator
 
