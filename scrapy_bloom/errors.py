@@ -1,4 +1,4 @@
-"""The errors that this package raises; each text names what is wrong, what is allowed and what to do."""
+"""The errors of this package. Each text names the setting or key, the fact, and the action."""
 
 
 class BloomError(Exception):
@@ -14,7 +14,7 @@ class BloomError(Exception):
 
 
 class ConfigError(BloomError, ValueError):
-    """Raised when a setting or an argument has a value that is not allowed.
+    """Raised when a setting or an argument has an invalid value.
 
     Example:
         >>> MemoryBloomFilter(capacity="many")
@@ -24,7 +24,7 @@ class ConfigError(BloomError, ValueError):
 
 
 class MismatchError(BloomError):
-    """Raised when the stored filter was made with other parameters, or by a newer format.
+    """Raised when the stored filter has other parameters or a newer format.
 
     Example:
         >>> bloom = BloomFilter(client, "pages", capacity=1000)
@@ -36,7 +36,7 @@ class MismatchError(BloomError):
 
 
 class RefusedError(BloomError):
-    """Raised when the server refuses a command for a reason that waiting does not change.
+    """Raised when the server refuses a command and retrying cannot help.
 
     Example:
         >>> from redis import Redis
@@ -48,11 +48,11 @@ class RefusedError(BloomError):
 
 
 class UnavailableError(BloomError):
-    """Raised when the server has been away for too long.
+    """Raised when the server was unreachable for longer than the retry timeout.
 
     Args:
-        timeout: seconds for which it was waited for.
-        cause: the last error of the connection, without what may be secret.
+        timeout: the retry timeout in seconds.
+        cause: the last error of the connection, without secrets.
         option: the user's name of `timeout`.
         address: where the user gives the server's address.
 
@@ -60,7 +60,7 @@ class UnavailableError(BloomError):
         >>> from redis import Redis
         >>> BloomFilter(Redis(port=1), "pages", retry_timeout=0)
         Traceback (most recent call last):
-        scrapy_bloom.errors.UnavailableError: retry_timeout = 0: Redis has been away for longer ...
+        scrapy_bloom.errors.UnavailableError: retry_timeout = 0: Redis was unreachable for longer ...
     """
 
     def __init__(
@@ -70,24 +70,24 @@ class UnavailableError(BloomError):
         self.cause = cause
         self._names = (option, address)
         super().__init__(
-            f"{option} = {timeout:g}: Redis has been away for longer ({cause}); check {address}, bring it back, or set "
-            "a longer time"
+            f"{option} = {timeout:g}: Redis was unreachable for longer ({cause}); check {address}, restart Redis, "
+            "or set a longer time"
         )
 
     def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str, str, str]]:
-        """Let it be pickled: it is made of its arguments, and not of its text."""
+        """Pickle the arguments: the default would pickle the text."""
         return type(self), (self.timeout, self.cause, *self._names)
 
 
 class StoppedError(UnavailableError):
-    """Raised when the process was asked twice to stop while it waited for something, its `cause`."""
+    """Raised when a second signal to stop interrupts a wait; `cause` names the wait."""
 
     def __str__(self) -> str:
-        return f"{self.cause}, and this process was asked twice to stop: it waits no longer. Start it again later"
+        return f"{self.cause}, and this process was asked twice to stop: it has stopped waiting. Start it again later"
 
 
 class WrongTypeError(BloomError):
-    """Raised when the filter's key holds something that is not a filter.
+    """Raised when the filter's key holds something other than a filter.
 
     Example:
         >>> _ = client.lpush("jobs", "a")

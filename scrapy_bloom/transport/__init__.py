@@ -1,1 +1,1 @@
-"""The way of commands to a server, and the meaning of its failures. Knows no key and no filter."""
+"""Send commands to a server and classify its failures. Knows no key and no filter."""

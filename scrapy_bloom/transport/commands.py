@@ -1,4 +1,4 @@
-"""Redis commands, and their bytes in RESP, the protocol of Redis connections."""
+"""Redis commands and their encoding in RESP, the protocol of Redis connections."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ _pack: Any = hiredis.pack_command  # its types are of tuples of one argument
 
 
 class Command:
-    """A command and its arguments, the name of the command first."""
+    """A command name and its arguments."""
 
     __slots__ = ("_arguments",)
 
@@ -22,11 +22,11 @@ class Command:
 
     @property
     def arguments(self) -> Sequence[Argument]:
-        """The name of the command and what follows it."""
+        """The name of the command, then its arguments."""
         return self._arguments
 
     def pack(self) -> bytes:
-        """Return the command as it goes over a connection."""
+        """Return the command in RESP."""
         packed: bytes = _pack(self._arguments)
         return packed
 
@@ -35,7 +35,7 @@ class Command:
 
 
 class BinaryCommand(Command):
-    """A command whose reply is bytes, also from a client that decodes replies."""
+    """A command whose reply is bytes even if the client decodes replies."""
 
     __slots__ = ()
 

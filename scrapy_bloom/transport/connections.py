@@ -1,10 +1,10 @@
-"""Track a client's connections: behind a new one, the server's data may be older than earlier replies.
+"""Track a client's connections: data behind a new one may be older than earlier replies.
 
-A server that is started from a snapshot, and a replica that is promoted, lack the last writes of before. Neither says
-so, but no connection survives either. A second connection of a pool is new once as well, and then known.
+A server restarted from a snapshot and a promoted replica lack the last writes. Neither reports the loss, but no
+connection survives either event. Each further connection of a pool counts as new once.
 
-A load balancer, a name or a Sentinel sends whoever connects anew to the new master. A connection that was open before
-stays with the old one.
+After a failover, a load balancer, a DNS name or a Sentinel sends new connections to the new master. Open connections
+stay with the old master.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from redis import BlockingConnectionPool
 
 from scrapy_bloom.transport.failures import FAULTS
 
-# Seconds for which a thread waits for a connection that another one uses, and after which it tries again.
+# How long a thread waits for a connection in use by another thread, and how often it tries.
 _MAX_TURN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.001
-# redis-py's words where every connection of a pool is in use; nothing was sent then.
+# redis-py's error text if every connection of a pool is in use; nothing was sent.
 _ALL_IN_USE = "Too many connections"
 
 T = TypeVar("T")
 
 
 class KnownConnections:
-    """Counts connections by their sockets, each of which leads to one process for as long as it lives."""
+    """Counts connections by their sockets: a socket leads to the same server process all its life."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -36,10 +36,10 @@ class KnownConnections:
         self._sockets: WeakSet[Any] = WeakSet()
 
     def note(self, connection: Any) -> None:
-        """Count a connection of redis-py, unless it is known."""
-        # A connection that caches replies wraps another.
+        """Count a connection of redis-py unless it is known."""
+        # A caching connection wraps another one.
         sock = getattr(getattr(connection, "_conn", connection), "_sock", None)
-        # Nearly always it is that of the last command.
+        # Nearly always the socket of the last command.
         if sock is self._last:
             return
         self._last = sock
@@ -49,7 +49,7 @@ class KnownConnections:
 
 
 def in_turn(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """Return the result of a call that takes a connection of a pool, and wait where another thread has the last one.
+    """Return the result of a call that takes a pooled connection; wait while other threads use them all.
 
     A crawl's heartbeats and its reactor share a pool. With `max_connections=1` they take turns.
     """
@@ -66,14 +66,14 @@ def in_turn(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
 
 
 def disconnect(client: Any) -> None:
-    """Close the connections of a client, and of a cluster's nodes; a class of a user's may have no way to."""
+    """Close a client's connections; do nothing for a user's class without `close`."""
     close = getattr(client, "close", None)
     if close is not None:
         close()
 
 
 def connections_of(client: Any) -> Iterator[Any]:
-    """Yield the connections that a client has now, those of a cluster's nodes too; none of a client that shows none."""
+    """Yield a client's current connections, including those to a cluster's nodes, as far as it exposes them."""
     connection, pool = getattr(client, "connection", None), getattr(client, "connection_pool", None)
     if hasattr(client, "get_nodes"):
         for node in client.get_nodes():
@@ -81,14 +81,13 @@ def connections_of(client: Any) -> Iterator[Any]:
     elif connection is not None:
         yield connection
     elif pool is not None:
-        # The names that redis-py 6 to 8 have for them: a blocking pool has one list of all. A copy of each is made,
-        # since another thread may use the pool.
+        # The attributes of redis-py 6 to 8; a blocking pool has a single list. Copied: other threads use the pool.
         for name in ("_connections", "_available_connections", "_in_use_connections"):
             yield from list(getattr(pool, name, ()))
 
 
 def drop_connections(client: Any) -> None:
-    """Disconnect what a client holds and does not use, so that it connects anew; no client of a cluster has such."""
+    """Close a client's idle connections, so that it reconnects. A cluster client does so by itself."""
     connection, pool = getattr(client, "connection", None), getattr(client, "connection_pool", None)
     if connection is not None:
         with client.single_connection_lock:
@@ -98,16 +97,16 @@ def drop_connections(client: Any) -> None:
 
 
 def drop_idle_connections(pool: Any) -> None:
-    """Disconnect the connections of a pool that nobody uses now; they stay in it, and connect when they are taken."""
+    """Close a pool's idle connections. They stay in the pool and reconnect when taken."""
     if not isinstance(pool, BlockingConnectionPool):
         pool.disconnect(inuse_connections=False)
         return
-    # Its `disconnect` takes those in use as well (redis-py 6), or may take one that a thread is about to use (8).
-    places: list[Any] = []
+    # Its own `disconnect` also closes connections in use (redis-py 6), or about to be used by a thread (redis-py 8).
+    taken: list[Any] = []
     with contextlib.suppress(queue.Empty):
         while True:
-            places.append(pool.pool.get_nowait())
-    for connection in reversed(places):
+            taken.append(pool.pool.get_nowait())
+    for connection in reversed(taken):
         if connection is not None:
             connection.disconnect()
         pool.pool.put_nowait(connection)

@@ -1,4 +1,4 @@
-"""Which errors of a server are transient, which are refusals, and what to do about those."""
+"""Classify a server's errors as transient or final, and give advice on the final ones."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from scrapy_bloom._names import SETTINGS, Names
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
-# Everything that redis-py raises of a server; RedisClusterException is no RedisError.
+# All errors of redis-py; RedisClusterException is not a RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
 # LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
 TRANSIENT_ERRORS = (
@@ -20,31 +20,31 @@ TRANSIENT_ERRORS = (
     exceptions.ClusterError,
     exceptions.RedisClusterException,
 )
-# Those of them by which a server says that it did not execute a command.
+# The transient errors that guarantee that a command was not executed.
 _NOT_EXECUTED_ERRORS = (
     exceptions.BusyLoadingError,
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
     exceptions.ClusterDownError,
 )
-# The codes by which a server refuses a command before it does anything, and that pass by themselves: in a script, too,
-# where a server looks for them before the first write. An EXEC and the scripts of Redis up to 6 say them in their text.
+# Error codes of a server that has executed nothing and will recover by itself. Scripts get them as well, before their
+# first write. An EXEC and the scripts of Redis 6 cite the code in the error text.
 _NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN")
-# A client that is one too many is hung up on before it can send anything.
+# A server with too many clients closes a new connection before any command.
 _TOO_MANY_CLIENTS = "max number of clients"
 
-# What to do about an error, with places for the user's names.
+# Advice, with placeholders for the user's names.
 _LOGIN = "check the user name and the password {names.login}"
 _PERMISSION = (
     f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, and with BloomScheduler {as_sentence(QUEUE_COMMANDS)} "
-    "on the queue's, its own one and those that begin with it in braces; `scrapy bloom doctor` names what is missing"
+    "on the queue's key and on the keys that begin with it in braces; `scrapy bloom doctor` names the missing rights"
 )
 _MEMORY = "raise the server's maxmemory, or set a smaller {capacity}"
-_OLD_SERVER = "it is older than RESP3: set {names.protocol}"
-_WRONG_TYPE = "a key that is needed holds something else: use other keys{names.keys}"
-_UNKNOWN = "see what it says"
+_OLD_SERVER = "the server is older than RESP3: set {names.protocol}"
+_WRONG_TYPE = "a key holds data of another type: use other keys{names.keys}"
+_UNKNOWN = "see the error"
 
-# What stands before the host of a URL; the last @, since one in a password may be there as it is.
+# User and password of a URL, up to its last @: a password may contain an unquoted @.
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 Matches = Callable[[Exception, str], bool]
@@ -59,21 +59,20 @@ def _says(*parts: str) -> Matches:
 
 
 def _carries(*codes: str) -> Matches:
-    """Match an error that is one of a server's codes or cites one, behind a colon and perhaps a hyphen."""
+    """Match an error that is or cites one of these codes, after a colon and an optional hyphen."""
     code = re.compile(f": -?(?:{'|'.join(codes)}) ")
     return lambda _, text: code.search(text) is not None
 
 
-# What to do about an error, by the first row that matches; None: it is transient, and worth waiting for. Authentication
-# errors are ConnectionErrors, so that they stand first. A command that a script may not run is an error like any other
-# for Valkey and Redis, and told by its text alone.
+# The advice on an error is that of the first row that matches; None: the error is transient. Authentication errors come
+# first because they are ConnectionErrors. A command denied inside a script has no code of its own, only a text.
 _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_is(exceptions.AuthenticationError, exceptions.AuthorizationError), _LOGIN),
     (_is(exceptions.NoPermissionError), _PERMISSION),
     (_is(exceptions.OutOfMemoryError), _MEMORY),
     (_carries("OOM"), _MEMORY),
     (_is(*TRANSIENT_ERRORS), None),
-    # "UNBLOCKED" is said of a command that was waiting, of which some have been carried out by then.
+    # UNBLOCKED ends a waiting command, which may have been executed in part.
     (_carries(*_NOT_NOW, "UNBLOCKED"), None),
     (_says(_TOO_MANY_CLIENTS), None),
     (_says("unknown command", "HELLO"), _OLD_SERVER),
@@ -91,19 +90,19 @@ _FROM_REPLICA = (
 
 
 def advice_for(error: Exception, names: Names = SETTINGS) -> str | None:
-    """Return what to do about an error that waiting does not change, or None for a transient one."""
+    """Return advice on an error that retrying cannot mend, or None for a transient error."""
     text = describe(error)
     advice = next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)
     return advice and _with_names(advice, names)
 
 
 def was_not_executed(error: Exception) -> bool:
-    """Return whether a server says by this error that it has done nothing of a command."""
+    """Return whether an error guarantees that the server executed nothing of a command."""
     return _matches_any(error, _REFUSED_BEFOREHAND)
 
 
 def is_from_replica(error: Exception) -> bool:
-    """Return whether a server says by this error that it is a replica, or may become one once it has loaded."""
+    """Return whether an error comes from a replica, or from a server that may become one after loading."""
     return _matches_any(error, _FROM_REPLICA)
 
 
@@ -112,7 +111,7 @@ def _with_names(advice: str, names: Names) -> str:
 
 
 def hide_credentials(text: str) -> str:
-    """Return a text without what may be a password in a URL that it cites."""
+    """Return a text without the credentials of the URLs in it."""
     return _CREDENTIALS.sub("…@", text)
 
 
@@ -122,10 +121,10 @@ def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
 
 
 def describe(error: Exception) -> str:
-    """Return the kind of an error and its text without what may hold a password; of one of ours, its text as it is.
+    """Return the type and the text of an error without secrets; for a BloomError, its text unchanged.
 
-    redis-py puts the command before the text of a pipeline's error. A server puts one that it does not know behind. A
-    URL that is cited is told from its host on.
+    redis-py puts the command before the text of a pipeline's error, and a server puts an unknown command after it. Both
+    are cut. URLs lose their credentials.
     """
     if isinstance(error, BloomError):
         return str(error)

@@ -1,8 +1,8 @@
-"""The commands that a user of the server must be allowed, as its ACL names them."""
+"""The commands that a server's ACL must allow."""
 
 from collections.abc import Sequence
 
-# On the filter's keys: the hash, and those that begin with its name and a colon.
+# On the filter's keys: the hash, and all keys that begin with its name and a colon.
 FILTER_COMMANDS = (
     "BITFIELD",
     "BITFIELD_RO",
@@ -26,7 +26,7 @@ FILTER_COMMANDS = (
     "TYPE",
     "UNLINK",
 )
-# On the queue's: its own, and those that begin with it in braces.
+# On the queue's keys: the queue itself, and all keys that begin with its name in braces.
 QUEUE_COMMANDS = (
     "PING",
     "EVAL",
@@ -49,6 +49,6 @@ QUEUE_COMMANDS = (
 
 
 def as_sentence(commands: Sequence[str]) -> str:
-    """Return commands as they stand in a sentence."""
+    """Return commands as an enumeration: `A, B and C`."""
     *most, last = commands
     return f"{', '.join(most)} and {last}"

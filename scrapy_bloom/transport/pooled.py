@@ -1,13 +1,12 @@
-"""The transport for a `redis.Redis`: all commands in one round trip, over a connection of its pool.
+"""The transport for a `redis.Redis`: all commands in one round trip over a pooled connection.
 
-Of a check's CPU in this process, redis-py's `get_connection` and `release` took a quarter, mostly for metrics and an
-event. `Borrower` moves an idle connection between the pool's own two lists instead, under the pool's lock. The
-connection belongs to the pool at all times: `max_connections`, `disconnect` and other threads see no difference.
+redis-py's `get_connection` and `release` took a quarter of the CPU time of a check, mostly for metrics and an event.
+`Borrower` moves an idle connection between the pool's own two lists instead, under the pool's lock. The connection
+always belongs to the pool, so that `max_connections`, `disconnect` and other threads work as usual. redis-py opens and
+reopens connections, and manages pools of other classes.
 
-redis-py does all else: it opens connections and opens them anew, and manages pools of other classes.
-
-It packs commands and reads replies itself. Of a check by redis-py's `execute_command` or pipeline, most of the time in
-the process is redis-py's (`python -m benchmarks micro`). Everything that is not a check may as well use redis-py.
+The transport also packs commands and reads replies itself: redis-py's `execute_command` and pipeline take most of the
+time of a check in this process (`python -m benchmarks micro`).
 """
 
 import os
@@ -24,35 +23,35 @@ from scrapy_bloom.transport.scripts import KnownScripts
 
 
 class Borrower:
-    """Takes connections from one pool, and gives them back."""
+    """Takes connections from a pool and returns them."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool
         self._is_plain = _is_plain(pool)
 
     def take(self) -> Any:
-        """Return a connection that is ready for a command, and that nobody else uses until it is given back."""
+        """Return a connection that is ready for a command, for exclusive use until `give_back`."""
         pool, connection, is_ready = self.pool, None, False
-        # A forked process inherits the lists of its parent: redis-py empties them.
+        # A forked process inherits its parent's lists; redis-py empties them.
         if self._is_plain and pool.pid == os.getpid():
             try:
                 with pool._lock:
                     if pool._available_connections:
-                        # It enters one list before it leaves the other: an interrupt in between loses no connection.
+                        # Added to one list before it leaves the other: Ctrl-C in between loses no connection.
                         pool._in_use_connections.add(pool._available_connections[-1])
                         connection = pool._available_connections.pop()
                 is_ready = connection is not None and _is_ready(connection)
             finally:
                 if connection is not None and not is_ready:
-                    # With RESP3 redis-py 8 would use it, and take bytes that wait for notices of the server.
+                    # With RESP3, redis-py 8 would use it, and take the unread bytes for push messages of the server.
                     connection.disconnect()
                     pool.release(connection)
         return connection if is_ready else in_turn(pool.get_connection)
 
     def give_back(self, connection: Any) -> None:
-        """Give back a connection whose replies were all read, or that was disconnected."""
+        """Return a connection to the pool after all replies were read, or after it was disconnected."""
         pool = self.pool
-        # redis-py 7 and newer reopen a connection whose server announced that it moves.
+        # redis-py 7 and newer reopen a connection if the server has announced that it will move.
         if self._is_plain and pool.pid == os.getpid() and not getattr(connection, "_should_reconnect", False):
             with pool._lock:
                 if connection in pool._in_use_connections:
@@ -63,11 +62,11 @@ class Borrower:
 
 
 def _is_plain(pool: Any) -> bool:
-    """Return whether a pool keeps its connections in the two lists that redis-py 6 to 8 have, and only keeps them."""
+    """Return whether a pool has the two lists of redis-py 6 to 8, and does nothing but keep connections in them."""
     return (
         type(pool) is ConnectionPool
         and getattr(pool, "cache", None) is None
-        # A release renews the token of such a connection.
+        # `release` renews the token of such a connection.
         and pool.connection_kwargs.get("credential_provider") is None
         and isinstance(getattr(pool, "_available_connections", None), list)
         and isinstance(getattr(pool, "_in_use_connections", None), set)
@@ -76,7 +75,7 @@ def _is_plain(pool: Any) -> bool:
 
 
 def _is_ready(connection: Any) -> bool:
-    """Return whether a connection is open, and has no bytes to read: a late reply would be taken for the next one."""
+    """Return whether a connection is open and has no unread bytes, such as a late reply."""
     try:
         return getattr(connection, "_sock", None) is not None and not connection.can_read()
     except (RedisError, OSError):
@@ -84,7 +83,7 @@ def _is_ready(connection: Any) -> bool:
 
 
 class PooledTransport:
-    """Sends commands together over one pooled connection, and reads all replies."""
+    """Sends commands together over one pooled connection and reads all replies."""
 
     def __init__(self, client: Redis) -> None:
         self._borrower = Borrower(client.connection_pool)
@@ -93,7 +92,7 @@ class PooledTransport:
 
     @property
     def connections(self) -> int:
-        """The number of connections over which replies came."""
+        """The number of connections that have carried replies."""
         return self._known.number
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
@@ -121,7 +120,7 @@ class PooledTransport:
                 drop_idle_connections(self._borrower.pool)
                 connection.disconnect()
         except BaseException:
-            # Replies left unread would be taken for those of the next commands.
+            # Unread replies would be taken for the replies to the next commands.
             connection.disconnect()
             self._borrower.give_back(connection)
             raise

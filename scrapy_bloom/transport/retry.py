@@ -1,10 +1,11 @@
 """Retry with backoff and a circuit breaker while a server is unreachable.
 
-Scrapy's handlers of SIGINT and SIGTERM only leave a note for its loop. With the second signal they have both ignored,
-which is all that can be seen of them from elsewhere. Without such handlers Ctrl-C is a KeyboardInterrupt.
+redis-py silently sends a command again if its reply was lost, and the second reply then says "seen". So redis-py's
+retries are turned off. Retries in this module are marked as such, and the filter resolves the doubt.
 
-redis-py sends a command again when its reply was lost, in silence, and the second reply then says "seen". So its own
-retries are turned off, and what is retried here is marked as such: only the filter knows what that means.
+Scrapy's handlers of SIGINT and SIGTERM only schedule a call in the reactor, which a retry blocks. After the second
+signal both are ignored (SIG_IGN): this is how a blocking retry notices that it must stop. Without Scrapy's handlers
+Ctrl-C is a KeyboardInterrupt.
 """
 
 import logging
@@ -28,16 +29,16 @@ def _are_ignored() -> bool:
     return all(signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS)
 
 
-# One that was started to ignore them is not asked.
-_IGNORED_FROM_THE_BEGINNING = _are_ignored()
+# A process may have been started with both ignored, as by nohup.
+_WERE_IGNORED_AT_START = _are_ignored()
 
 
 def require_not_stopped(timeout: float, cause: str) -> None:
-    """Raise a StoppedError if the process was asked twice to stop.
+    """Raise StoppedError if the process has received a second SIGINT or SIGTERM.
 
-    It waits for up to `timeout` seconds, since there is this `cause`.
+    The error names the `cause` of the wait and its `timeout` in seconds.
     """
-    if _are_ignored() and not _IGNORED_FROM_THE_BEGINNING:
+    if _are_ignored() and not _WERE_IGNORED_AT_START:
         raise StoppedError(timeout, cause) from None
 
 
@@ -52,14 +53,14 @@ T = TypeVar("T")
 
 
 class RedisAwayError(Exception):
-    """Raised by a `CircuitBreaker` that is open; nothing was sent, or nobody knows whether it arrived."""
+    """Raised by an open `CircuitBreaker`. The call was not made, or its outcome is unknown."""
 
 
 def disable_client_retries(client: Any) -> Any:
-    """Return the client, with redis-py's own retries turned off; a client of another kind is left as it is."""
+    """Turn off redis-py's own retries, and return the client. Other clients are left alone."""
     pool, never = getattr(client, "connection_pool", None), Retry(NoBackoff(), 0)
     if isinstance(pool, BlockingConnectionPool):
-        # It inherits a set_retry that looks for its connections where it has none (redis-py 6 to 8).
+        # Its inherited set_retry looks for connections in lists that it does not have (redis-py 6 to 8).
         pool.connection_kwargs["retry"] = never
         for connection in pool._connections:
             connection.retry = never
@@ -77,9 +78,9 @@ def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTING
         The result of `attempt`.
 
     Raises:
-        UnavailableError: Redis was away for the whole `timeout`.
-        StoppedError: Redis was away, and the process was asked twice to stop.
-        RefusedError: Redis answered with an error that retrying cannot mend.
+        UnavailableError: Redis was unreachable for the whole `timeout`.
+        StoppedError: Redis was unreachable, and the process received a second signal to stop.
+        RefusedError: Redis replied with an error that retrying cannot mend.
     """
     begin, backoff = runtime.monotonic(), _INITIAL_BACKOFF
     while True:
@@ -94,9 +95,9 @@ def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTING
                 option = names.option("retry_timeout")
                 raise UnavailableError(timeout, describe(error), option, names.address) from None
             if backoff == _INITIAL_BACKOFF:
-                logger.warning("Redis is away (%s): waiting for up to %g s", describe(error), timeout)
+                logger.warning("Redis is unreachable (%s); retrying for up to %g s", describe(error), timeout)
             runtime.sleep(min(_jittered(backoff, runtime), timeout - waited))
-            require_not_stopped(timeout, f"Redis is away ({describe(error)})")
+            require_not_stopped(timeout, f"Redis is unreachable ({describe(error)})")
             backoff = min(2 * backoff, _MAX_BACKOFF)
         else:
             if backoff != _INITIAL_BACKOFF:
@@ -105,9 +106,9 @@ def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTING
 
 
 class CircuitBreaker:
-    """Keeps calls from an absent server. After a failure it is open: calls fail at once, without the network.
+    """Stops calls to an unreachable server: after a failure the breaker is open, and calls fail at once.
 
-    About twice a second one call is let through as a probe (half-open). When it succeeds, the breaker closes.
+    About twice a second it lets one call through as a probe (half-open). A successful probe closes the breaker.
     """
 
     def __init__(self, runtime: Runtime = RUNTIME) -> None:
@@ -117,7 +118,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """True if a call would fail at once."""
+        """True if a call would fail without being made."""
         return self._runtime.monotonic() < self._next_probe
 
     def call(self, work: Callable[[], T]) -> T:
@@ -125,7 +126,7 @@ class CircuitBreaker:
 
         Raises:
             RedisAwayError: the breaker is open, or opens now.
-            RefusedError: Redis answered with an error that retrying cannot mend.
+            RefusedError: Redis replied with an error that retrying cannot mend.
         """
         if self.is_open:
             raise RedisAwayError
@@ -135,15 +136,15 @@ class CircuitBreaker:
         except UnavailableError as error:
             if self._open_since is None:
                 self._open_since = now
-                logger.warning("Redis is away (%s): the crawl pauses until it is back", error.cause)
+                logger.warning("Redis is unreachable (%s); the crawl pauses until it answers", error.cause)
             self._next_probe = self._runtime.monotonic() + _jittered(_PROBE_INTERVAL, self._runtime)
             raise RedisAwayError from None
         if self._open_since is not None:
-            logger.warning("Redis is back after %.1f s: the crawl goes on", now - self._open_since)
+            logger.warning("Redis is back after %.1f s; the crawl resumes", now - self._open_since)
             self._open_since = None
         return result
 
 
 def _jittered(seconds: float, runtime: Runtime) -> float:
-    """Return these seconds and up to half as many: workers that noticed an outage together do not retry together."""
+    """Return up to 1.5 times the seconds, so that workers do not retry in step."""
     return seconds * runtime.uniform(1, 1.5)

@@ -1,4 +1,4 @@
-"""The client of whichever server a Sentinel says is the master."""
+"""Connect to the master that Redis Sentinel announces."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,19 +12,19 @@ from redis.sentinel import Sentinel
 from scrapy_bloom.errors import ConfigError
 
 _SENTINEL_PORT = 26379
-# Seconds that a Sentinel may take for its answer, where no `socket_timeout` is set.
+# For all Sentinels together, unless `socket_timeout` is set.
 _TIMEOUT_SECONDS = 5.0
 
 
 class FromSentinel:
-    """The `redis_cls` of REDIS_PARAMS behind a Sentinel: a client of the master, which follows a failover.
+    """A `redis_cls` for REDIS_PARAMS: a client of the master behind Sentinels, which follows failovers.
 
-    REDIS_URL names the Sentinels, with a comma between them. User, password, database and TLS by `rediss://` are the
-    master's, and so are the options in REDIS_PARAMS. Two options are the Sentinels': `service_name`, by which they
-    know the master (default: mymaster), and `sentinel_kwargs`, a dict with their own password and the like.
+    REDIS_URL lists the Sentinels, separated by commas. User, password, database and TLS (`rediss://`) are the master's,
+    like the options in REDIS_PARAMS. Two options are for the Sentinels: `service_name`, their name for the master
+    (default: mymaster), and `sentinel_kwargs`, a dict with their own password and other options.
 
-    Each Sentinel has an equal part of `socket_timeout` for its answer, and is asked once. Silent Sentinels block the
-    reactor no longer than a silent master does.
+    Each Sentinel is asked once and has an equal share of `socket_timeout` to reply. Silent Sentinels block the reactor
+    no longer than a silent master does.
 
     Raises:
         ConfigError: REDIS_URL is not set.
@@ -36,7 +36,7 @@ class FromSentinel:
         >>> REDIS_PARAMS = {"redis_cls": "scrapy_bloom.FromSentinel", "service_name": "crawl"}
     """
 
-    def __init__(self, **options: Any) -> None:  # noqa: ARG002  # as scrapy-redis calls it where there is no URL
+    def __init__(self, **options: Any) -> None:  # noqa: ARG002  # scrapy-redis calls it without a URL
         raise ConfigError(
             "REDIS_URL is not set: scrapy_bloom.FromSentinel needs the addresses of the Sentinels; set REDIS_URL = "
             "'redis://sentinel-1:26379,sentinel-2:26379'"
@@ -46,11 +46,11 @@ class FromSentinel:
     def from_url(
         cls, url: str, service_name: str = "mymaster", sentinel_kwargs: dict[str, Any] | None = None, **options: Any
     ) -> Any:
-        """Make a client of the master, with options of `redis.Redis`; nothing is sent before its first command.
+        """Make a client of the master. Nothing is sent before its first command.
 
         Args:
             url: the Sentinels' addresses, and the master's user, password and database.
-            service_name: the name by which the Sentinels know the master.
+            service_name: the Sentinels' name for the master.
             sentinel_kwargs: options for the Sentinels themselves.
             **options: passed to `redis.Redis`.
 
@@ -58,7 +58,7 @@ class FromSentinel:
             A `redis.Redis`.
 
         Raises:
-            ValueError: an address has no host, or a port that is no number.
+            ValueError: an address has no host, or its port is not a number.
 
         Example:
             >>> client = FromSentinel.from_url("redis://sentinel-1,sentinel-2:26379/5", service_name="crawl")
@@ -68,7 +68,7 @@ class FromSentinel:
         parts = urlsplit(url)
         login, at, addresses = parts.netloc.rpartition("@")
         hosts = [_host_and_port(address) for address in addresses.split(",")]
-        # In an address of redis-py's there is one host.
+        # redis-py parses a URL with one host only.
         options |= parse_url(parts._replace(netloc=f"{login}{at}sentinel").geturl())  # type: ignore[no-untyped-call]
         del options["host"]
         if options.pop("connection_class", None) is SSLConnection:

@@ -1,4 +1,4 @@
-"""The transport for clusters and for wrapped clients: one command at a time."""
+"""The transport for clusters and other classes of clients: one command per round trip."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,10 +16,10 @@ class _Executes(Protocol):
 
 
 class SequentialTransport:
-    """Sends each command by the client's own `execute_command`, and waits for its reply.
+    """Sends each command with the client's own `execute_command` and waits for its reply.
 
-    redis-py's pipeline for a cluster keeps no order between nodes. It also sends commands again when a reply was lost,
-    in silence, which cannot be turned off.
+    redis-py's cluster pipeline keeps no order between nodes. It also silently sends commands again if a reply was lost,
+    and has no option to turn this off.
     """
 
     def __init__(self, client: _Executes) -> None:
@@ -29,11 +29,11 @@ class SequentialTransport:
 
     @property
     def connections(self) -> int:
-        """The number of connections that the client was seen to have."""
+        """The number of connections that the client has had."""
         return self._known.number
 
     def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands one by one; none follows a failed one."""
+        """Send commands one by one, and stop at the first error."""
         replies = [self._call(command) for command in commands]
         for connection in connections_of(self._client):
             self._known.note(connection)

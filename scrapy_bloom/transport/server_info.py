@@ -1,32 +1,32 @@
-"""The reply of a server to INFO, and what its maxmemory-policy means for keys."""
+"""Read a server's INFO and its maxmemory-policy."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 Info = Mapping[str, Any]
 
-# The oldest server that the tests are run with, as INFO's `redis_version` counts; Valkey says 7.2 there or more.
+# The oldest version that the tests run on, as INFO's `redis_version`; Valkey reports 7.2 or newer.
 OLDEST_REDIS = (6, 2)
 
 
 def nodes(client: Any) -> Iterator[tuple[dict[str, Any], Info]]:
-    """Yield the options of redis-py that address a node, and its INFO: of a server, or of a cluster's primaries."""
+    """Yield redis-py's options to address a node, and its INFO, for a server or each primary of a cluster."""
     addresses = [{"target_nodes": node} for node in client.get_primaries()] if is_cluster(client) else [{}]
     for address in addresses:
         yield address, client.info(**address)
 
 
 def is_cluster(client: Any) -> bool:
-    """Return whether a client is of a cluster, which has a server for each part of the keys."""
+    """Return whether a client is connected to a cluster."""
     return hasattr(client, "get_primaries")
 
 
 def evicts(info: Info, *, expires: bool) -> bool:
-    """Return whether a full server deletes keys of others: any, or those that have an expiry, if these `expires`."""
+    """Return whether a full server evicts the keys in question, which `expires` says have an expiry."""
     policies = ("allkeys-", "volatile-") if expires else ("allkeys-",)
     return bool(info.get("maxmemory")) and policy(info).startswith(policies)
 
 
 def policy(info: Info) -> str:
-    """Return the maxmemory-policy, which managed servers may not tell."""
+    """Return the maxmemory-policy; managed servers may hide it."""
     return str(info.get("maxmemory_policy", "unknown"))

@@ -56,7 +56,7 @@ def test_failover(watched: tuple[Server, int], key: str, tmp_path: Path, capsys:
     assert played.missed == set()
     assert_ended_well(ended)
     assert played.twice == 0
-    assert [line for line in complaints_in(ended.log) if "the crawl goes on" in line]
+    assert [line for line in complaints_in(ended.log) if "the crawl resumes" in line]
 
 
 @pytest.mark.long

@@ -218,12 +218,12 @@ def test_second_ctrl_c(scheduler: str, valkey: Server, key: str, tmp_path: Path)
     job = Job(("runspider", "spider.py"), {}, settings, {})
     crawl = CrawlProcess("waiting", job, tmp_path, keeps_ledger=False, launch=forked.start)
     try:
-        until(lambda: "Redis is away" in crawl.log)
+        until(lambda: "Redis is unreachable" in crawl.log)
         until(lambda: ends_by_ctrl_c(crawl))
     finally:
         crawl.kill()
     assert crawl.process.returncode == crawling.REFUSED_EXIT_CODE
-    assert crawl.log.splitlines()[-1].startswith("scrapy_bloom: Redis is away (ConnectionError:")
+    assert crawl.log.splitlines()[-1].startswith("scrapy_bloom: Redis is unreachable (ConnectionError:")
     assert "asked twice to stop" in crawl.log
 
 

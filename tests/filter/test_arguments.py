@@ -92,7 +92,7 @@ def test_what_is_no_client(valkey: Server, key: str, name: str) -> None:
     """A class, a pipeline or a pubsub is refused as a client, with the correction."""
     with valkey.client() as client, pytest.raises(ConfigError) as refusal:
         BloomFilter(CLIENTS[name](client), key)
-    assert str(refusal.value).startswith(f"server = {name}: must be a client that answers when it is called")
+    assert str(refusal.value).startswith(f"server = {name}: must be a synchronous Redis client")
 
 
 def test_a_pipeline_of_a_cluster(key: str) -> None:

@@ -69,7 +69,7 @@ def pipeline(client: redis.Redis, _: str) -> tuple[redis.Redis, dict[str, Any]]:
 
 # The errors of a plain filter, and of a crawl.
 SAID: dict[Act, tuple[str, str]] = {
-    away: ("retry_timeout = 0: Redis has been away", "BLOOMFILTER_RETRY_TIMEOUT = 0: Redis has been away"),
+    away: ("retry_timeout = 0: Redis was unreachable", "BLOOMFILTER_RETRY_TIMEOUT = 0: Redis was unreachable"),
     login: ("the password of the client", "the password in REDIS_URL or REDIS_PARAMS"),
     string_at_the_bits: ("use another key for the filter (key)", "(SCHEDULER_DUPEFILTER_KEY)"),
     set_at_the_key: ("begin anew with flush=True", "begin anew with SCHEDULER_FLUSH_ON_START = True"),

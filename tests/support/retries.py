@@ -53,7 +53,7 @@ class Cue(logging.Handler):
         self._thread = threading.Thread(target=action)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("Redis is away") and self._thread.ident is None:
+        if record.getMessage().startswith("Redis is unreachable") and self._thread.ident is None:
             self._thread.start()
 
     def join(self) -> None:
@@ -75,7 +75,7 @@ def when_away(action: Callable[[], object]) -> Iterator[None]:
 
 def assert_waited_once(caplog: pytest.LogCaptureFixture, *parts: str) -> None:
     """Assert that one line reports Redis as away, with the reason, and one as back."""
-    (away,) = said(caplog, "Redis is away")
+    (away,) = said(caplog, "Redis is unreachable")
     (_,) = said(caplog, "Redis is back")
     assert [part for part in parts if part not in away] == []
 

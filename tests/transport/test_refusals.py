@@ -80,7 +80,7 @@ def told(error: BaseException) -> str:
 def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogCaptureFixture) -> None:
     """Assert that the error came without a wait, with advice, and that no password is shown."""
     assert advice in str(error)
-    assert said(caplog, "Redis is away") == []
+    assert said(caplog, "Redis is unreachable") == []
     assert PASSWORD not in told(error) + caplog.text
 
 
@@ -210,5 +210,5 @@ def test_password_of_a_server_that_is_away(key: str, caplog: pytest.LogCaptureFi
         server.kill()
         with pytest.raises(UnavailableError) as caught:
             dupefilter.request_seen(Request("http://shop.test/1"))
-        assert said(caplog, "Redis is away")
+        assert said(caplog, "Redis is unreachable")
         assert PASSWORD not in told(caught.value) + caplog.text + repr(dupefilter) + repr(dupefilter.filter)

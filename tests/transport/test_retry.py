@@ -82,7 +82,7 @@ def test_away_for_too_long(use: Callable[[BloomFilter], object], key: str, caplo
         with pytest.raises(UnavailableError) as caught:
             use(bloom)
         assert time.monotonic() - begin >= 0.3
-        assert len(said(caplog, "Redis is away")) == 1
+        assert len(said(caplog, "Redis is unreachable")) == 1
         assert said(caplog, "Redis is back") == []
         server.start()
         use(bloom)
@@ -104,7 +104,7 @@ def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) 
         proxy.fail(Place.BEFORE)
         with pytest.raises(UnavailableError):
             bloom.add("a")
-        assert said(caplog, "Redis is away") == []
+        assert said(caplog, "Redis is unreachable") == []
         assert bloom.add("a")
 
 

@@ -13,12 +13,12 @@ PERMISSION = (
     "allow BITFIELD, BITFIELD_RO, BITCOUNT, EVAL, EVALSHA, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, "
     "HSET, HSETNX, PEXPIREAT, PTTL, SCARD, STRLEN, TIME, TYPE and UNLINK on the filter's keys, and with BloomScheduler "
     "PING, EVAL, EVALSHA, TIME, ZADD, ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL "
-    "and DEL on the queue's, its own one and those that begin with it in braces; `scrapy bloom doctor` names what is "
-    "missing"
+    "and DEL on the queue's key and on the keys that begin with it in braces; `scrapy bloom doctor` names the "
+    "missing rights"
 )
 MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
-PROTOCOL = "it is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
-WRONG_TYPE = "a key that is needed holds something else: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
+PROTOCOL = "the server is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
+WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 WAIT = None
 
 # Servers' error texts as redis-py passes them on: without the code, where redis-py has a class for it. Redis up to 6
@@ -140,7 +140,7 @@ def test_row(row: int, error: Exception) -> None:
 @pytest.mark.parametrize("error", UNKNOWN, ids=describe)
 def test_what_no_row_matches(error: Exception) -> None:
     """An unknown error ends the wait, and its own text is the advice."""
-    assert advice_for(error) == "see what it says"
+    assert advice_for(error) == "see the error"
 
 
 def test_order_matters() -> None:

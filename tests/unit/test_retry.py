@@ -228,5 +228,5 @@ def test_the_log_tells_of_both_ends_once(opened: Worker, clock: Clock, caplog: p
     clock.now += 0.6
     opened.call()
     opened.call()
-    assert [record.getMessage() for record in caplog.records][-1] == "Redis is back after 3.0 s: the crawl goes on"
+    assert [record.getMessage() for record in caplog.records][-1] == "Redis is back after 3.0 s; the crawl resumes"
     assert sum("is back" in record.getMessage() for record in caplog.records) == 1
