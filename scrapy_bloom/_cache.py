@@ -1,4 +1,4 @@
-"""A bounded cache of what a process met last; it knows nothing of filters."""
+"""A bounded cache of recent keys."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 
 class TwoGenerationCache(Generic[Key, Value]):
-    """A bounded dict of about the `size` keys that were met last; none if `size` is 0.
+    """A bounded dict of about the last `size` keys; empty if `size` is 0.
 
     It has two generations of half of `size` each. Additions go to the young one, and a hit in the old one moves the key
     back. A full young generation replaces the old one. Both steps are one dict operation, and a key that is met at

@@ -1,22 +1,22 @@
-"""The user's names in errors: settings of a crawl, or arguments of a filter without one."""
+"""The user's names for errors: settings in a crawl, arguments outside one."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Names:
-    """The user's names for options, for a filter's key and for a client, and for how to begin anew.
+    """The names that the user wrote: settings of a crawl, or arguments of a filter.
 
     Attributes:
-        prefix: stands before the names of options, which are in capitals then.
+        prefix: before the names of options, which are then in capitals.
         key: the filter's key.
-        keys: the keys that may be chosen, in parentheses behind "use other keys", or nothing.
-        anew: what makes a filter begin anew.
-        address: where a server's address is given.
-        login: where a user name and a password are given.
-        protocol: what asks for RESP2.
-        client: how a client's class is chosen, behind "pass a redis.Redis or redis.RedisCluster".
-        encoding: where an encoding is chosen, behind "decode_responses=False".
+        keys: the settings of the keys, in parentheses after "use other keys", or nothing.
+        anew: the way to start with an empty filter.
+        address: the place of the server's address.
+        login: the place of the user name and the password.
+        protocol: the way to ask for RESP2.
+        client: the way to choose a client class, after "pass a redis.Redis or redis.RedisCluster".
+        encoding: the place of the encoding, after "decode_responses=False".
     """
 
     prefix: str

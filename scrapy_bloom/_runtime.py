@@ -1,7 +1,4 @@
-"""The process as a worker sees it: its clocks, timers, threads and chance.
-
-Classes take a `Runtime` as an argument, so that a simulation can give them a virtual one.
-"""
+"""Clocks, timers, threads and randomness of this process; a simulation passes a virtual `Runtime`."""
 
 import asyncio
 import os
@@ -19,7 +16,7 @@ from twisted.internet import task
 
 
 class Runtime:
-    """The clocks, timers, threads, chance and temporary directory of this process."""
+    """The clocks, timers, threads, randomness and temporary directory of this process."""
 
     unix_time = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
@@ -34,15 +31,15 @@ class Runtime:
         time.sleep(seconds)
 
     def process_name(self) -> str:
-        """Return the host and the number of this process."""
+        """Return the host name and the process id."""
         return f"{socket.gethostname()}-{os.getpid()}"
 
     def thread(self, name: str, run: Callable[[], object]) -> threading.Thread:
-        """Return a thread that does not keep the process from ending."""
+        """Return a daemon thread."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> bool:
-        """Have the reactor call something once; return whether there is a reactor."""
+        """Schedule a call in the reactor; return whether there is a reactor."""
         try:
             asyncio.get_running_loop().call_later(seconds, call)
         except RuntimeError:  # another reactor than Scrapy's default, which may not run yet, or none

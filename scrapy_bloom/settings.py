@@ -1,4 +1,4 @@
-"""The BLOOMFILTER_* settings of a crawl, read once into a frozen dataclass; nothing reads them after that."""
+"""The BLOOMFILTER_* settings of a crawl, read once into a frozen dataclass."""
 
 import difflib
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 PREFIX = "BLOOMFILTER_"
 SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
 
-# What the forks of scrapy-redis ask for instead: mechanism, from which nobody can tell what it promises.
+# Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
 
 
@@ -52,13 +52,13 @@ class BloomSettings:
         """Read and check the settings.
 
         Args:
-            settings: those of a crawl; what is not set has its default.
+            settings: the crawl's settings; unset ones have their defaults.
 
         Returns:
             The values, checked one by one and together.
 
         Raises:
-            ConfigError: one is not allowed, or is unknown; the text names it, its value and what is allowed.
+            ConfigError: a setting is invalid or unknown; the text names the setting, its value and the allowed values.
 
         Example:
             >>> BloomSettings.from_settings(Settings({"BLOOMFILTER_CAPACITY": "1e8"})).capacity
@@ -71,12 +71,12 @@ class BloomSettings:
             if name in settings
         }
         read = cls(**values)
-        # What the filter makes of them together is checked at once, too.
+        # Some values are invalid only together.
         read.parameters()
         return read
 
     def parameters(self) -> FilterParameters:
-        """Choose from the settings what the workers of a filter must agree on.
+        """Return the settings that all workers of a filter must agree on.
 
         Returns:
             The parameters of the filter.
@@ -102,5 +102,5 @@ def _refuse_unknown(settings: BaseSettings) -> None:
         nearest = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0)[0]
         raise ConfigError(
             f"{name} = {settings[name]!r}: there is no such setting; did you mean {nearest}? "
-            f"Known are {', '.join(SETTINGS)}"
+            f"The settings are {', '.join(SETTINGS)}"
         )

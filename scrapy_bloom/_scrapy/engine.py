@@ -1,4 +1,4 @@
-"""The places where supported versions of Scrapy differ, or where it has no public way."""
+"""Reach into Scrapy's engine where it has no public API, and bridge differences between its versions."""
 
 import logging
 import re
@@ -13,31 +13,32 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 
 logger = logging.getLogger(__name__)
 
-# What Scrapy's own fingerprints depend on besides method, URL and body, from 2.19 on.
+# Scrapy 2.19 and newer: its fingerprints depend on these meta keys, besides method, URL and body.
 FINGERPRINTED_META = ("verbatim_url",)
-CLOSE_SPIDER_IS_ASYNC = "close_spider_async"  # Scrapy 2.14 and newer
-# Scrapy's words for a callback that a spider does not have.
+# Scrapy 2.14 and newer: the engine's method to end a crawl.
+CLOSE_SPIDER_IS_ASYNC = "close_spider_async"
+# Scrapy's error text for a callback that the spider lacks.
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 
 
 def close_spider(crawler: Crawler, spider: Spider, reason: str, runtime: Runtime = RUNTIME) -> None:
-    """Ask the engine to end the crawl, from code that cannot wait for it."""
+    """Ask the engine to end the crawl, without waiting."""
     engine = _engine(crawler)
     if hasattr(engine, CLOSE_SPIDER_IS_ASYNC):
         deferred_from_coro(engine.close_spider_async(reason=reason))
     elif engine is not None:
-        # Scrapy 2.13 closes an idle spider at once, and looks at it again where this was called from.
+        # Scrapy 2.13 closes an idle spider at once, and the calling engine code still uses the spider's slot.
         runtime.call_later(0, lambda: _slot(crawler) and engine.close_spider(spider, reason))
 
 
 def missing_callback(error: Exception) -> str | None:
-    """Return the callback that a spider lacks for a request, by the error of reading that; None of another error."""
+    """Return the name of the missing callback if the error is about one, else None."""
     found = _NO_METHOD.match(str(error)) if type(error) is ValueError else None
     return found and found[1]
 
 
 class EngineWakeup:
-    """Has the engine ask for the next request soon, and not only at its heartbeat every 5 seconds."""
+    """Makes the engine ask for the next request before its 5-second heartbeat."""
 
     def __init__(self, crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
         self._crawler = crawler
@@ -45,7 +46,7 @@ class EngineWakeup:
         self._is_set = False
 
     def set(self, seconds: float) -> None:
-        """Ring once after some seconds; one that is set already is left as it is."""
+        """Schedule one wakeup in `seconds`, unless a wakeup is scheduled already."""
         if not self._is_set:
             self._is_set = self._runtime.call_later(seconds, self._ring)
 
@@ -59,9 +60,9 @@ class EngineWakeup:
 def apply_backpressure(
     crawler: Crawler, has_room: Callable[[], bool], seconds: float, runtime: Runtime = RUNTIME
 ) -> None:
-    """Have the engine take no more from the spider's start() while there is no room, which is asked every so often.
+    """Pause the spider's start() while `has_room` is False; check again every `seconds`.
 
-    The engine takes what start() gives as fast as it can, and has no way for a scheduler to say that it is too fast.
+    The engine reads start() as fast as it can, and a scheduler has no way to slow it down.
     """
     engine = _engine(crawler)
     if engine is not None and engine._start is not None:
@@ -69,9 +70,9 @@ def apply_backpressure(
 
 
 class Ticker:
-    """Calls something every few seconds while the reactor runs; what it raises is logged, and it goes on.
+    """Makes a call every few seconds while the reactor runs; errors are logged.
 
-    Where it returns True it has more to do, and is called again when others have had as long as it took.
+    A call that returns True has more to do. It is repeated after a pause as long as the call took.
     """
 
     def __init__(self, seconds: float, call: Callable[[], bool | None], runtime: Runtime = RUNTIME) -> None:
@@ -81,12 +82,12 @@ class Ticker:
         self._is_running = False
 
     def start(self) -> None:
-        """Begin, where there is a reactor."""
+        """Start the calls, if there is a reactor."""
         self._is_running = True
         self._wait(self._seconds)
 
     def stop(self) -> None:
-        """Call it no more."""
+        """Stop the calls."""
         self._is_running = False
 
     def _wait(self, seconds: float) -> None:
@@ -98,31 +99,31 @@ class Ticker:
         has_more, begin = None, self._runtime.monotonic()
         try:
             has_more = self._call()
-        except Exception:  # whatever it was, the next may go well
+        except Exception:  # the next call may succeed
             logger.exception("Something that is done every %g s failed", self._seconds)
         self._wait(min(self._runtime.monotonic() - begin, self._seconds) if has_more else self._seconds)
 
 
 def is_closing(crawler: Crawler) -> bool:
-    """Return whether the engine waits for what is in progress, to end the crawl."""
+    """Return whether the crawl is ending: the engine waits for the requests in progress."""
     slot = _slot(crawler)
     return slot is not None and slot.closing is not None
 
 
 def in_progress(crawler: Crawler) -> Collection[Request]:
-    """Return the requests that were handed to the engine, and that it is not done with."""
+    """Return the requests that the engine has taken and not finished."""
     slot = _slot(crawler)
     return () if slot is None else slot.inprogress
 
 
 def scheduler_of(crawler: Crawler) -> Any:
-    """The scheduler of a crawl, or None before there is one."""
+    """Return the crawl's scheduler, or None before it exists."""
     slot = _slot(crawler)
     return None if slot is None else slot.scheduler
 
 
 def closing_scheduler(crawler: Crawler) -> Any:
-    """The scheduler of a crawl that is being closed, or None while it is not."""
+    """Return the crawl's scheduler if the crawl is ending, else None."""
     slot = _slot(crawler)
     return None if slot is None or slot.closing is None else slot.scheduler
 
@@ -139,7 +140,7 @@ async def _held_back(
 def _engine(crawler: Crawler) -> Any:
     try:
         return crawler.engine
-    except RuntimeError:  # Scrapy 2.19, where there is none yet; None in older versions
+    except RuntimeError:  # Scrapy 2.19 raises before the engine exists, older versions return None
         return None
 
 

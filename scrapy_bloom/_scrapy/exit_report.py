@@ -1,7 +1,7 @@
-"""The last line on the screen, and the exit code, of a crawl that is refused or that has to end.
+"""Report why a crawl was refused or aborted: one final line on stderr and a non-zero exit code.
 
-Scrapy logs an error at the start as a traceback, and more errors after it that only follow from it. Up to 2.14 it ends
-with the exit code 0 then. Every version does so where a crawl is closed by its own code.
+Scrapy logs an error at the start as a traceback, followed by errors that only result from it. Scrapy up to 2.14 then
+exits with code 0, and so does every version if the crawl was closed by its own code.
 """
 
 import atexit
@@ -17,15 +17,15 @@ from scrapy_bloom.errors import BloomError
 
 _EXIT_CODE = 1
 
-# The commands that are to end so.
+# The commands whose exit code was set.
 _commands: list[Any] = []
 
 
 @contextmanager
 def reports_at_exit() -> Iterator[None]:
-    """Have the `scrapy` command end with the text of a BloomError that is raised in the block.
+    """Make the `scrapy` command end with the text of a BloomError raised in the block.
 
-    A script that runs crawls by itself gets what Scrapy makes of the error, and decides what to show.
+    A script that runs crawls itself gets the error from Scrapy, and decides what to show.
     """
     try:
         yield
@@ -36,12 +36,12 @@ def reports_at_exit() -> Iterator[None]:
 
 
 def report_at_exit(text: str) -> None:
-    """Have the `scrapy` command end with this text, on one line, and with an exit code that is not 0.
+    """Make the `scrapy` command end with this text, on one line, and a non-zero exit code.
 
-    The text alone is kept: an error holds on to the frames that it came through, and to what these hold.
+    Takes a text, not an error: an error keeps its frames and their objects alive.
     """
     command = _running_command()
-    # One that never makes a crawl says by itself what is wrong.
+    # Commands that never crawl report their errors themselves.
     if command is not None and getattr(command, "requires_crawler_process", True):
         command.exitcode = _EXIT_CODE
         atexit.unregister(_print)
@@ -50,23 +50,23 @@ def report_at_exit(text: str) -> None:
 
 
 def running_command() -> str | None:
-    """Return the name of the `scrapy` command that this code is called by, or None for another program."""
+    """Return the name of the running `scrapy` command, or None in another program."""
     command = _running_command()
     return None if command is None else type(command).__module__.rpartition(".")[2]
 
 
 def _withdraw() -> None:
-    """Take back what was to be told: whoever caught the error has made the crawl start after all."""
+    """Withdraw earlier reports: the caller caught the error, and the crawl starts after all."""
     atexit.unregister(_print)
     while _commands:
         _commands.pop().exitcode = 0
 
 
 def _running_command() -> Any:
-    """Return the command of Scrapy's command line that this code is called by, or None for another program."""
+    """Return the running command object of Scrapy's command line, or None in another program."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        # By its file, since the module is `__main__` where it was run as a script.
+        # Found by its file: the module's name is `__main__` if it runs as a script.
         if frame.f_code.co_name == "execute" and Path(frame.f_code.co_filename).parts[-2:] == ("scrapy", "cmdline.py"):
             return frame.f_locals["cmd"]
         frame = frame.f_back
@@ -74,7 +74,7 @@ def _running_command() -> Any:
 
 
 def _print(text: str) -> None:
-    # Twisted and asyncio log an error that nobody took when its Deferred or task is collected.
+    # Twisted and asyncio log unhandled errors when the Deferred or task is collected: let them come first.
     gc.collect()
-    # Written past the log, which may go to a file, or nowhere.
+    # Not logged: the log may go to a file, or nowhere.
     print("scrapy_bloom:", text, file=sys.stderr)

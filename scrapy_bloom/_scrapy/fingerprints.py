@@ -1,4 +1,4 @@
-"""From a request to the bytes that the filter stores, made anew only where that is needed."""
+"""Compute and cache the fingerprints of requests."""
 
 from collections.abc import Callable, Collection
 
@@ -12,14 +12,14 @@ from scrapy_bloom._cache import TwoGenerationCache
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom.errors import ConfigError
 
-# URLs and bodies of more characters together are not kept, which bounds the memory.
+# Longer URLs with bodies are not cached, which bounds the memory.
 _MAX_LENGTH = 1000
 
 Compute = Callable[[Request], str | bytes]
 
 
 def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
-    """Return a function that makes each fingerprint anew, by `make`."""
+    """Return a function that computes each fingerprint with `make`."""
 
     def fingerprint(request: Request) -> bytes:
         return as_bytes(make(request))
@@ -28,11 +28,11 @@ def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
 
 
 class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]):
-    """Fingerprints by `make` that depend on the method, the URL and the body of a request, and on nothing else.
+    """A cache of fingerprints that `make` computes from the method, the URL and the body of a request alone.
 
-    Those of the `size` requests that were met last are remembered: making one is most of what a repeat costs. A
-    fingerprint never changes, so that nothing that happens to a filter makes one wrong. The fingerprint of a request
-    with one of the `uncached_meta_keys` in its meta depends on more, and is made anew.
+    The cache holds about the last `size` requests: computing the fingerprint is most of the cost of a repeat. A
+    fingerprint never changes, whatever happens to the filter. Requests with one of the `uncached_meta_keys` in their
+    meta are not cached, because their fingerprints depend on it.
     """
 
     def __init__(self, make: Compute, size: int, uncached_meta_keys: Collection[str] = ()) -> None:
@@ -45,9 +45,9 @@ class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]
         if self._uncached_meta_keys and not request.meta.keys().isdisjoint(self._uncached_meta_keys):
             return self._make(request)
         url = request.url
-        # Nearly all requests: the URL alone is the key, and is in memory anyway.
+        # Nearly always the URL alone is the key, and is in memory anyway.
         key = url if request.method == "GET" and not request.body else (request.method, url, request.body)
-        # Nearly always it is among the young: a call is spared.
+        # Nearly always among the young, which saves a call.
         fingerprint = self._young.get(key) or self.get(key)
         if fingerprint is None:
             fingerprint = self._make(request)
@@ -57,7 +57,7 @@ class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]
 
 
 def chosen_fingerprinter(settings: BaseSettings, crawler: Crawler | None) -> RequestFingerprinterProtocol | None:
-    """Return Scrapy's fingerprinter where the user has chosen one, or None, for scrapy-redis's, where not."""
+    """Return the fingerprinter that the user has set, or None for scrapy-redis's."""
     if settings.getpriority("REQUEST_FINGERPRINTER_CLASS") == SETTINGS_PRIORITIES["default"]:
         return None
     if crawler is not None:
