@@ -121,8 +121,8 @@ def _batches(numbers: range) -> Iterator[Sequence[str]]:
 def main() -> None:
     """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--number", type=int, default=1_000_000, help="items that are in before")
-    parser.add_argument("--processes", type=int, default=8, help="processes that add")
+    parser.add_argument("--number", type=int, default=1_000_000, help="items added before the move")
+    parser.add_argument("--processes", type=int, default=8, help="processes that add meanwhile")
     options = parser.parse_args()
     with running(available()[0]) as server, tempfile.TemporaryDirectory() as directory:
         found = run(

@@ -57,7 +57,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     site.add_options(parser)
     parser.add_argument("--workers", type=int, default=2, help="spider processes (%(default)s)")
-    parser.add_argument("--start-url", help="crawl a site of yours from here, not the made-up one")
+    parser.add_argument("--start-url", help="crawl your own site from this URL, not the made-up one")
     parser.add_argument(
         "--redis-url",
         default=os.environ.get("REDIS_URL"),

@@ -49,10 +49,10 @@ def _crawl(planned: plan.Plan, servers: Servers, report: Report) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m devtools.soak", description="Crawl with faults at random moments.")
-    parser.add_argument("--seconds", type=float, default=600, help="after which no crawl begins (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600, help="seconds after which no crawl begins (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="number of the first crawl (%(default)s)")
-    parser.add_argument("--crawls", type=int, help="crawls at most (any number)")
+    parser.add_argument("--crawls", type=int, help="maximum number of crawls (unlimited)")
     parser.add_argument("--concurrency", type=int, help="CONCURRENT_REQUESTS of each worker (drawn)")
     parser.add_argument(
         "--faults", type=Kind, nargs="+", choices=list(Kind), default=list(Kind), help="kinds of faults (all)"

@@ -34,7 +34,7 @@ def remembered_for(bloom: BaseBloomFilter, clock: Clock, item: str, step: float)
     """Return the seconds until an item just added may be added again."""
     begin = clock.now
     while not bloom.add(item):
-        assert clock.now < begin + 1000, "it is never forgotten"
+        assert clock.now < begin + 1000, "the item is never forgotten"
         clock.now += step
         # Others keep the filter busy meanwhile.
         bloom.add(f"other {clock.now}")

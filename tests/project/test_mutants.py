@@ -27,7 +27,7 @@ ENDLESS = mutant("        while True: pass\n")
 @pytest.mark.parametrize("each", MUTANTS, ids=lambda each: each.name)
 def test_none_is_stale(each: Mutant) -> None:
     """The old text of a mutant occurs once, its new text differs, its tests exist."""
-    assert not each.is_stale, f"{each.name}: write it anew for {each.file}"
+    assert not each.is_stale, f"{each.name}: its old text must occur exactly once in {each.file}"
     assert each.new != each.old
     assert each.tests
     for test in each.tests:

@@ -257,7 +257,7 @@ def test_room_is_given_back_at_the_end(client: redis.Redis, key: str) -> None:
     bloom.add_many(["a", "b"])
     assert given(client, key) > 200
     bloom.release_idle_credit()
-    assert given(client, key) > 200, "it was used a moment ago"
+    assert given(client, key) > 200, "recently used credit is kept"
     for _ in range(2):
         bloom.close()
         assert given(client, key) == 2

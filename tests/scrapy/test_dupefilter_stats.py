@@ -97,7 +97,7 @@ def test_room_is_given_back_at_the_end(server: Server, key: str, way: Way) -> No
             dupefilter.request_seen(page(number))
         field = dupefilter.filter._stack.newest.credit_field
         crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
-        assert int(client.hget(key, field) or 0) > 5, "it was used a moment ago"
+        assert int(client.hget(key, field) or 0) > 5, "recently used credit is kept"
         credit = dupefilter.filter._stack.credits
         credit._granted_at -= 6
         crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)

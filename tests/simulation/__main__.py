@@ -91,11 +91,11 @@ def _counted(counter: Counter[str]) -> str:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", type=lambda text: text.split(","), help=f"kinds of crawls, of {', '.join(KINDS)}")
-    parser.add_argument("--seed", type=int, help="run this crawl of the kind, and tell its story")
+    parser.add_argument("--seed", type=int, help="run this crawl of the kind, and print its story")
     parser.add_argument("--verbose", action="store_true", help="with --seed: print the whole log")
-    parser.add_argument("--shrink", action="store_true", help="with --seed: reduce a crawl that has a problem first")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to run fresh crawls")
-    parser.add_argument("--count", type=int, default=0, help="how many crawls to run, in the place of --seconds")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: first shrink a failing crawl")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds to run new crawls")
+    parser.add_argument("--count", type=int, default=0, help="number of crawls to run, instead of --seconds")
     parser.add_argument(
         "--first", type=lambda text: int(text, 0), default=secrets.randbelow(1 << 32), help="the first seed"
     )

@@ -96,7 +96,7 @@ def main() -> int:
     """Replay crawls on servers; return 1 if one of them differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=main.__doc__)
     parser.add_argument("--crawls", type=int, default=len(KINDS))
-    parser.add_argument("--port", type=int, help="that of a server whose database 1 is empty; by default, own servers")
+    parser.add_argument("--port", type=int, help="server with an empty database 1; by default, servers of its own")
     options = parser.parse_args()
     with ExitStack() as stack:
         if options.port:

@@ -70,7 +70,7 @@ def killed_at(number: int, work: Callable[[Advance], object]) -> None:
         finally:
             os._exit(1)
     _, status = os.waitpid(process, 0)
-    assert os.WIFSIGNALED(status), "it has ended by itself"
+    assert os.WIFSIGNALED(status), "the process ended before it was killed"
 
 
 def keys_at(client: redis.Redis, key: str) -> set[str]:

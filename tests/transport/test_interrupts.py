@@ -31,7 +31,7 @@ def interrupted(prepare: Callable[[int], Callable[[], Any]], apart: int = 1) -> 
         call = prepare(moment)
         done = Interrupted(call, moment)
         if done.ended:
-            assert moment > 100, "it was hardly interrupted"
+            assert moment > 100, "too few calls were interrupted"
             return
         yield call, done
 

@@ -432,7 +432,7 @@ def untrusted(path: Path, how: str) -> None:
     """Make a file look as if another user could have written it."""
     if how == "another user's":
         if os.geteuid() != 0:
-            pytest.skip("only root can give a file away")
+            pytest.skip("only root can change the owner of a file")
         os.chown(path, ANOTHER_USER, -1)
     elif how == "of a link":
         path.rename(path.with_suffix(".target"))
