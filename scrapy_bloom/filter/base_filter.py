@@ -93,8 +93,8 @@ class BaseBloomFilter:
             item: bytes, or text, which is encoded in UTF-8.
 
         Returns:
-            True if the item is new to every process, False if it was added before. A new item is reported as False
-            with a probability of at most the filter's error rate.
+            True if the item is new to every process, False if it was added before. A new item is
+            reported as False with a probability of at most the filter's error rate.
 
         Raises:
             TypeError: the item is neither bytes nor text.
@@ -169,7 +169,8 @@ class BaseBloomFilter:
             For each item the result of `add`.
 
         Raises:
-            TypeError: an item is neither bytes nor text, or one item is given instead of several; nothing is added.
+            TypeError: an item is neither bytes nor text, or one item is given instead of several;
+                nothing is added.
             ConfigError: an item cannot be encoded in UTF-8; nothing is added.
             BloomError: the store failed. No item counts as seen.
 
@@ -209,8 +210,8 @@ class BaseBloomFilter:
             items: bytes or texts.
 
         Returns:
-            For each item whether it is in the filter. An absent item is reported as present with a probability of at
-            most the filter's error rate.
+            For each item whether it is in the filter. An absent item is reported as present with a
+            probability of at most the filter's error rate.
 
         Raises:
             TypeError: an item is neither bytes nor text, or one item is given instead of several.
@@ -237,7 +238,8 @@ class BaseBloomFilter:
         """Estimate the size and the fill of the filter from 64 KB of each shard.
 
         Returns:
-            Its sizes and estimates. For an empty filter, the sizes that the first addition will allocate.
+            Its sizes and estimates. For an empty filter, the sizes that the first addition will
+            allocate.
 
         Raises:
             BloomError: the store failed.
@@ -269,7 +271,8 @@ class BaseBloomFilter:
         """Add a reference: `remove_reference` keeps the filter while any is left.
 
         Args:
-            name: the user of the filter, such as the queue of a crawl. Adding a name again changes nothing.
+            name: the user of the filter, such as the queue of a crawl. Adding a name again changes
+                nothing.
 
         Raises:
             BloomError: the store failed.

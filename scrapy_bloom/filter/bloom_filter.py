@@ -24,12 +24,14 @@ class BloomFilter(BaseBloomFilter):
         server: a `redis.Redis` or `redis.RedisCluster`.
         key: the name of the filter's key, and the beginning of the others' names.
         capacity: items for which it is sized, at least 1. With a `ttl`, the items of one `ttl`.
-        error_rate: share of new items that may be reported as seen, from 1e-15 to below 1. It holds for the whole
-            filter, also after growth.
-        expansion: growth factor of the layers, 1 for equal layers. With 0 the filter never grows, and exceeds its
-            error rate beyond its capacity.
-        ttl: minimum seconds for which an item is remembered; the maximum is 1.25 times as long. None: for ever.
-        fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the other parameters.
+        error_rate: share of new items that may be reported as seen, from 1e-15 to below 1. It holds
+            for the whole filter, also after growth.
+        expansion: growth factor of the layers, 1 for equal layers. With 0 the filter never grows,
+            and exceeds its error rate beyond its capacity.
+        ttl: minimum seconds for which an item is remembered; the maximum is 1.25 times as long.
+            None: for ever.
+        fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the
+            other parameters.
         cache_size: items in the process's cache, 0 for none.
         retry_timeout: seconds to wait for an unreachable server, 0 not to wait.
         flush: delete the key, of any type, first.

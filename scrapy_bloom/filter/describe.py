@@ -27,7 +27,8 @@ class LayerInfo:
         memory_bytes: bytes that the server allocates for all shards.
         fill_ratio: share of ones among its bits, from 0 to 1.
         estimated_count: items, estimated from its bits.
-        estimated_error_rate: current share of new items reported as seen, estimated from its bits, from 0 to 1.
+        estimated_error_rate: current share of new items reported as seen, estimated from its bits,
+            from 0 to 1.
         created: Unix time in seconds.
 
     Example:
@@ -64,7 +65,8 @@ class FilterInfo:
         memory_bytes: bytes that the server allocates for all layers.
         fill_ratio: share of ones among all bits, from 0 to 1.
         estimated_count: items, estimated from its bits.
-        estimated_error_rate: current share of new items reported as seen, estimated from its bits, from 0 to 1.
+        estimated_error_rate: current share of new items reported as seen, estimated from its bits,
+            from 0 to 1.
         by_layer: a `LayerInfo` for each layer, oldest first.
 
     Example:
@@ -98,7 +100,8 @@ class Counters:
         ambiguous: new items that may have been added before, by an interrupted call.
         cache_hits: repeats found in the process's cache.
         round_trips: round trips to the store.
-        expected_false_positives: new items probably reported as seen: the error rate summed over the additions.
+        expected_false_positives: new items probably reported as seen: the error rate summed over
+            the additions.
     """
 
     added: int = 0

@@ -55,12 +55,14 @@ class FilterParameters:
 
     Attributes:
         capacity: items of the whole crawl, or of one `ttl`.
-        error_rate: share of new items that may be reported as seen over the whole filter, between 0 and 1.
+        error_rate: share of new items that may be reported as seen over the whole filter, between 0
+            and 1.
         expansion: growth factor of the layers' capacities; 0: the filter never grows.
         ttl: minimum seconds for which an item is remembered; None: for ever.
         fingerprint: name of the items' fingerprint scheme.
         hash: name of the hash scheme.
-        prefix: prefix of the settings' names in errors; without it, errors name arguments. Not stored.
+        prefix: prefix of the settings' names in errors; without it, errors name arguments. Not
+            stored.
     """
 
     capacity: int = options.CAPACITY.default

@@ -50,8 +50,8 @@ class Results(list[Any]):
 
     Attributes:
         retried: an earlier attempt lost its reply, and may have executed some of the operations.
-        contact: a number that changes once the connection was or may have been interrupted. The store may then lack
-            data that earlier results reported.
+        contact: a number that changes once the connection was or may have been interrupted. The
+            store may then lack data that earlier results reported.
     """
 
     retried = False

@@ -24,6 +24,8 @@ FINISHED = (
     "tests/simulation",
     "tests/transport",
     "devtools",
+    "scrapy_bloom/filter",
+    "scrapy_bloom/storage",
     "tests/unit/test_prose.py",
 )
 
