@@ -271,8 +271,7 @@ class BaseBloomFilter:
         """Add a reference: `remove_reference` keeps the filter while any is left.
 
         Args:
-            name: the user of the filter, such as the queue of a crawl. Adding a name again changes
-                nothing.
+            name: the user of the filter, such as a crawl's queue. Adding it twice changes nothing.
 
         Raises:
             BloomError: the store failed.
