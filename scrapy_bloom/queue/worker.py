@@ -11,6 +11,9 @@ One operation is under way at a time. The phases:
        │                                                        │ ReleaseFilter    │
        └─ EndClosing, and not leaving ───────────────────────── CLOSED ─EndClosing─┘
 
+`leave()` works in every phase before CLOSING. A leaving worker whose registration expired rejoins,
+so that its leases are requeued, and leaves then; an idle one that clears nothing is GONE at once.
+
 A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps
 atomically:
 

@@ -237,9 +237,6 @@ class NoSkip(QueueMemory):
     """Take entries that the worker has leased already."""
 
     def take(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
-        return super().take(want, leased) if not leased else self._take_any(want, leased)
-
-    def _take_any(self, want: int, leased: SortedSet) -> tuple[QueueEntry, ...]:
         mine = dict(leased)
         leased.clear()
         taken = super().take(want, leased)
