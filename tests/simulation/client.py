@@ -1,7 +1,10 @@
 """The clients of a simulated server: Redis client, queue, and filter store."""
 
 from collections.abc import Callable
+from hashlib import sha1
 from typing import Any
+
+from redis.exceptions import NoScriptError
 
 from scrapy_bloom.queue.operations import QueueOperation, Reply, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
@@ -24,7 +27,10 @@ class Client:
 
     def execute_command(self, *arguments: Any) -> Any:
         """Send one command, and return its reply."""
-        return self._trip(lambda: self._carry_out(*arguments))
+        reply = self._trip(lambda: self._carry_out(*arguments))
+        if isinstance(reply, NoScriptError):
+            raise reply
+        return reply
 
     def _trip(self, *steps: Callable[[], Any]) -> Any:
         return self.server.round_trip("command", steps, self.slowness)[-1]
@@ -100,9 +106,14 @@ class Client:
         return sum(self._leased(key).pop(field, None) is not None for field in fields)
 
     def _eval(self, text: str, count: int, *arguments: Any) -> list[Any]:
+        self.server.scripts[sha1(text.encode(), usedforsecurity=False).hexdigest()] = text
         memory, operation = self._start_urls(arguments[0]), StartScript.of(text, arguments[count:])
         self.server.before(memory, operation)
         return memory.apply(operation)
+
+    def _evalsha(self, digest: str, count: int, *arguments: Any) -> list[Any] | NoScriptError:
+        text = self.server.scripts.get(digest)
+        return NoScriptError("No matching script.") if text is None else self._eval(text, count, *arguments)
 
     def _start_urls(self, key: str) -> StartMemory:
         return self.server.data.start_urls.setdefault(key, StartMemory())

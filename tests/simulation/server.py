@@ -83,6 +83,7 @@ class Server:
 
     Attributes:
         incarnation: the number of starts, by which a client knows that its connections are new.
+        scripts: the texts of the scripts that it knows, by their hashes.
         lost: the number of lost replies and requests.
         before: called with a part of the data, and with the next operation on it.
     """
@@ -90,6 +91,7 @@ class Server:
     def __init__(self, hub: Hub, link: Link, chance: Random) -> None:
         self.data = Data(hub)
         self.incarnation = 1
+        self.scripts: dict[str, str] = {}
         self.lost = 0
         self.loses_until = 0.0
         self.down_until = self.hanging_until = self.frozen_until = self.loading_until = self.readonly_until = 0.0
@@ -122,8 +124,9 @@ class Server:
         return "well"
 
     def start_again(self) -> None:
-        """Have the next command of each client come over a new connection."""
+        """Forget the scripts, and have the next command of each client come over a new connection."""
         self.incarnation += 1
+        self.scripts.clear()
 
 
 class _Trip:
