@@ -10,9 +10,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
 
-# Three processes: the tests wait for servers and crawls more than they compute.
+# Else each of their processes compiles all that it imports.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
+# Four processes: the tests wait for servers and crawls more than they compute.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long" $(ARGS)
 
 # The full searches, the soak, the error rate and large crawls, too.
 test-all: $(VENV)/.test

@@ -142,8 +142,8 @@ def test_no_false_negative_ever(capacity: int, error_rate: float, expansion: int
     assert not any(bloom.add_many(items))
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0], ids=["half full", "full"])
-@pytest.mark.parametrize("expansion", [0, 2])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.long), 1.0], ids=["half full", "full"])
+@pytest.mark.parametrize("expansion", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_the_promised_error_rate_is_kept(valkey: Server, key: str, share: float, expansion: int) -> None:
     """The error rate over 100,000 items never added is the promised one, within its binomial bounds."""
     promised, capacity, asked = 1e-3, 20_000, 100_000

@@ -171,6 +171,7 @@ def test_tutorial_stops_and_goes_on_and_begins_anew(
     assert stored.keys() == []
 
 
+@pytest.mark.long
 def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
     """A worker stopped without SCHEDULER_PERSIST leaves no keys, as documented."""
     project = Project(tmp_path, site, own)

@@ -156,7 +156,12 @@ class ReadsBeforeItRaises(FilterProtocol):
             id="a reply is lost",
             marks=pytest.mark.long,
         ),
-        pytest.param([adding("a", 2, batch=False), adding("b", 2, batch=False)], {"crashes": 1}, id="a worker dies"),
+        pytest.param(
+            [adding("a", 2, batch=False), adding("b", 2, batch=False)],
+            {"crashes": 1},
+            id="a worker dies",
+            marks=pytest.mark.long,
+        ),
         pytest.param([adding("a", 2, batch=True), growing], {}, id="a growth"),
         pytest.param([adding("a", 2, batch=True), giving_back], {}, id="room is given back"),
     ],
