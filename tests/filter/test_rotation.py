@@ -190,11 +190,11 @@ def stored(client: redis.Redis, key: str) -> list[bytes]:
 def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) -> None:
     """A filter that is neither closed nor cleared expires by itself, even if it was only opened."""
     options: dict[str, Any] = {"capacity": 100_000, "error_rate": 1e-3, "ttl": 0.3}
-    BloomFilter(client, f"{key}:opened", **options)
+    # On a busy machine what was there a moment ago may be gone already: it is made again.
+    until(lambda: BloomFilter(client, f"{key}:opened", **options) and stored(client, f"{key}:opened"))
     bloom = BloomFilter(client, f"{key}:used", **options)
     bloom.add_reference("shop:requests")
-    until(lambda: bloom.add(f"item {time.monotonic()}") and bloom.info().layers > 1)
-    assert len(stored(client, key)) > 3
+    until(lambda: bloom.add(f"item {time.monotonic()}") and len(stored(client, f"{key}:used")) > 2)
     until(lambda: stored(client, key) == [])
     assert bloom.add("a")
     assert not bloom.add("a")
