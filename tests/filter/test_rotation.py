@@ -190,7 +190,7 @@ def stored(client: redis.Redis, key: str) -> list[bytes]:
 def test_a_filter_that_nobody_uses_leaves_no_key(client: redis.Redis, key: str) -> None:
     """A filter that is neither closed nor cleared expires by itself, even if it was only opened."""
     options: dict[str, Any] = {"capacity": 100_000, "error_rate": 1e-3, "ttl": 0.3}
-    # On a busy machine what was there a moment ago may be gone already: it is made again.
+    # On a busy machine a filter may expire before its keys are listed: repeat until they are seen.
     until(lambda: BloomFilter(client, f"{key}:opened", **options) and stored(client, f"{key}:opened"))
     bloom = BloomFilter(client, f"{key}:used", **options)
     bloom.add_reference("shop:requests")
