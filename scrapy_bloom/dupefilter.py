@@ -171,6 +171,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self = cls.unopened(settings, key.name, crawler)
         self.persist = key.persists
         self._jobdir = key.jobdir
+        try:
+            self._open_for_crawl(settings, key, crawler)
+        except BaseException:
+            self._disconnect()
+            raise
+        return self
+
+    def _open_for_crawl(self, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> None:
+        """Open the filter, report it, and follow the crawl's signals."""
         parameters = self.parameters()
         place = self._retry(lambda: key.on(self.server, parameters.memory_bytes))
         place.warn_of_failovers(self.server)
@@ -187,7 +196,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             crawler.signals.connect(self._filter.release_idle_credit, signals.spider_idle)
             crawler.signals.connect(self._filter.close, signals.spider_closed)
             crawler.signals.connect(self._disconnect, signals.spider_closed)
-        return self
 
     @property
     def filter(self) -> BloomFilter:

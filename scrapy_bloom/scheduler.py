@@ -107,7 +107,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         parent = super().from_settings
         # An unusable client is refused before scrapy-redis makes its own.
         retry = partial(retry_until, timeout=config.retry_timeout, runtime=cls._runtime)
-        retry(lambda: connect(settings)).close()
+        disconnect(retry(lambda: connect(settings)))
         with refusing_unfit(settings):
             self: Self = retry(lambda: parent(with_socket_timeouts(settings)))
         disable_client_retries(self.server)

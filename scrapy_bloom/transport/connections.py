@@ -67,7 +67,8 @@ def in_turn(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
 
 def disconnect(client: Any) -> None:
     """Close a client's connections; do nothing for a user's class without `close`."""
-    close = getattr(client, "close", None)
+    # A cluster's `close` leaves the connections open if the client was made from a URL.
+    close = getattr(client, "disconnect_connection_pools", None) or getattr(client, "close", None)
     if close is not None:
         close()
 

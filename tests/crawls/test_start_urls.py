@@ -213,8 +213,9 @@ def servers_for(client: Kind) -> Iterator[list[Server]]:
 def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
     """A worker started before Redis waits for it, even if its client connects when it is created."""
     with servers_for(params) as servers, ExitStack() as stack:
-        url, is_cluster = servers[0].url, params is CLUSTER
-        client: Any = stack.enter_context(redis.RedisCluster.from_url(url) if is_cluster else servers[0].client())
+        url, port = servers[0].url, servers[0].port
+        cluster_or_server: Any = redis.RedisCluster if params is CLUSTER else redis.Redis
+        client = stack.enter_context(cluster_or_server(host="127.0.0.1", port=port))
         fed = stack.enter_context(fed_scene(url, key, tmp_path, client))
         fed.feed("list", PATHS)
         for server in servers:

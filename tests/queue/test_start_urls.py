@@ -308,7 +308,7 @@ def test_cluster(kind: str, key: str) -> None:
     with running("valkey", *options) as server, server.client() as node:
         node.cluster("addslotsrange", 0, 16383)
         until(lambda: node.cluster("info")["cluster_state"] == "ok")
-        with redis.RedisCluster.from_url(server.url) as client:
+        with redis.RedisCluster("127.0.0.1", server.port) as client:
             for name in (key, f"{{{key}}}:news"):
                 start = Start(client, name, kind)
                 start.fill(URLS)

@@ -1,6 +1,7 @@
 """In a cluster the filter is in the queue's slot: a failover rolls both back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import redis
 from redis.crc import key_slot
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError, WrongTypeError
+from scrapy_bloom.transport.connections import disconnect
 from tests.support import command
 from tests.support.clusters import running_cluster
 from tests.support.dupefilters import KEY, crawler_of, page, spider_of, warnings_in
@@ -17,6 +19,7 @@ from tests.support.servers import Server
 OVER_A_CLUSTER: dict[str, Any] = {"REDIS_PARAMS": {"redis_cls": "redis.RedisCluster"}}
 # The first layer of a filter of this capacity takes more than a gigabyte.
 LARGE = 300_000_000
+Build = Callable[..., BloomRFPDupeFilter]
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +32,22 @@ def node() -> Iterator[Server]:
 @pytest.fixture
 def client(node: Server) -> Iterator[Any]:
     """A client of the cluster."""
-    with redis.RedisCluster.from_url(node.url) as client:
+    with redis.RedisCluster("127.0.0.1", node.port) as client:
         yield client
 
 
-def build(node: Server, spider: str, **settings: Any) -> BloomRFPDupeFilter:
-    """Return a worker's dupefilter, as its scheduler builds it."""
-    return BloomRFPDupeFilter.from_spider(spider_of(crawler_of(node, spider_name=spider, **OVER_A_CLUSTER, **settings)))
+@pytest.fixture
+def build(node: Server, key: str) -> Iterator[Build]:
+    """Builds the dupefilter of a worker, as its scheduler does."""
+    with ExitStack() as stack:
+
+        def build_one(**settings: Any) -> BloomRFPDupeFilter:
+            crawler = crawler_of(node, spider_name=key, **OVER_A_CLUSTER, **settings)
+            dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
+            stack.callback(disconnect, dupefilter.server)
+            return dupefilter
+
+        yield build_one
 
 
 def keys_of(client: Any, spider: str) -> set[str]:
@@ -48,47 +60,47 @@ def warnings_of_failovers(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each for each in warnings_in(caplog) if "a failover that loses writes may lose requests" in each]
 
 
-def test_new_filter(node: Server, client: Any, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_filter(build: Build, client: Any, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """All keys of a new filter are in the queue's slot, where every worker and later crawl finds it."""
-    first, second = build(node, key), build(node, key)
+    first, second = build(), build()
     assert [first.request_seen(page(1)), second.request_seen(page(1))] == [False, True]
     found = keys_of(client, key)
     assert found == {f"{{{key}:requests}}:dupefilter", f"{{{key}:requests}}:dupefilter:0:0"}
     assert {key_slot(each.encode()) for each in found} == {key_slot(f"{key}:requests".encode())}
-    assert build(node, key).request_seen(page(1))
+    assert build().request_seen(page(1))
     assert warnings_of_failovers(caplog) == []
 
 
-def test_larger_capacity_than_before(node: Server, key: str) -> None:
+def test_larger_capacity_than_before(build: Build) -> None:
     """A filter in the queue's slot stays, even if the new capacity would not fit."""
-    build(node, key).request_seen(page(1))
+    build().request_seen(page(1))
     with pytest.raises(MismatchError, match=f"capacity = {LARGE}"):
-        build(node, key, BLOOMFILTER_CAPACITY=LARGE)
+        build(BLOOMFILTER_CAPACITY=LARGE)
 
 
-def test_queue_of_another_name(node: Server, key: str) -> None:
+def test_queue_of_another_name(build: Build, key: str) -> None:
     """The slot is that of the queue named by the settings."""
-    assert build(node, key, SCHEDULER_QUEUE_KEY="{%(spider)s}:jobs").key == f"{{{key}}}:jobs:dupefilter"
+    assert build(SCHEDULER_QUEUE_KEY="{%(spider)s}:jobs").key == f"{{{key}}}:jobs:dupefilter"
 
 
-def test_filter_at_the_key_of_a_single_server(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_filter_at_the_key_of_a_single_server(build: Build, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A filter at a single server's default key stays in use, with a warning."""
-    build(node, key, **{KEY: "%(spider)s:dupefilter"}).request_seen(page(1))
+    build(**{KEY: "%(spider)s:dupefilter"}).request_seen(page(1))
     caplog.clear()
-    dupefilter = build(node, key)
+    dupefilter = build()
     assert dupefilter.key == f"{key}:dupefilter"
     assert dupefilter.request_seen(page(1))
     (warning,) = warnings_of_failovers(caplog)
     assert f"SCHEDULER_DUPEFILTER_KEY = '{{{key}:requests}}:dupefilter'" in warning
     dupefilter.clear()
-    assert build(node, key).key == f"{{{key}:requests}}:dupefilter"
+    assert build().key == f"{{{key}:requests}}:dupefilter"
 
 
-def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) -> None:
+def test_set_at_the_key_of_a_single_server(build: Build, client: Any, key: str) -> None:
     """A SET of scrapy-redis is not overlooked: the start is refused, as on a single server."""
     client.sadd(f"{key}:dupefilter", "a fingerprint")
     with pytest.raises(WrongTypeError, match="holds a SET of 1 members"):
-        build(node, key)
+        build()
 
 
 @pytest.mark.parametrize(
@@ -103,17 +115,17 @@ def test_set_at_the_key_of_a_single_server(node: Server, client: Any, key: str) 
     ids=["key that was set", "key that is a tag", "large", "queue of several spiders"],
 )
 def test_filter_elsewhere(
-    node: Server, key: str, settings: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
+    build: Build, key: str, settings: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A key outside the queue's slot causes one warning."""
-    assert build(node, key, **settings).key == name.format(key)
+    assert build(**settings).key == name.format(key)
     (warning,) = warnings_of_failovers(caplog)
     assert repr(name.format(key)) in warning
 
 
-def test_key_that_was_set_to_the_slot(node: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_that_was_set_to_the_slot(build: Build, caplog: pytest.LogCaptureFixture) -> None:
     """A filter that the settings place in the queue's slot causes no warning."""
-    build(node, key, **{KEY: "{%(spider)s:requests}:seen"})
+    build(**{KEY: "{%(spider)s:requests}:seen"})
     assert warnings_of_failovers(caplog) == []
 
 

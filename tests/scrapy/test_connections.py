@@ -9,27 +9,32 @@ from scrapy.crawler import Crawler
 from scrapy_redis.scheduler import Scheduler
 
 from devtools.waiting import until
-from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
 from tests.support import crawling
+from tests.support.clusters import running_cluster
 from tests.support.in_process import start
 from tests.support.servers import Server
 
 
-@pytest.fixture
-def crawler(valkey: Server, key: str) -> Crawler:
-    """A crawl whose connections carry its name."""
-    params = {"client_name": key.replace(":", "-")}
+def crawler_at(server: Server, key: str, **params: object) -> Crawler:
+    """A crawl whose connections have its name."""
     return start(
         {
             "DUPEFILTER_CLASS": crawling.BLOOM,
-            "REDIS_URL": valkey.url,
-            "REDIS_PARAMS": params,
+            "REDIS_URL": server.url,
+            "REDIS_PARAMS": {"client_name": key.replace(":", "-"), **params},
             "SCHEDULER_DUPEFILTER_KEY": key,
             "SCHEDULER_QUEUE_KEY": f"{key}:queue",
             "BLOOMFILTER_CAPACITY": 1000,
             "BLOOMFILTER_LEASE": 0.1,
         }
     )
+
+
+@pytest.fixture
+def crawler(valkey: Server, key: str) -> Crawler:
+    """A crawl on one server."""
+    return crawler_at(valkey, key)
 
 
 @pytest.fixture
@@ -61,6 +66,28 @@ def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> No
     until(lambda: number_of(watching, key) == 0)
     # They stay open until here: the garbage collector has closed none.
     assert scheduler.df.server is not scheduler.server
+
+
+def test_end_over_a_cluster(key: str) -> None:
+    """The connections to a cluster's nodes are closed, even if REDIS_URL named the cluster."""
+    with running_cluster(1) as nodes, nodes[0].client() as watching:
+        crawler = crawler_at(nodes[0], key, redis_cls="redis.RedisCluster")
+        scheduler = BloomScheduler.from_crawler(crawler)
+        scheduler.open(spider_of(crawler))
+        assert number_of(watching, key) >= 2
+        scheduler.close("shutdown")
+        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+        until(lambda: number_of(watching, key) == 0)
+
+
+def test_refused_start(crawler: Crawler, watching: redis.Redis, key: str) -> None:
+    """A dupefilter that refuses to start closes its connections."""
+    watching.sadd(key, "a fingerprint")
+    with pytest.raises(WrongTypeError) as refusal:
+        BloomRFPDupeFilter.from_crawler(crawler)
+    until(lambda: number_of(watching, key) == 0)
+    # The traceback has kept them until here.
+    assert refusal.tb is not None
 
 
 def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, key: str) -> None:

@@ -1,5 +1,6 @@
 """Processes of `scrapy` and the simulation, forked from a `template_process`."""
 
+import atexit
 import json
 import os
 import select
@@ -129,7 +130,7 @@ def _template(module: str, hash_seed: str | None) -> socket.socket:
     mine, its = socket.socketpair()
     path = os.pathsep.join([f"{ROOT}", *filter(None, [os.environ.get("PYTHONPATH")])])
     with its:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.template_process", str(its.fileno()), module],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path} | ({_HASH_SEED: hash_seed} if hash_seed else {}),
@@ -137,4 +138,11 @@ def _template(module: str, hash_seed: str | None) -> socket.socket:
             stdout=subprocess.DEVNULL,
             pass_fds=[its.fileno()],
         )
+    atexit.register(_end, process, mine)
     return mine
+
+
+def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
+    process.terminate()
+    process.wait()
+    control.close()

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scrapy.settings import Settings
 
 from devtools.waiting import LIMIT, until
 from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom.transport.connections import disconnect
 from tests.support.fault_proxy import Place, Proxy, proxying
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
@@ -91,7 +93,9 @@ def test_hidden_resending_is_off_in_a_cluster(cluster: Proxy, key: str) -> None:
     """A cluster client has its own retries; they are disabled, too."""
     settings = {"REDIS_URL": cluster.url, "REDIS_PARAMS": {"redis_cls": redis.RedisCluster}}
     common = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
-    assert_resent_by_us_alone(cluster, BloomRFPDupeFilter.from_settings(Settings({**settings, **common})))
+    dupefilter = BloomRFPDupeFilter.from_settings(Settings({**settings, **common}))
+    assert_resent_by_us_alone(cluster, dupefilter)
+    disconnect(dupefilter.server)
 
 
 @pytest.fixture
@@ -120,8 +124,9 @@ def test_tls_connection_cut(encrypted: tuple[Server, str], key: str, caplog: pyt
     """A TLS connection cut before a reply is like any other."""
     server, url = encrypted
     settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
-    bloom = BloomRFPDupeFilter.from_settings(Settings(settings)).filter
-    with server.client() as admin, ThreadPoolExecutor(1) as thread:
+    dupefilter = BloomRFPDupeFilter.from_settings(Settings(settings))
+    bloom = dupefilter.filter
+    with closing(dupefilter.server), server.client() as admin, ThreadPoolExecutor(1) as thread:
         for work, answer in ((lambda: bloom.add("a"), True), (lambda: bloom.add_many(["b", "c"]), [True, True])):
             admin.execute_command("CLIENT", "PAUSE", int(LIMIT * 1000), "WRITE")
             added = thread.submit(work)

@@ -59,7 +59,7 @@ def over(make: Callable[[int], Any]) -> Making:
 
 def pooled(client_class: Any, pool_class: Any = redis.ConnectionPool) -> Making:
     """Make clients of this class over a pool of that one."""
-    return over(lambda port: client_class(connection_pool=pool_class(host="127.0.0.1", port=port, max_connections=3)))
+    return over(lambda port: client_class.from_pool(pool_class(host="127.0.0.1", port=port, max_connections=3)))
 
 
 @contextlib.contextmanager

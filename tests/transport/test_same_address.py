@@ -78,7 +78,7 @@ class Wrapped(redis.Redis):
 
 def over(pool_class: Any, client_class: type[redis.Redis]) -> Callable[[int], Any]:
     """Make clients over a pool of this class."""
-    return lambda port: client_class(connection_pool=pool_class(host="127.0.0.1", port=port, max_connections=3))
+    return lambda port: client_class.from_pool(pool_class(host="127.0.0.1", port=port, max_connections=3))
 
 
 CLIENTS: dict[str, Callable[[int], Any]] = {
