@@ -12,7 +12,7 @@ One operation is under way at a time. The phases:
        └─ EndClosing, and not leaving ───────────────────────── CLOSED ─EndClosing─┘
 
 `leave()` works in every phase before CLOSING. A leaving worker whose registration expired rejoins,
-so that its leases are requeued, and leaves then; an idle one that clears nothing is GONE at once.
+so that its leases are requeued, and leaves then; an idle worker with nothing to clear is GONE.
 
 A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps
 atomically:
