@@ -68,7 +68,7 @@ def scheduler(spider: Spider) -> Iterator[BloomScheduler]:
     scheduler.open(spider)
     begin(scheduler.df)
     # The first heartbeat, which is the only one within the lease.
-    until(lambda: scheduler._heartbeats._failure_detector._last_look is not None)
+    until(lambda: scheduler._heartbeats._failure_detector._last_check is not None)
     yield scheduler
     scheduler.close("finished")
 
