@@ -4,6 +4,7 @@ import logging
 import math
 import random
 from collections.abc import Iterator
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.processes import CONTEXT
 from tests.support.selection import long_unless
 from tests.support.servers import Server
 
+SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-12, "cache_size": 0}
 GROWING: dict[str, Any] = {"capacity": 10_000, "error_rate": 1e-3, "cache_size": 0}
 
 
@@ -78,15 +80,20 @@ def test_a_filter_that_was_sized_right_does_not_grow(capacity: int) -> None:
     assert bloom.info().layers == 1
 
 
-def test_repeats_do_not_grow_a_filter(make_filter: MakeFilter) -> None:
-    """A worker that remembers nothing meets only repeats of a full newest layer: it needs no credit, and no layer."""
-    options: dict[str, Any] = {"capacity": 100, "error_rate": 1e-12, "cache_size": 0}
-    measured, room = MemoryBloomFilter(**options), 0
+@cache
+def room_of_two_layers() -> int:
+    """Return the number of items that a small filter holds in its first two layers."""
+    measured, room = MemoryBloomFilter(**SMALL), 0
     while measured.info().layers < 3:
         measured.add(f"item {room}")
         room += 1
-    items = [f"item {number}" for number in range(room - 1)]
-    bloom = make_filter(**options)
+    return room - 1
+
+
+def test_repeats_do_not_grow_a_filter(make_filter: MakeFilter) -> None:
+    """A worker that remembers nothing meets only repeats of a full newest layer: it needs no credit, and no layer."""
+    items = [f"item {number}" for number in range(room_of_two_layers())]
+    bloom = make_filter(**SMALL)
     for item in items:
         bloom.add(item)
     assert bloom.info().layers == 2
