@@ -207,7 +207,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def request_seen(self, request: Request) -> bool:
         """Return whether any worker has seen a request, and remember the request.
 
-        If another filter has taken the key and this crawl cannot use it, the crawl ends, and the request counts as new.
+        If the filter cannot be used, the crawl ends, and the request counts as new.
 
         Args:
             request: the request; requests with the same fingerprint are repeats.
@@ -295,7 +295,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def clear(self) -> None:
         """Delete the filter; its last figures stay in the stats.
 
-        A filter that ended the crawl belongs to another one, and is left alone.
+        If the crawl ended because another crawl's filter has the key, that filter stays.
         """
         if self._has_ended:
             return

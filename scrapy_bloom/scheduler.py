@@ -240,7 +240,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             bloom = self.df.filter
             is_repeat = bloom.is_cached(fingerprint)
             if not is_repeat and self._worker.has_offered(fingerprint):
-                # An equal request is in the outbox: also a repeat that this process knows.
+                # An equal request waits for the filter's reply.
                 bloom.counters.cache_hits += 1
                 is_repeat = True
             if is_repeat:

@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     swap.add_argument(
         "--while-crawling",
         action="store_true",
-        help="swap while old workers add to the SET, which lose each request from then on",
+        help="swap although old workers still add to the SET; from then on they lose every request",
     )
     parser.add_argument("--delete-source", action="store_true", help="delete the SET after the check")
     _console.add_json_option(parser)

@@ -67,9 +67,9 @@ class IdleBackoff:
 class Dispatcher:
     """Runs a queue worker for a crawl: it joins, delivers, takes requests and leaves.
 
-    During the crawl no call waits for an unreachable Redis: it raises RedisAwayError at once. Requests beyond the
-    memory limit are buffered on disk. If Redis refuses a command, the dispatcher calls `end_crawl` with the error and
-    sends nothing more.
+    During the crawl no call is retried: it raises RedisAwayError, after one socket timeout at most, and at once while
+    the circuit breaker is open. Requests beyond the memory limit are buffered on disk. If Redis refuses a command, the
+    dispatcher calls `end_crawl` with the error and sends nothing more.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Dispatcher:
     def next_request(self) -> Request | None:
         """Return the queue's first request, or None: the queue is empty, or time is up.
 
-        Undelivered requests with a higher priority than the leased ones are delivered before.
+        Undelivered requests whose priority exceeds that of the ready ones are delivered first.
 
         Raises:
             RedisAwayError: as `deliver`.
@@ -262,6 +262,7 @@ class Dispatcher:
                 self.wakeup.set(0)
                 return False
             operation = self._step(self._tuning.prefetch)
+            # A sync that brought nothing, and whose reply leads to no other operation, is the last one.
             is_synced = isinstance(operation, Sync) and not self._worker.has_news
             if operation is None or (is_synced and not self._worker.needs_start):
                 return self._worker.can_take

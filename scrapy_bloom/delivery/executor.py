@@ -57,7 +57,7 @@ class Executor:
     def execute_next(self, want: int = 0) -> tuple[QueueOperation | FilterOperation | None, Sequence[OutboxEntry]]:
         """Execute the worker's next operation; return it with the repeats that the filter found.
 
-        No code that can fail runs between a reply and the worker.
+        Between a reply and the worker runs no code that can fail, except the refusal of another spider's queue.
         """
         operation = self.worker.next_operation(want)
         repeats: Sequence[OutboxEntry] = ()

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from scrapy_bloom.errors import WrongTypeError
@@ -58,6 +57,7 @@ class Layer:
         error_rate: its error rate when full.
         size: its bits, hash functions and shards.
         created: Unix time in seconds.
+        shard_keys: the keys of its shards.
     """
 
     key: str
@@ -67,11 +67,14 @@ class Layer:
     error_rate: float
     size: LayerSize
     created: float
+    # Computed once: every check reads one of them.
+    shard_keys: list[str] = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def shard_keys(self) -> list[str]:
-        """The keys of its shards."""
-        return [filter_keys.shard_key(self.key, self.index, shard) for shard in range(self.size.shards)]
+    def __post_init__(self) -> None:
+        # A damaged text may name any number; `is_possible` refuses it.
+        shards = range(min(self.size.shards, _MAX_SHARDS))
+        keys = [filter_keys.shard_key(self.key, self.index, shard) for shard in shards]
+        object.__setattr__(self, "shard_keys", keys)
 
     @property
     def field(self) -> str:

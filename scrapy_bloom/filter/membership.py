@@ -118,8 +118,8 @@ def _recover_or_grow(protocol: FilterProtocol, batch: PendingBatch, lost: set[st
     """Recover lost shards, or grow past the sealed layer.
 
     Return the layer up to which items are marked. After a loss this worker's marks, in `layer`
-    last, become ambiguous. Under another filter's hash key they are stray bits, which take room:
-    they are charged to its counter.
+    last, are ambiguous. If the new filter has another hash key, they are stray bits that fill it:
+    the counter of its layer with the same index is charged with them.
     """
     if not lost:
         yield from protocol.lifecycle.grow(layer)

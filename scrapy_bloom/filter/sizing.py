@@ -7,7 +7,6 @@ ones). No I/O.
 import math
 import sys
 from dataclasses import dataclass
-from functools import cached_property
 
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
@@ -49,7 +48,7 @@ class LayerSize:
     bits: int
     shards: int
 
-    @cached_property
+    @property
     def shard_bits(self) -> int:
         """Bits of one shard."""
         return self.bits // self.shards

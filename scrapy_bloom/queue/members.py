@@ -94,7 +94,8 @@ class FailureDetector:
             for name, value in workers.items()
         }
         silent = {name: now - since for name, (_, since) in self._seen.items()}
-        # A change between two checks is seen by the second one only.
+        # A heartbeat right after a check shows only at the next one: a silence of less than two
+        # pauses proves nothing.
         return {
             name: seconds
             for name, seconds in silent.items()

@@ -173,7 +173,8 @@ class QueueWorker:
     def first_ready(self) -> QueueEntry | None:
         """Return the ready entry that the engine gets next, or None if all have to wait."""
         state = self.state
-        # If this worker dies, others repeat finished requests too, until they are acknowledged.
+        # A finished request stays leased until its acknowledgement: if this worker dies, another
+        # one runs it again. So it counts as busy.
         is_busy = bool(state.running or state.finished or state.unreadable)
         held = (entry.member for entry in state.held())
         return state.suspects.first_of(state.ready, held, is_busy=is_busy)
@@ -286,14 +287,14 @@ class QueueWorker:
         batch = state.next_batch(self._batch_size)
         returned = state.outranked_by(batch.queued)
         leased = state.leased_after(batch, returned)
-        # The script releases the leases of the first pushes only.
+        # The script ends the leases of the first pushes only: those whose lease ends go first.
         pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in leased))
         first = self.first_ready() if want and self.needs_start else None
         starts = () if first is None or first in returned else (first.member,)
         want = want if state.suspects.has_room(leased) else 0
         if not (want or pushes or batch.acknowledged or batch.outbox or starts):
             return None
-        # Resolving a sync that took entries lists every lease that it left.
+        # If its reply is lost, a sync that takes entries must list every lease that it leaves.
         may_take = len(leased) - len(state.running) <= self._tuning.kept_leases
         sync = Sync(
             self.name,
@@ -312,7 +313,10 @@ class QueueWorker:
     # Outcomes.
 
     def lose(self, operation: QueueOperation | FilterOperation) -> None:
-        """Note a lost reply: the operation was executed, will be executed later, or never."""
+        """Note a lost reply: the operation was executed, will be executed later, or never.
+
+        Other operations than these are simply sent again.
+        """
         state = self.state
         if isinstance(operation, AskFilter):
             state.asked = tuple(replace(entry, is_unsure=True) for entry in state.asked)

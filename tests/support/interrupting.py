@@ -2,11 +2,8 @@
 
 import sys
 from collections.abc import Callable
-from functools import cached_property
 from types import FrameType
 from typing import Any
-
-_LOCKING = cached_property.__get__.__code__
 
 
 class Interrupted:
@@ -16,8 +13,7 @@ class Interrupted:
     Python ignores exceptions raised while a generator is closed.
 
     A place is the start of a function, or of a line further down in it. At the end of a `with` block its first line
-    starts again: an interrupt there would keep a lock, and Python handles no signal there. Neither does Python at the
-    `try` of `cached_property`, which in Python 3.11 stands under a lock of all threads.
+    starts again: an interrupt there would keep a lock, and Python handles no signal there.
     """
 
     def __init__(self, call: Callable[[], Any], moment: int) -> None:
@@ -43,7 +39,7 @@ class Interrupted:
         return self._left > 0
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event not in {"call", "line"} or frame.f_code is _LOCKING:
+        if event not in {"call", "line"}:
             return self._tracer
         line = frame.f_lineno if event == "line" else 0
         if event == "call" or line > self._lines.get(id(frame), 0):
