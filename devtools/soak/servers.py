@@ -12,7 +12,7 @@ import redis
 from devtools.forwarder import Forwarder, forwarding
 from devtools.servers import Server, available, running
 from devtools.soak.plan import Fault, Kind
-from devtools.waiting import until
+from devtools.waiting import LIMIT, until
 
 # Each command is on the disk before its reply, and a copy starts at once.
 _OPTIONS = (
@@ -20,10 +20,9 @@ _OPTIONS = (
     *("--repl-diskless-sync-delay", "0", "--busy-reply-threshold", "50"),
 )
 _ENDLESS = "while true do end"
-_IN_STEP_SECONDS = 30.0
-# Seconds within which a fault takes effect: workers send heartbeats all the time, and servers close connections at
-# once.
-_EFFECT_SECONDS = 30.0
+# Seconds after which a fault has had no effect. Workers send heartbeats all the time, and servers close connections at
+# once, but for minutes neither may get a processor.
+_EFFECT_SECONDS = LIMIT
 
 Work = Callable[[], object]
 Sign = Callable[[], bool]
@@ -95,7 +94,7 @@ class Servers:
     def _fail_over(self, *, cuts: bool) -> None:
         """Promote the replica, once it is in sync; connections to the old master may be kept."""
         with self.link.held():
-            until(self._are_in_step, _IN_STEP_SECONDS)
+            until(self._are_in_step)
             self.master, self.replica = self.replica, self.master
             with self.master.client() as client:
                 client.replicaof("NO", "ONE")

@@ -60,6 +60,7 @@ def test_hidden_resending_is_off_in_a_blocking_pool(client_class: type[redis.Red
         for number in range(3):
             proxy.fail(Place.AFTER)
             assert bloom.add(str(number))
+            client.connection_pool.disconnect()
             client.connection_pool.reset()
         assert bloom.counters.ambiguous == proxy.faults == 3
 
