@@ -26,7 +26,6 @@ FINISHED = (
     "devtools",
     "scrapy_bloom/filter",
     "scrapy_bloom/storage",
-    "tests/unit/test_prose.py",
 )
 
 SCRIPT = '''"""Return one thing. It has `code. With a stop`, `more`, e.g. this (Bloom, 1970).
