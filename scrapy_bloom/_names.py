@@ -34,7 +34,7 @@ class Names:
         return self.prefix + name.upper() if self.prefix else name
 
 
-SETTINGS = Names(
+SETTING_NAMES = Names(
     prefix="BLOOMFILTER_",
     key="SCHEDULER_DUPEFILTER_KEY",
     keys=" (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)",
@@ -45,7 +45,7 @@ SETTINGS = Names(
     client=", in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
     encoding=" (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in settings)",
 )
-ARGUMENTS = Names(
+ARGUMENT_NAMES = Names(
     prefix="",
     key="key",
     keys="",

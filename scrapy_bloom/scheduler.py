@@ -42,7 +42,7 @@ from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
 from scrapy_bloom.transport.connections import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
-from scrapy_bloom.transport.retry import RedisAwayError, disable_client_retries, retry_until
+from scrapy_bloom.transport.retry import RedisUnreachableError, disable_client_retries, retry_until
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     Raises:
         ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
-        UnavailableError: Redis was away at the start for BLOOMFILTER_RETRY_TIMEOUT seconds.
+        UnavailableError: Redis was unreachable at the start for BLOOMFILTER_RETRY_TIMEOUT seconds.
 
     Example:
         In a project's `settings.py`:
@@ -100,7 +100,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
         Raises:
             ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
-            UnavailableError: Redis was away for BLOOMFILTER_RETRY_TIMEOUT seconds.
+            UnavailableError: Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT seconds.
         """
         cls.check_settings(settings)
         config = BloomSettings.from_settings(settings)
@@ -130,12 +130,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def __len__(self) -> int:
         """Return the number of requests in the queue and in this process.
 
-        While Redis is away, only the requests in this process are counted.
+        While Redis is unreachable, only the requests in this process are counted.
         """
         if not self._has_joined:
             return 0
         queued = 0
-        with contextlib.suppress(RedisAwayError):
+        with contextlib.suppress(RedisUnreachableError):
             queued = self._dispatcher.call(self._requests.count)
         return queued + len(self._dispatcher)
 
@@ -258,9 +258,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Take the request with the highest priority.
 
         Returns:
-            The request, or None if the queue is empty or Redis is away.
+            The request, or None if the queue is empty or Redis is unreachable.
         """
-        with contextlib.suppress(RedisAwayError):
+        with contextlib.suppress(RedisUnreachableError):
             request = self._dispatcher.next_request()
             if request is not None:
                 self._idle_backoff.reset()
@@ -272,14 +272,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Deliver the outbox and check for work.
 
         Returns:
-            True if the queue or this process has requests, or if Redis is away and the queue is unknown.
+            True if the queue or this process has requests, or if Redis is unreachable and the queue is unknown.
         """
         dispatcher = self._dispatcher
         try:
             dispatcher.note_finished()
-            dispatcher.deliver(dispatcher.reactor_deadline())
+            dispatcher.deliver_until(dispatcher.reactor_deadline())
             has_work = not dispatcher.is_idle or dispatcher.call(self._requests.count) > 0
-        except RedisAwayError:
+        except RedisUnreachableError:
             return not dispatcher.has_ended
         if has_work:
             dispatcher.wakeup.set(MIN_PAUSE)
@@ -318,7 +318,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         This worker closes the queue in the meantime, so that no worker joins and asks the old filter. If it dies,
         another worker takes over and deletes the filter.
         """
-        self._requests.execute(Flush(self.worker_name, lease=f"{self._config.lease:g}"))
+        self._requests.execute(Flush(self.worker_name, lease_seconds=f"{self._config.lease:g}"))
         self.df.clear()
         self._requests.execute(EndClosing(self.worker_name, clears=False))
 
@@ -336,7 +336,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         return self._requests.keys
 
     def ask_redis(self, work: Callable[[], T]) -> T:
-        """Call a function that sends commands by `server`; while Redis is away, call it only as a probe.
+        """Call a function that sends commands by `server`; while Redis is unreachable, call it only as a probe.
 
         Args:
             work: the function. If Redis refuses its commands, the crawl ends.
@@ -345,7 +345,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             The result of `work`.
 
         Raises:
-            RedisAwayError: Redis is away, or has refused a command and the crawl ends.
+            RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
         """
         return self._dispatcher.call(work)
 
@@ -353,9 +353,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Deliver the outbox, however long it takes.
 
         Raises:
-            RedisAwayError: Redis is away, or has refused a command and the crawl ends.
+            RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
         """
-        self._dispatcher.deliver(math.inf)
+        self._dispatcher.deliver_until(math.inf)
 
     def _retry(self, work: Callable[[], T], timeout: float | None = None) -> T:
         """Return the result of `work`; block and retry for BLOOMFILTER_RETRY_TIMEOUT or `timeout` seconds."""
@@ -374,8 +374,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._report_losses()
         self.df.update_stats()
         try:
-            return self._dispatcher.deliver(self._dispatcher.reactor_deadline())
-        except RedisAwayError:
+            return self._dispatcher.deliver_until(self._dispatcher.reactor_deadline())
+        except RedisUnreachableError:
             return False
 
     def _spider_idle(self) -> None:

@@ -27,7 +27,7 @@ class BloomSettings:
         expansion: how many times larger each further layer is; 0: the filter never grows.
         ttl: seconds for which a request is remembered at least; None: for ever.
         cache_size: repeats that a worker remembers itself; 0: none.
-        retry_timeout: seconds for which a worker waits for a Redis that is away; 0: it does not wait.
+        retry_timeout: seconds for which a worker waits for a unreachable Redis; 0: it does not wait.
         batch_size: requests that `BloomScheduler` checks and queues at once.
         lease: seconds of silence after which `BloomScheduler` puts back what a worker had leased.
         max_deliveries: workers that may die with a request before it becomes a dead letter; 0: no bound.

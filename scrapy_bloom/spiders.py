@@ -30,7 +30,7 @@ class LeasedStartUrls:
             crawler: the spider's crawler; None if the spider has it already.
 
         Raises:
-            UnavailableError: Redis was away for BLOOMFILTER_RETRY_TIMEOUT seconds, and the client connects eagerly.
+            UnavailableError: the client connects eagerly, and Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT s.
         """
         if self.server is None:
             _wait_for_redis((crawler or self.crawler).settings, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
@@ -41,7 +41,7 @@ class LeasedStartUrls:
         """Take start URLs, or let the spider close after MAX_IDLE_TIME_BEFORE_CLOSE seconds without any.
 
         Raises:
-            DontCloseSpider: the spider waits, also while Redis is away or other workers hold start URLs.
+            DontCloseSpider: the spider waits, also while Redis is unreachable or other workers hold start URLs.
         """
         self._start_url_feed.is_unsure = False
         super().spider_idle()  # type: ignore[misc]  # scrapy-redis's

@@ -137,7 +137,7 @@ def _refusal(settings: BaseSettings, kind: Any, error: Exception) -> ConfigError
 
 
 def _is_fit(settings: BaseSettings) -> bool:
-    """Return whether a client can be made of settings, also if its server is away."""
+    """Return whether a client can be made of settings, also if its server is unreachable."""
     try:
         _make(with_socket_timeouts(settings))
     except FAULTS:

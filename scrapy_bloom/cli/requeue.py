@@ -69,7 +69,7 @@ class _DeadLetters:
         self._requests = RequestQueue(target.client, queue)
         self._wait = target.wait
         self._worker = f"requeue-{secrets.token_hex(4)}"
-        self._lease = f"{BloomSettings.from_settings(target.settings).lease:g}"
+        self._lease_seconds = f"{BloomSettings.from_settings(target.settings).lease:g}"
 
     def read(self) -> list[bytes]:
         """Return the stored bytes of all dead letters."""
@@ -84,7 +84,7 @@ class _DeadLetters:
         Raises:
             RefusedError: the queue is being closed, or the lease expired.
         """
-        if self._execute(Join(self._worker, self._lease, _NUMBER, is_new=False)).status is Status.WAIT:
+        if self._execute(Join(self._worker, self._lease_seconds, _NUMBER, is_new=False)).status is Status.WAIT:
             raise RefusedError(
                 f"the last worker of a crawl is closing the queue {self._requests.keys.queue!r}: run it again later"
             )

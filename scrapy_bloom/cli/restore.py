@@ -12,7 +12,7 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_size, plural
-from scrapy_bloom._names import SETTINGS
+from scrapy_bloom._names import SETTING_NAMES
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options, require_file
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _warning(name: str, mine: object, theirs: object) -> str:
     """Return the warning about a parameter that makes workers of the spider refuse the filter."""
-    setting = SETTINGS.option(name)
+    setting = SETTING_NAMES.option(name)
     if name == "fingerprint":
         setting = "the fingerprints (REQUEST_FINGERPRINTER_CLASS)"
     # A filter without a TTL has BLOOMFILTER_TTL = 0.

@@ -24,7 +24,7 @@ from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.buffer import DiskBuffer
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.failures import FAULTS
-from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, require_not_stopped, retry_until
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, require_not_stopped, retry_until
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class IdleBackoff:
 class Dispatcher:
     """Runs a queue worker for a crawl: it joins, delivers, takes requests and leaves.
 
-    During the crawl no call is retried: it raises RedisAwayError, after one socket timeout at most, and at once while
-    the circuit breaker is open. Requests beyond the memory limit are buffered on disk. If Redis refuses a command, the
-    dispatcher calls `end_crawl` with the error and sends nothing more.
+    During the crawl no call is retried: it raises RedisUnreachableError, after one socket timeout at most, and at once
+    while the circuit breaker is open. Requests beyond the memory limit are buffered on disk. If Redis refuses a
+    command, the dispatcher calls `end_crawl` with the error and sends nothing more.
     """
 
     def __init__(
@@ -140,21 +140,21 @@ class Dispatcher:
         return self._runtime.monotonic() + self._tuning.reactor_seconds
 
     def put(self, entry: OutboxEntry, batch_size: int) -> None:
-        """Add a request to the outbox or to the disk buffer, and deliver a full batch unless Redis is away."""
+        """Add a request to the outbox or to the disk buffer, and deliver a full batch unless Redis is unreachable."""
         if not self.disk_buffer.put(entry, len(self._worker.state.outbox)):
             self._worker.offer(entry)
         if len(self._worker.state.outbox) >= batch_size:
-            with contextlib.suppress(RedisAwayError):
-                self.deliver(self.reactor_deadline())
+            with contextlib.suppress(RedisUnreachableError):
+                self.deliver_until(self.reactor_deadline())
 
-    def deliver(self, deadline: float) -> bool:
-        """Deliver the outbox and the disk buffer until the deadline.
+    def deliver_until(self, deadline: float) -> bool:
+        """Deliver the outbox and the disk buffer, and return whether the deadline left some undelivered.
 
-        Returns:
-            True if the deadline has passed before everything was delivered.
+        Args:
+            deadline: a monotonic time; one round trip may exceed it.
 
         Raises:
-            RedisAwayError: Redis is away, or has refused a command and the crawl ends.
+            RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
         """
         while self._has_news() and self._step(0) is not None:
             if self._runtime.monotonic() > deadline:
@@ -168,13 +168,13 @@ class Dispatcher:
         Undelivered requests whose priority exceeds that of the ready ones are delivered first.
 
         Raises:
-            RedisAwayError: as `deliver`.
+            RedisUnreachableError: as `deliver_until`.
         """
         self.note_finished()
         deadline = self.reactor_deadline()
         while True:
             if self._worker.is_urgent:
-                self.deliver(deadline)
+                self.deliver_until(deadline)
             entry = self._worker.take()
             if entry is None:
                 if not self._fill(deadline):
@@ -204,19 +204,19 @@ class Dispatcher:
         """Return the result of `work`, which sends commands to Redis.
 
         Raises:
-            RedisAwayError: Redis is away, or has refused a command and the crawl ends.
+            RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
         """
         if self.has_ended:
-            raise RedisAwayError
+            raise RedisUnreachableError
         try:
             return self.breaker.call(work)
-        except RedisAwayError:
+        except RedisUnreachableError:
             self.wakeup.set(MAX_PAUSE)
             raise
         except (BloomError, *FAULTS) as error:
             self.has_ended = True
             self._end_crawl(error)
-            raise RedisAwayError from None
+            raise RedisUnreachableError from None
 
     # At the end.
 
@@ -280,13 +280,13 @@ class Dispatcher:
     def _step(self, want: int) -> QueueOperation | FilterOperation | None:
         """Execute the worker's next operation and return it."""
         if self.breaker.is_open or self.has_ended:
-            raise RedisAwayError
+            raise RedisUnreachableError
         operation, repeats = self.call(partial(self._executor.execute_next, want))
         if self._worker.phase is Phase.JOINING and operation is not None:
             if isinstance(operation, Join):
                 self._log_closing()
             self.wakeup.set(MIN_PAUSE)
-            raise RedisAwayError
+            raise RedisUnreachableError
         self._has_logged_closing = False
         self._report_delivery(operation, repeats)
         return operation

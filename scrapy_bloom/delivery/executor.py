@@ -69,15 +69,15 @@ class Executor:
                     repeats = self._ask_filter(operation)
                 case UseFilter():
                     self._holder.filter.add_reference(self.queue)
-                    self.worker.reply(operation, Reply(Status.OK))
+                    self.worker.receive_reply(operation, Reply(Status.OK))
                 case ReleaseFilter():
                     is_deleted = self._holder.release(self.queue)
-                    self.worker.reply(operation, Reply(Status.OK if is_deleted else Status.KEPT))
+                    self.worker.receive_reply(operation, Reply(Status.OK if is_deleted else Status.KEPT))
                 case _:
                     self._execute(operation)
         except Exception as error:  # also a fault of this process: the server may have executed the operation
             if operation is not None and not was_not_executed(error):
-                self.worker.lose(operation)
+                self.worker.lose_reply(operation)
                 if isinstance(operation, Sync) and isinstance(error, FAULTS):
                     self._warn_of_slow_link(operation)
             raise
@@ -91,7 +91,7 @@ class Executor:
         reply = self._requests.execute(operation)
         if isinstance(operation, Join) and reply.status is Status.FOREIGN and not self.worker.is_leaving:
             require_own_queue(self.queue, reply, operation.spider)
-        self.worker.reply(operation, reply)
+        self.worker.receive_reply(operation, reply)
         if isinstance(operation, Sync):
             self._lost_in_a_row = 0
         if reply.status in (Status.EXPIRED, Status.LATE):
@@ -134,4 +134,4 @@ class Executor:
         if unsure:
             bloom.mark_ambiguous(unsure)
         are_new = bloom.add_many([entry.fingerprint or b"" for entry in operation.entries])
-        return self.worker.answer(operation, are_new)
+        return self.worker.receive_filter_reply(operation, are_new)

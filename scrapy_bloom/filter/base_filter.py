@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from scrapy_bloom import options
 from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._names import ARGUMENTS
+from scrapy_bloom._names import ARGUMENT_NAMES
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
@@ -34,7 +34,7 @@ class BaseBloomFilter:
     """
 
     _opens_unfinished = False
-    _names = ARGUMENTS
+    _names = ARGUMENT_NAMES
 
     def __init__(
         self,

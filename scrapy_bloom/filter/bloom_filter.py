@@ -3,7 +3,7 @@
 from typing import ClassVar, Self
 
 from scrapy_bloom import options
-from scrapy_bloom._names import SETTINGS
+from scrapy_bloom._names import SETTING_NAMES
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -165,7 +165,7 @@ class BloomFilter(BaseBloomFilter):
 class CrawlFilter(BloomFilter):
     """The filter of a crawl: its errors name settings, such as BLOOMFILTER_CAPACITY."""
 
-    _names = SETTINGS
+    _names = SETTING_NAMES
 
 
 class MemoryBloomFilter(BaseBloomFilter):

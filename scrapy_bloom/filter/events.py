@@ -7,7 +7,7 @@ from typing import Protocol
 
 from scrapy_bloom._format import as_size
 from scrapy_bloom._log import LimitedWarnings
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom.filter.layer import Layer
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class LoggedEvents:
     Eviction may repeat a loss without end: each warning is logged at most once a minute.
     """
 
-    def __init__(self, names: Names = SETTINGS, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, names: Names = SETTING_NAMES, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._names = names
         self._losses = LimitedWarnings(logger, monotonic)
 

@@ -89,21 +89,21 @@ def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> S
             protocol.events.on_given_up(stack.key)
             batch.give_up()
             break
-        newer = stack.newer_than(marked)
-        if not newer or stack.identity != identity:
+        unmarked = stack.newer_than(marked)
+        if not unmarked or stack.identity != identity:
             batch.mark_ambiguous()
-            marked, identity, newer = NO_LAYER, stack.identity, stack.layers
-        lost = (yield from _resolve_present(stack, batch, newer)) if len(newer) > 1 else set()
+            marked, identity, unmarked = NO_LAYER, stack.identity, stack.layers
+        lost = (yield from _resolve_present(stack, batch, unmarked)) if len(unmarked) > 1 else set()
         if batch.pending and not lost:
-            room = stack.credits.held(newer[-1]) if newer else 0
+            room = stack.credits.held(unmarked[-1]) if unmarked else 0
             if room < len(batch.pending):
-                room = yield from _obtain_room(protocol, batch, newer)
+                room = yield from _obtain_room(protocol, batch, unmarked)
                 if not room:
                     continue
                 batch.put_off(room, marked, identity)
-            lost = yield from _mark(protocol, batch, newer[-1])
+            lost = yield from _mark(protocol, batch, unmarked[-1])
         if lost or batch.pending:
-            marked = yield from _recover_or_grow(protocol, batch, lost, newer[-1])
+            marked = yield from _recover_or_grow(protocol, batch, lost, unmarked[-1])
 
 
 def _resolve_present(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer, sample_bits, sampled_count
@@ -37,7 +37,7 @@ class Opening:
         forget: Callable[[], None],
         *,
         opens_unfinished: bool = False,
-        names: Names = SETTINGS,
+        names: Names = SETTING_NAMES,
         randbelow: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self.stack = stack
@@ -228,7 +228,7 @@ def stored_layers(key: str, fields: Mapping[str, str], hash_key: int) -> list[La
     return [Layer.from_json(key, index, texts[index], hash_key) for index in indexes]
 
 
-def foreign_string(key: str, names: Names = SETTINGS) -> WrongTypeError:
+def foreign_string(key: str, names: Names = SETTING_NAMES) -> WrongTypeError:
     """Return the error for a foreign string at a shard's key."""
     return WrongTypeError(
         f"the key {key!r}, where the filter keeps its bits, holds something that is not a filter's: use another key "
@@ -245,7 +245,7 @@ def _refuse_unfinished(key: str, snapshot: Snapshot) -> None:
         )
 
 
-def reject_foreign_key(key: str, snapshot: Snapshot, names: Names = SETTINGS) -> None:
+def reject_foreign_key(key: str, snapshot: Snapshot, names: Names = SETTING_NAMES) -> None:
     """Raise a WrongTypeError if the key of a filter's hash holds anything else."""
     if snapshot.kind == "set":
         raise WrongTypeError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from scrapy_bloom import options
 from scrapy_bloom._format import as_number
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.layer import DAMAGED, NO_IDENTITY, Identity, Layer
@@ -144,7 +144,7 @@ class FilterParameters:
         except DAMAGED:  # includes an invalid value
             raise _not_a_filter(key) from None
 
-    def verify_stored(self, key: str, text: str, names: Names = SETTINGS) -> Identity:
+    def verify_stored(self, key: str, text: str, names: Names = SETTING_NAMES) -> Identity:
         """Return the identity of a stored filter; errors use the user's `names`.
 
         Raises:

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable
 
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.layer_stack import LayerStack
@@ -32,7 +32,7 @@ class FilterProtocol:
         forget: Callable[[], None] = lambda: None,
         *,
         opens_unfinished: bool = False,
-        names: Names = SETTINGS,
+        names: Names = SETTING_NAMES,
         randbelow: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self.stack = stack

@@ -142,7 +142,7 @@ class CrawlReporter:
             self._unpublished = 0
 
     def refresh(self) -> None:
-        """Publish the filter's fill; the last known fill stays after a deletion or while the server is away."""
+        """Publish the filter's fill; the last known fill stays after a deletion or while the server is unreachable."""
         if self._is_concluded or not self._filter.is_open:
             return
         try:

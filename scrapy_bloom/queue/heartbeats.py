@@ -54,7 +54,7 @@ class Heartbeats:
         """Send a heartbeat, and requeue the leases of dead workers."""
         reply = self._queue.execute(Heartbeat(self._name))
         workers = {name: value for name, value in (reply.workers or {}).items() if name != self._name}
-        for name, seconds in self._failure_detector.suspects(workers, self._monotonic()).items():
+        for name, seconds in self._failure_detector.silent_workers(workers, self._monotonic()).items():
             # An unregistered worker may only take over the closing of the queue.
             if reply.status is Status.OK or Registration.parse(workers[name]).is_closing:
                 self._requeue(name, workers[name], seconds)

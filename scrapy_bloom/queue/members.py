@@ -71,10 +71,10 @@ class FailureDetector:
         self._delays: deque[float] = deque(maxlen=_DELAYS_REMEMBERED)
         self._seen: dict[str, tuple[str, float]] = {}
 
-    def suspects(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
+    def silent_workers(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
         """Return the workers that were silent for their leases, with the seconds.
 
-        If this worker's own check comes late, Redis was away or the process was stopped. That may
+        If this worker's own check comes late, Redis was unreachable or the process was stopped. That may
         have stopped the others, too: their leases begin again. A slow link delays every check, and
         is no such gap.
 

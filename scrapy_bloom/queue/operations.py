@@ -131,13 +131,13 @@ class Join(QueueOperation):
     """
 
     script = "join"
-    lease: str
+    lease_seconds: str
     number: int
     is_new: bool
     spider: str = ""
 
     def _arguments(self) -> Iterable[Argument]:
-        return self.lease, self.number, int(self.is_new), spider_mark(self.spider)
+        return self.lease_seconds, self.number, int(self.is_new), spider_mark(self.spider)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Requeue(QueueOperation):
     script = "requeue"
     dead: str
     value: str
-    lease: str
+    lease_seconds: str
     number: int
     max_deliveries: int = 0
 
@@ -289,19 +289,19 @@ class Flush(QueueOperation):
         kind: the type that the queue must have, if any; another one, or a worker that is not
             `known`, leaves everything as it is: `foreign`.
         known: the workers that may be registered, with a `kind`.
-        lease: registers this worker as closing the queue, so that no worker joins before it has
-            deleted the filter, too, and ended the closing. If it dies before, another worker takes
-            over.
+        lease_seconds: if set, registers this worker as closing the queue, so that no worker joins
+            before it has deleted the filter, too, and ended the closing. If it dies before that,
+            another worker takes over.
     """
 
     script = "flush"
     head = ()
     kind: str = ""
     known: tuple[str, ...] = ()
-    lease: str = ""
+    lease_seconds: str = ""
 
     def _arguments(self) -> Iterable[Argument]:
-        return self.lease, self.kind, *self.known
+        return self.lease_seconds, self.kind, *self.known
 
 
 @functools.cache

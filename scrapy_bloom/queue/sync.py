@@ -116,7 +116,7 @@ class SyncBatch:
     outbox: tuple[OutboxItem, ...] = ()
 
     @property
-    def asked(self) -> tuple[OutboxEntry, ...]:
+    def to_lease(self) -> tuple[OutboxEntry, ...]:
         """The entries of the outbox to lease, for the filter to check."""
         return tuple(entry for entry in self._entries if entry.fingerprint is not None)
 

@@ -1,7 +1,7 @@
 """The state machine of one queue worker: no I/O, no clock, no randomness.
 
-`next_operation` returns the worker's next step; `reply`, `answer` and `lose` report its outcome.
-One operation is under way at a time. The phases:
+`next_operation` returns the worker's next step; `receive_reply`, `receive_filter_reply` and
+`lose_reply` report its outcome. One operation is under way at a time. The phases:
 
     JOINING ─Join─> JOINED ─UseFilter─> WORKING ─leave()─> LEAVING ─Leave: left─> GONE
      │ ^ ^                                 │                │   │                  ^
@@ -17,8 +17,8 @@ so that its leases are requeued, and leaves then; an idle worker with nothing to
 A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps
 atomically:
 
-    offer() ─> outbox ─lease─> asked ─AskFilter─> new ─push─> the queue
-                                          └─> repeats ─acknowledge─> done
+    offer() ─> outbox ─lease─> to_check ─AskFilter─> new ─push─> the queue
+                                             └─> repeats ─acknowledge─> done
     the queue ─take─> ready ─take()─> running ─finish()─> finished ─acknowledge─> done
                         └─push back      └─dead_letter()─> unreadable ─> a dead letter
 
@@ -89,7 +89,7 @@ class QueueWorker:
 
     Args:
         name: the worker's name in the registration.
-        lease: the lease in seconds, as Redis stores it.
+        lease_seconds: the lease, as Redis stores it: a decimal number in text.
         batch_size: requests that one sync leases at most.
         can_read: returns whether a dead letter can be deserialized here.
         spider: the name of the worker's spider, or "".
@@ -100,7 +100,7 @@ class QueueWorker:
     def __init__(
         self,
         name: str,
-        lease: str,
+        lease_seconds: str,
         batch_size: int,
         can_read: Callable[[QueueEntry], bool] = lambda _: False,
         *,
@@ -111,7 +111,7 @@ class QueueWorker:
         window = AdaptiveWindow(tuning.sync_bytes, tuning.sync_bytes)
         self.state = WorkerState(window=window, suspects=Suspects(max_deliveries))
         self.name = name
-        self._lease = lease
+        self._lease_seconds = lease_seconds
         self._spider = spider
         self._batch_size = batch_size
         self._tuning = tuning
@@ -216,7 +216,7 @@ class QueueWorker:
     def has_news(self) -> bool:
         """True if the queue or the filter is to be informed of something."""
         state = self.state
-        news = state.outbox or state.asked or state.new or state.repeats or state.unreadable or state.to_reclaim
+        news = state.outbox or state.to_check or state.new or state.repeats or state.unreadable or state.to_reclaim
         is_behind = state.in_doubt or state.phase is not Phase.WORKING
         return bool(news or is_behind or (state.is_stopping and state.ready))
 
@@ -227,17 +227,17 @@ class QueueWorker:
         if not state.ready or len(state.outbox) >= self._batch_size:
             return len(state.outbox) >= self._batch_size
         first = state.ready[0].score
-        return any(item.score < first for item in chain(state.outbox, state.asked, state.new))
+        return any(item.score < first for item in chain(state.outbox, state.to_check, state.new))
 
     def undelivered(self) -> list[OutboxEntry]:
         """Return all entries that are not known to be queued or leased."""
         state = self.state
         waiting = [item for item in state.outbox if isinstance(item, OutboxEntry)]
-        asked = {entry.member for entry in state.asked}
-        others = (entry for entry in state.to_reclaim if entry.member not in asked)
+        to_check = {entry.member for entry in state.to_check}
+        others = (entry for entry in state.to_reclaim if entry.member not in to_check)
         # The filter knows the new entries from this worker.
         new = (replace(entry, is_unsure=True) for entry in state.new)
-        return [*state.asked, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
+        return [*state.to_check, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
 
     # The next operation.
 
@@ -251,7 +251,7 @@ class QueueWorker:
         if state.phase is Phase.WORKING:
             return self._next_while_working(0 if state.is_stopping else want)
         operations: dict[Phase, QueueOperation | FilterOperation | None] = {
-            Phase.JOINING: ops.Join(self.name, self._lease, state.number, state.is_new, self._spider),
+            Phase.JOINING: ops.Join(self.name, self._lease_seconds, state.number, state.is_new, self._spider),
             Phase.JOINED: UseFilter(),
             Phase.LEAVING: ops.Leave(self.name, state.number, state.ending or Ending.KEEP),
             Phase.CLOSING: ReleaseFilter(),
@@ -266,8 +266,8 @@ class QueueWorker:
             return ops.ResolveInDoubt(self.name, state.number, kept)
         if state.to_reclaim:
             return self._reclaim()
-        if state.asked:
-            return AskFilter(state.asked[: state.window.share_of(self._batch_size)])
+        if state.to_check:
+            return AskFilter(state.to_check[: state.window.share_of(self._batch_size)])
         scan = state.dead_letter_scan
         if scan.readable:
             return ops.Redrive(self.name, members_of(state.window.budget().first_of(scan.readable)))
@@ -300,7 +300,7 @@ class QueueWorker:
             self.name,
             state.number + 1,
             state.window.share_of(want) if may_take else 0,
-            tuple(entry.in_queue for entry in batch.asked),
+            tuple(entry.in_queue for entry in batch.to_lease),
             pushes,
             len([entry for entry in pushes if entry.member not in leased]),
             batch.unreadable,
@@ -312,14 +312,14 @@ class QueueWorker:
 
     # Outcomes.
 
-    def lose(self, operation: QueueOperation | FilterOperation) -> None:
+    def lose_reply(self, operation: QueueOperation | FilterOperation) -> None:
         """Note a lost reply: the operation was executed, will be executed later, or never.
 
         Other operations than these are simply sent again.
         """
         state = self.state
         if isinstance(operation, AskFilter):
-            state.asked = tuple(replace(entry, is_unsure=True) for entry in state.asked)
+            state.to_check = tuple(replace(entry, is_unsure=True) for entry in state.to_check)
             state.window = state.window.halved()
         elif isinstance(operation, Sync) and state.pending_sync is not None:
             state.number = operation.number
@@ -328,7 +328,7 @@ class QueueWorker:
         elif isinstance(operation, ops.Redrive | ops.ReadDeadLetters):
             state.window = state.window.halved()
 
-    def reply(self, operation: QueueOperation | FilterOperation, reply: Reply) -> None:
+    def receive_reply(self, operation: QueueOperation | FilterOperation, reply: Reply) -> None:
         """Apply the reply to an operation."""
         state = self.state
         if reply.status in (Status.EXPIRED, Status.LATE) and state.phase is not Phase.CLOSED:
@@ -355,12 +355,12 @@ class QueueWorker:
             case _:
                 self._enter_phase(operation, reply.status)
 
-    def answer(self, operation: AskFilter, are_new: Sequence[bool]) -> tuple[OutboxEntry, ...]:
+    def receive_filter_reply(self, operation: AskFilter, are_new: Sequence[bool]) -> tuple[OutboxEntry, ...]:
         """Apply the filter's reply, and return the repeats."""
         state = self.state
         answered = list(zip(operation.entries, are_new, strict=True))
         repeats = tuple(entry for entry, is_new in answered if not is_new)
-        state.asked = state.asked[len(answered) :]
+        state.to_check = state.to_check[len(answered) :]
         state.fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
         state.new += tuple(entry for entry, is_new in answered if is_new)
         state.repeats += repeats
@@ -430,7 +430,7 @@ class QueueWorker:
             state.finished.pop(member, None)
         for entry in batch.unreadable:
             state.unreadable.pop(entry.member, None)
-        state.asked += batch.asked
+        state.to_check += batch.to_lease
         state.new, state.repeats = state.new[len(batch.new) :], state.repeats[len(batch.repeats) :]
         state.to_reclaim = state.to_reclaim[pending.reclaimed :]
         released = members_of(sync.pushes[: sync.released])
@@ -469,8 +469,8 @@ class QueueWorker:
         state.in_doubt = state.pending_sync = state.heartbeats_seen = None
         state.dead_letter_scan = state.dead_letter_scan.broken_off()
         state.may_finish = False
-        unsure = (replace(entry, is_unsure=True) for entry in (*state.asked, *state.new, *state.repeats))
-        state.asked, state.new, state.repeats = tuple(unsure), (), ()
+        unsure = (replace(entry, is_unsure=True) for entry in (*state.to_check, *state.new, *state.repeats))
+        state.to_check, state.new, state.repeats = tuple(unsure), (), ()
         state.outbox = deque(
             replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in state.outbox
         )

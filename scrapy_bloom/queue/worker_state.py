@@ -38,7 +38,7 @@ class WorkerState:
         window: bytes that one sync carries at most.
         outbox: offered entries and markers, in the order of the engine's calls.
         fingerprints: fingerprints of the offered entries that the filter has not checked yet.
-        asked: leased entries that the filter is to check.
+        to_check: leased entries that the filter has not checked yet.
         new: leased entries that are new to the filter, to be pushed to the queue.
         repeats: leased entries that the filter knew, to be acknowledged.
         ready: leased entries for the engine, the lowest score first.
@@ -65,7 +65,7 @@ class WorkerState:
     window: AdaptiveWindow = field(default_factory=AdaptiveWindow)
     outbox: deque[OutboxItem] = field(default_factory=deque)
     fingerprints: set[bytes] = field(default_factory=set)
-    asked: tuple[OutboxEntry, ...] = ()
+    to_check: tuple[OutboxEntry, ...] = ()
     new: tuple[OutboxEntry, ...] = ()
     repeats: tuple[OutboxEntry, ...] = ()
     ready: tuple[QueueEntry, ...] = ()
@@ -82,7 +82,7 @@ class WorkerState:
 
     def held(self) -> Iterator[QueueEntry]:
         """Yield the entries that this worker believes to have leased."""
-        yield from (entry.in_queue for entry in (*self.asked, *self.new, *self.repeats))
+        yield from (entry.in_queue for entry in (*self.to_check, *self.new, *self.repeats))
         yield from (*self.ready, *self.running.values(), *self.finished.values(), *self.unreadable.values())
 
     def next_batch(self, batch_size: int) -> SyncBatch:
@@ -119,5 +119,5 @@ class WorkerState:
         unfinished = self.finished.keys() - set(batch.finished)
         deferred = (*self.new[len(batch.new) :], *self.repeats[len(batch.repeats) :])
         unreadable = [*self.unreadable][len(batch.unreadable) :]
-        leased = (*members_of(ready), *members_of(batch.asked), *members_of(deferred))
+        leased = (*members_of(ready), *members_of(batch.to_lease), *members_of(deferred))
         return {*leased, *self.running, *unfinished, *unreadable}

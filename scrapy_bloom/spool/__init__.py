@@ -1,1 +1,1 @@
-"""Undelivered requests on disk: those beyond the memory limit while Redis is away, and those of ended crawls."""
+"""Undelivered requests on disk: those beyond the memory limit while Redis is unreachable, and those of ended crawls."""

@@ -1,4 +1,4 @@
-"""A disk buffer for requests beyond the memory limit, while Redis is away."""
+"""A disk buffer for requests beyond the memory limit, while Redis is unreachable."""
 
 import logging
 from collections.abc import Callable

@@ -21,7 +21,7 @@ from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.queue.tuning import TUNING
 from scrapy_bloom.start_urls.leases import StartUrl, StartUrls
 from scrapy_bloom.transport.failures import FAULTS, describe
-from scrapy_bloom.transport.retry import RedisAwayError
+from scrapy_bloom.transport.retry import RedisUnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class StartUrlFeed:
     It replaces `fetch_data` and `count_size` of the spider, and guards `make_request_from_data`.
 
     Attributes:
-        is_unsure: True if Redis was away, so that there may be further start URLs.
+        is_unsure: True if Redis was unreachable, so that there may be further start URLs.
     """
 
     def __init__(self, spider: Any, crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
@@ -97,7 +97,7 @@ class StartUrlFeed:
         return self._deliver(urls)
 
     def count(self, key: str) -> int:
-        """Return the number of start URLs, 0 while Redis is away."""
+        """Return the number of start URLs, 0 while Redis is unreachable."""
         if not self._can_lease():
             return self._count_stock(key)  # type: ignore[no-any-return]
         return self._ask(self._urls_at(key).count, 0)
@@ -192,10 +192,10 @@ class StartUrlFeed:
         )
 
     def _ask(self, work: Callable[[], T], default: T) -> T:
-        """Return the result of `work`, or `default` while Redis is away."""
+        """Return the result of `work`, or `default` while Redis is unreachable."""
         try:
             return work() if self._scheduler is None else self._scheduler.ask_redis(work)
-        except RedisAwayError:
+        except RedisUnreachableError:
             self.is_unsure = True
             return default
 

@@ -1,6 +1,6 @@
 """Stores that execute operations on a server, and retry while it is unreachable."""
 
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.storage.operation import Operations, Results, Store
@@ -38,7 +38,7 @@ class RetryingStore:
     Errors use the user's `names`.
     """
 
-    def __init__(self, store: Store, timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> None:
+    def __init__(self, store: Store, timeout: float, names: Names = SETTING_NAMES, runtime: Runtime = RUNTIME) -> None:
         self.timeout = timeout
         self._names = names
         self._runtime = runtime

@@ -8,7 +8,7 @@ from redis import Redis
 from redis.client import Pipeline, PubSub
 from redis.cluster import ClusterPipeline
 
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.pooled import PooledTransport
@@ -49,7 +49,7 @@ def transport_for(client: Any) -> Transport:
     return PooledTransport(client) if is_plain else SequentialTransport(client)
 
 
-def require_usable(client: Any, names: Names = SETTINGS) -> Any:
+def require_usable(client: Any, names: Names = SETTING_NAMES) -> Any:
     """Return the client unchanged. Errors show its type only, and the user's `names`.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from redis import exceptions
 
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
@@ -89,7 +89,7 @@ _FROM_REPLICA = (
 )
 
 
-def advice_for(error: Exception, names: Names = SETTINGS) -> str | None:
+def advice_for(error: Exception, names: Names = SETTING_NAMES) -> str | None:
     """Return advice on an error that retrying cannot mend, or None for a transient error."""
     text = describe(error)
     advice = next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)

@@ -17,7 +17,7 @@ from redis import BlockingConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scrapy_bloom._names import SETTINGS, Names
+from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import RefusedError, StoppedError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
@@ -52,7 +52,7 @@ _PROBE_INTERVAL = 0.4
 T = TypeVar("T")
 
 
-class RedisAwayError(Exception):
+class RedisUnreachableError(Exception):
     """Raised by an open `CircuitBreaker`. The call was not made, or its outcome is unknown."""
 
 
@@ -69,7 +69,9 @@ def disable_client_retries(client: Any) -> Any:
     return client
 
 
-def retry_until(attempt: Callable[[], T], timeout: float, names: Names = SETTINGS, runtime: Runtime = RUNTIME) -> T:
+def retry_until(
+    attempt: Callable[[], T], timeout: float, names: Names = SETTING_NAMES, runtime: Runtime = RUNTIME
+) -> T:
     """Call `attempt` until it succeeds, with exponential backoff, for at most `timeout` seconds. Blocks.
 
     Errors use the user's `names`.
@@ -125,11 +127,11 @@ class CircuitBreaker:
         """Return the result of `work`.
 
         Raises:
-            RedisAwayError: the breaker is open, or opens now.
+            RedisUnreachableError: the breaker is open, or opens now.
             RefusedError: Redis replied with an error that retrying cannot mend.
         """
         if self.is_open:
-            raise RedisAwayError
+            raise RedisUnreachableError
         now = self._runtime.monotonic()
         try:
             result = retry_until(work, 0, runtime=self._runtime)
@@ -138,7 +140,7 @@ class CircuitBreaker:
                 self._open_since = now
                 logger.warning("Redis is unreachable (%s); the crawl pauses until it answers", error.cause)
             self._next_probe = self._runtime.monotonic() + _jittered(_PROBE_INTERVAL, self._runtime)
-            raise RedisAwayError from None
+            raise RedisUnreachableError from None
         if self._open_since is not None:
             logger.warning("Redis is back after %.1f s; the crawl resumes", now - self._open_since)
             self._open_since = None

@@ -1,4 +1,4 @@
-"""Crawls that find very many requests while Redis is away: all are delivered, in bounded memory."""
+"""Crawls that find very many requests while Redis is unreachable: all are delivered, in bounded memory."""
 
 import signal
 import threading
@@ -35,7 +35,7 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
 def test_many_found_while_redis_is_away(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """60,000 pages found while Redis is away take bounded memory and are queued.
+    """60,000 pages found while Redis is unreachable take bounded memory and are queued.
 
     The reactor keeps running.
     """

@@ -103,7 +103,7 @@ def test_workers_killed_under_scrapy_redis(
 
 @asyncio_first
 def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """A crawl stopped while Redis is away ends; the next one fetches all remaining pages.
+    """A crawl stopped while Redis is unreachable ends; the next one fetches all remaining pages.
 
     It does not wait as long as an active crawl would, which is longer than this test waits.
     """

@@ -86,7 +86,7 @@ def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) 
 
 @asyncio_first
 def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """While Redis is away, start() is read only as far as a batch holds; later all of it is fetched."""
+    """While Redis is unreachable, start() is read only as far as a batch holds; later all of it is fetched."""
     given = tmp_path / "given"
     with scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
         played.spider = flood.__file__

@@ -151,7 +151,7 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
 
 @list_first
 def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
-    """Redis is away for 2 s: a worker without work waits, then continues."""
+    """Redis is unreachable for 2 s: a worker without work waits, then continues."""
     away = threading.Timer(2, durable.start)
     with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
         fed.feed(kind, PATHS)

@@ -36,15 +36,15 @@ class Driven:
             case None:
                 return False
             case AskFilter():
-                self.worker.answer(operation, [True] * len(operation.entries))
+                self.worker.receive_filter_reply(operation, [True] * len(operation.entries))
             case UseFilter() | ReleaseFilter():
-                self.worker.reply(operation, Reply(Status.OK))
+                self.worker.receive_reply(operation, Reply(Status.OK))
             case _:
                 try:
-                    self.worker.reply(operation, self.queue.execute(operation))
+                    self.worker.receive_reply(operation, self.queue.execute(operation))
                 except redis.ConnectionError:
                     self.faults += 1
-                    self.worker.lose(operation)
+                    self.worker.lose_reply(operation)
         return True
 
     def end(self) -> None:

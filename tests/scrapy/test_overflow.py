@@ -1,4 +1,4 @@
-"""Requests yielded while Redis is away: beyond some thousands they wait on disk."""
+"""Requests yielded while Redis is unreachable: beyond some thousands they wait on disk."""
 
 import math
 import os
@@ -159,7 +159,7 @@ def test_kept_for_a_later_start(
 
 
 def links_on_the_disk(scheduler: BloomScheduler, server: Server, *links: int) -> None:
-    """Yield pages while Redis is away, and then the same links from each of many pages."""
+    """Yield pages while Redis is unreachable, and then the same links from each of many pages."""
     server.kill()
     enqueue(scheduler, *range(100 * links[0], 100 * links[0] + IN_MEMORY))
     for page in range(30):
@@ -201,7 +201,7 @@ def test_links_of_every_page_after_an_end(
     assert isinstance(asked, AskFilter)
     # The filter's reply is lost.
     opened.df.filter.add_many([entry.fingerprint or b"" for entry in asked.entries])
-    opened._worker.lose(asked)
+    opened._worker.lose_reply(asked)
     links_on_the_disk(opened, server, 1, 2, 3)
     opened.close("shutdown")
     server.start()

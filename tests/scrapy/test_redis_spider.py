@@ -181,7 +181,7 @@ def test_acknowledgement_that_is_lost(beside: Beside) -> None:
 
 
 def test_redis_away(beside: Beside) -> None:
-    """A spider that has been idle for too long does not end while Redis is away."""
+    """A spider that has been idle for too long does not end while Redis is unreachable."""
     spider = beside.open()
     for place in (Place.BEFORE, Place.REPLY):
         spider.spider_idle_start_time = 0

@@ -28,7 +28,7 @@ from scrapy_bloom.queue.operations import QueueOperation, Reply, ResolveInDoubt,
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.directory import SpoolDirectory
-from scrapy_bloom.transport.retry import RedisAwayError
+from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.scenario import keys_of
@@ -460,7 +460,7 @@ def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
         scheduler.enqueue_request(first)
         scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
         link.link.lost_replies = 1
-        with pytest.raises(RedisAwayError):
+        with pytest.raises(RedisUnreachableError):
             scheduler.deliver()
         scheduler.enqueue_request(second)
         taken: list[str] = []

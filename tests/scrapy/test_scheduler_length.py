@@ -93,7 +93,7 @@ def test_taken_ahead(made: Made) -> None:
 
 
 def test_redis_away(made: Made, server: Server) -> None:
-    """While Redis is away a scheduler counts its own requests."""
+    """While Redis is unreachable a scheduler counts its own requests."""
     scheduler = made()
     enqueue(scheduler, *range(MANY))
     assert scheduler.next_request() is not None

@@ -140,7 +140,7 @@ class QueueMemory:
             if op.is_new:
                 for member in self.dead_letters.keys() - self.deliveries.keys():
                     self.queue[member] = self.dead_letters.pop(member)
-            self.record(op.worker, Registration(op.lease, op.number, spider=mark))
+            self.record(op.worker, Registration(op.lease_seconds, op.number, spider=mark))
         return self._reply(status, (), dict(self.workers), len(self.queue))
 
     @_execute.register
@@ -208,7 +208,7 @@ class QueueMemory:
             if mine is not None:
                 return Reply(Status.ALIVE)
             del self.workers[op.dead]
-            self.record(op.worker, Registration(op.lease, op.number, is_closing=True))
+            self.record(op.worker, Registration(op.lease_seconds, op.number, is_closing=True))
             return Reply(Status.YOURS)
         if mine is None or mine.is_closing:
             return Reply(Status.EXPIRED)
@@ -282,9 +282,9 @@ class QueueMemory:
             self.leases.pop(worker, None)
         self.queue, self.dead_letters, self.workers = {}, {}, {}
         self.audit, self.deliveries = Audit(), {}
-        if op.lease:
+        if op.lease_seconds:
             beats = 0 if mine is None else mine.beats + 1
-            self.record(op.worker, Registration(op.lease, 0, beats=beats, is_closing=True))
+            self.record(op.worker, Registration(op.lease_seconds, 0, beats=beats, is_closing=True))
         return Reply(Status.OK)
 
     def find(self, worker: str) -> Registration | None:

@@ -448,7 +448,7 @@ class QueueModel:
     def held_items(self, life: Life, *, finished: bool = False) -> set[str]:
         """Return the items that a worker holds, the finished ones only on request."""
         known = self.known(life)
-        held = [*known.asked, *known.new, *known.repeats, *offered(known)]
+        held = [*known.to_check, *known.new, *known.repeats, *offered(known)]
         taken = [*known.ready, *known.running.values(), *known.unreadable.values()]
         if finished:
             taken += known.finished.values()

@@ -196,7 +196,7 @@ _FURTHER: tuple[Callable[[_Place], ops.QueueOperation], ...] = (
     lambda at: ops.Heartbeat(at.worker),
     lambda _: ops.Heartbeat("nobody"),
     lambda at: ops.Flush(at.worker),
-    lambda at: ops.Flush(at.worker, lease=LEASE),
+    lambda at: ops.Flush(at.worker, lease_seconds=LEASE),
     lambda at: ops.Flush("nobody", "zset", at.workers, LEASE),
     lambda at: ops.Flush(at.worker, "zset", at.workers),
     lambda at: ops.Flush("nobody", "zset", at.workers[1:]),

@@ -192,8 +192,8 @@ class MarkFirst(QueueWorker):
     def next_operation(self, want: int = 0) -> Operation | None:
         state = self.state
         waiting = tuple(item for item in state.outbox if isinstance(item, OutboxEntry))
-        if waiting and self.phase is Phase.WORKING and not (state.asked or state.in_doubt or state.to_reclaim):
-            state.asked = waiting
+        if waiting and self.phase is Phase.WORKING and not (state.to_check or state.in_doubt or state.to_reclaim):
+            state.to_check = waiting
             state.outbox = deque(item for item in state.outbox if isinstance(item, Finished))
         return super().next_operation(want)
 
@@ -210,15 +210,15 @@ class BlindClear(QueueMemory):
 class IdleBlind(QueueWorker):
     """Ignore the leases of other workers."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
-        super().reply(operation, replace(reply, leased=0))
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
+        super().receive_reply(operation, replace(reply, leased=0))
 
 
 class NoSign(QueueWorker):
     """Finish without a heartbeat of the other workers."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
-        super().reply(operation, reply)
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
+        super().receive_reply(operation, reply)
         if isinstance(operation, ops.Sync) and operation.want and reply.status is Status.OK and not reply.entries:
             self.state.may_finish = self.is_idle and not (reply.waiting or reply.leased)
 
@@ -287,8 +287,8 @@ class RepeatsGo(QueueWorker):
 class YoursEnds(QueueWorker):
     """End after closing the queue for a dead worker, although requests are held."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
-        super().reply(operation, reply)
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
+        super().receive_reply(operation, reply)
         if isinstance(operation, ops.Join) and reply.status is Status.YOURS:
             self.state.ending = Ending.KEEP
 
@@ -371,14 +371,14 @@ class NoBar(QueueMemory):
     """Let workers join between the deletion of the queue and that of the filter."""
 
     def apply(self, operation: object) -> Reply:
-        return super().apply(replace(operation, lease="") if isinstance(operation, ops.Flush) else operation)
+        return super().apply(replace(operation, lease_seconds="") if isinstance(operation, ops.Flush) else operation)
 
 
 class NoReclaim(QueueWorker):
     """Lease nothing again after the registration expired."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
-        super().reply(operation, reply)
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
+        super().receive_reply(operation, reply)
         if reply.status in (Status.EXPIRED, Status.LATE):
             self.state.to_reclaim = ()
 
@@ -386,12 +386,12 @@ class NoReclaim(QueueWorker):
 class NoDoubt(QueueWorker):
     """Trust the filter's earlier replies after the registration expired."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
         state = self.state
-        before = state.asked, state.new, state.repeats, state.outbox
-        super().reply(operation, reply)
+        before = state.to_check, state.new, state.repeats, state.outbox
+        super().receive_reply(operation, reply)
         if reply.status in (Status.EXPIRED, Status.LATE):
-            state.asked, state.new, state.repeats, state.outbox = before
+            state.to_check, state.new, state.repeats, state.outbox = before
 
 
 class AckEqual(QueueWorker):
@@ -410,8 +410,8 @@ class AckEqual(QueueWorker):
 class UsesAgain(QueueWorker):
     """Add a reference to the filter while leaving."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
-        super().reply(operation, reply)
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
+        super().receive_reply(operation, reply)
         if isinstance(operation, ops.Join) and reply.status in REGISTERED:
             self.state.phase = Phase.JOINED
         if self.phase is Phase.WORKING and self.is_leaving:
@@ -424,7 +424,7 @@ class SameIsOld(QueueWorker):
     def next_operation(self, want: int = 0) -> Operation | None:
         state = self.state
         first = next((item for item in state.outbox if isinstance(item, OutboxEntry)), None)
-        if not (state.in_doubt or state.to_reclaim or state.asked):
+        if not (state.in_doubt or state.to_reclaim or state.to_check):
             state.new = tuple(entry for entry in state.new if first is None or entry != first)
         return super().next_operation(want)
 
@@ -488,8 +488,8 @@ class StartsAhead(QueueWorker):
 class NeverAlone(QueueWorker):
     """Run other requests beside a suspect on its last delivery."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
-        super().reply(operation, reply)
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
+        super().receive_reply(operation, reply)
         self.state.suspects = replace(self.state.suspects, alone=frozenset())
 
 
@@ -507,9 +507,9 @@ class AloneUntilDone(QueueWorker):
 class ClearsAlways(QueueWorker):
     """Delete a stopped queue although its filter stays."""
 
-    def reply(self, operation: Operation, reply: Reply) -> None:
+    def receive_reply(self, operation: Operation, reply: Reply) -> None:
         is_kept = isinstance(operation, ReleaseFilter) and reply.status is Status.KEPT
-        super().reply(operation, replace(reply, status=Status.OK) if is_kept else reply)
+        super().receive_reply(operation, replace(reply, status=Status.OK) if is_kept else reply)
 
 
 class LeftOut(QueueWorker):

@@ -95,7 +95,7 @@ class QueueWorld:
 
     def _begun_anew(self, state: State, number: int) -> State:
         """Flush the queue; promises cover only requests held or offered from now on."""
-        state = self._executed(state, number, ops.Flush(f"w{number}", lease=LEASE))
+        state = self._executed(state, number, ops.Flush(f"w{number}", lease_seconds=LEASE))
         held: set[str] = set()
         finished: set[str] = set()
         for other, life in enumerate(state.lives):
@@ -237,7 +237,7 @@ class QueueWorld:
     def _lost(self, state: State, executed: State, number: int, operation: ops.QueueOperation) -> Iterator[Move[State]]:
         """Yield the moves in which the reply to an operation is lost."""
         for done, outcome in ((executed, "executed"), (state, "not executed")):
-            life, by = self._model.conclude(number, done.lives[number], self._model.worker.lose, operation)
+            life, by = self._model.conclude(number, done.lives[number], self._model.worker.lose_reply, operation)
             lost = self._renumbered(done.charged().with_life(number, life), number, by)
             yield Move(partial("w{} {}: LOST, {}".format, number, shown(operation), outcome), lost, True)
             if done is state and state.late is None and isinstance(operation, ops.Sync | ops.Join):
@@ -249,7 +249,7 @@ class QueueWorld:
         self, state: State, number: int, operation: ops.QueueOperation | FilterOperation, reply: Reply
     ) -> State:
         """Return the state after a worker has its reply."""
-        life, by = self._model.conclude(number, state.lives[number], self._model.worker.reply, operation, reply)
+        life, by = self._model.conclude(number, state.lives[number], self._model.worker.receive_reply, operation, reply)
         if reply.loss:
             state = state.with_world(is_unreported=False)
         if state.replica is not None and reply.status is Status.OK and isinstance(operation, ops.Sync):
@@ -290,7 +290,7 @@ class QueueWorld:
         known = self._model.known(life)
         if not life.is_stale or known.phase is not Phase.WORKING or known.to_reclaim or known.new:
             return state
-        if any(entry.is_unsure for entry in (*offered(known), *known.asked)):
+        if any(entry.is_unsure for entry in (*offered(known), *known.to_check)):
             return state
         return state.with_life(number, replace(life, is_stale=False))
 
@@ -328,10 +328,10 @@ class QueueWorld:
             met.add(item)
         marked = state.with_world(marks=world.marks | met)
         if self._may(state, "lost filter"):
-            doubting, _ = self._model.conclude(number, life, self._model.worker.lose, operation)
+            doubting, _ = self._model.conclude(number, life, self._model.worker.lose_reply, operation)
             lost = marked.charged().with_life(number, doubting)
             yield Move(lambda: f"w{number} asks the filter: LOST", lost, True)
-        told, _ = self._model.conclude(number, life, self._model.worker.answer, operation, tuple(are_new))
+        told, _ = self._model.conclude(number, life, self._model.worker.receive_filter_reply, operation, tuple(are_new))
         yield Move(lambda: f"w{number} asks for {asked}: {are_new}", marked.with_life(number, told))
 
     def _referenced(self, state: State, number: int, operation: UseFilter | ReleaseFilter) -> Iterator[Move[State]]:
@@ -524,6 +524,6 @@ class QueueWorld:
                 # The worker does not notice, and trusts the filter.
                 known = self._model.known(life)
                 kept |= self._taken_items(life)
-                kept -= self._model.items_of((*known.asked, *known.repeats))
+                kept -= self._model.items_of((*known.to_check, *known.repeats))
             state = state.with_life(number, replace(life, is_stale=True))
         return self._all_noticed(self._exempted(state, kept))

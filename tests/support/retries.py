@@ -46,7 +46,7 @@ def by_params(proxy: Proxy, **params: object) -> dict[str, object]:
 
 
 class Cue(logging.Handler):
-    """Calls a function in a thread when a filter first logs that Redis is away."""
+    """Calls a function in a thread when a filter first logs that Redis is unreachable."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def when_away(action: Callable[[], object]) -> Iterator[None]:
 
 
 def assert_waited_once(caplog: pytest.LogCaptureFixture, *parts: str) -> None:
-    """Assert that one line reports Redis as away, with the reason, and one as back."""
+    """Assert that one line reports Redis as unreachable, with the reason, and one its return."""
     (away,) = said(caplog, "Redis is unreachable")
     (_,) = said(caplog, "Redis is back")
     assert [part for part in parts if part not in away] == []

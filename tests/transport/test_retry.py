@@ -20,7 +20,7 @@ from tests.support.fault_proxy import Place, Proxy
 from tests.support.retries import STALL_TIMEOUT, USES, assert_waited_once, filter_at, said, when_away
 from tests.support.servers import KINDS, Server, running
 
-# Redis away, and back.
+# Redis unreachable, and back.
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def test_not_up_yet(key: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_pauses_grow(proxy: Proxy, bloom: BloomFilter, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that stays away is tried ever less often, and logged once."""
+    """A server that stays unreachable is tried ever less often, and logged once."""
     proxy.fail(*[Place.BEFORE] * 5)
     begin = time.monotonic()
     assert bloom.add("a")
@@ -109,7 +109,7 @@ def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) 
 
 
 def test_stalled_for_too_long(proxy: Proxy, key: str) -> None:
-    """A server that never replies is away, too.
+    """A server that never replies is unreachable, too.
 
     The last attempt may take another socket timeout.
     """
@@ -124,7 +124,7 @@ def test_stalled_for_too_long(proxy: Proxy, key: str) -> None:
 
 
 def test_loading(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A loading server is away; it has executed no command, so that no item is ambiguous."""
+    """A loading server is unreachable; it has executed no command, so that no item is ambiguous."""
     # Microseconds per command while loading; after each 1,024 the server accepts connections.
     with durable("valkey", "--key-load-delay", "100") as server, ExitStack() as stack:
         client = stack.enter_context(server.client(retry=Retry(NoBackoff(), 0)))
@@ -158,7 +158,7 @@ def is_loading(client: redis.Redis) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_readonly(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that has become a replica is away until it is promoted, and then answers correctly."""
+    """A server that has become a replica counts as unreachable until it is promoted, and then answers correctly."""
     at_once = ("--repl-diskless-sync-delay", "0")
     with running(kind, *at_once) as server, running(kind, *at_once) as other, ExitStack() as stack:
         bloom = stack.enter_context(filter_at(server.port, key, cache_size=0))
@@ -184,7 +184,7 @@ def follow(client: redis.Redis, master: Server) -> None:
 
 
 def test_masterdown(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A replica that has lost its master and refuses to serve stale data is away."""
+    """A replica that has lost its master and refuses to serve stale data counts as unreachable."""
     with running("valkey") as server, server.client() as client:
         client.config_set("replica-serve-stale-data", "no")
         client.config_set("replica-read-only", "no")

@@ -3,7 +3,7 @@
 import pytest
 from redis import exceptions
 
-from scrapy_bloom._names import SETTINGS
+from scrapy_bloom._names import SETTING_NAMES
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.failures import advice_for, describe, is_from_replica, was_not_executed
@@ -118,7 +118,7 @@ UNKNOWN: list[Exception] = [
 
 def test_every_row_has_errors() -> None:
     """The table here has the rows of the code, in the same order."""
-    ours = [advice and failures._with_names(advice, SETTINGS) for _, advice in failures._CASES]
+    ours = [advice and failures._with_names(advice, SETTING_NAMES) for _, advice in failures._CASES]
     assert [advice for advice, _ in ROWS] == ours
 
 

@@ -7,7 +7,7 @@ def seen(liveness: FailureDetector, looks: list[tuple[float, dict[str, str]]]) -
     """Check the workers at some times; return those suspected at the last one."""
     dead: dict[str, float] = {}
     for now, workers in looks:
-        dead = liveness.suspects(workers, now)
+        dead = liveness.silent_workers(workers, now)
     return set(dead)
 
 
@@ -48,9 +48,9 @@ def test_how_often_to_look() -> None:
     """The interval of the checks suits the shortest lease, once it is known."""
     liveness = FailureDetector(60)
     assert liveness.pause == 15
-    liveness.suspects({"other": "2 0 0"}, 0)
+    liveness.silent_workers({"other": "2 0 0"}, 0)
     assert liveness.pause == 0.5
-    liveness.suspects({}, 0.5)
+    liveness.silent_workers({}, 0.5)
     assert liveness.pause == 15
 
 

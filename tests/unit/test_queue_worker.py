@@ -26,13 +26,13 @@ class Played:
             case None:
                 pass
             case AskFilter():
-                self.worker.answer(operation, [True] * len(operation.entries))
+                self.worker.receive_filter_reply(operation, [True] * len(operation.entries))
             case UseFilter() | ReleaseFilter():
-                self.worker.reply(operation, Reply(Status.OK))
+                self.worker.receive_reply(operation, Reply(Status.OK))
             case _:
                 if isinstance(operation, Sync):
                     self.syncs.append(operation)
-                self.worker.reply(operation, self.memory.apply(operation))
+                self.worker.receive_reply(operation, self.memory.apply(operation))
         return operation
 
     def work(self, want: int = 0) -> None:
@@ -57,7 +57,7 @@ class Played:
         self.memory.apply(
             Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.state.suspects.max_deliveries)
         )
-        self.worker.reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
+        self.worker.receive_reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
         self.work()
 
     def offer(self, *names: str, score: float = 0, size: int = 1) -> None:
@@ -125,7 +125,7 @@ def test_a_batch_that_does_not_get_through_is_halved() -> None:
         operation = played.worker.next_operation()
         assert isinstance(operation, Sync)
         sizes.append(len(operation.leases))
-        played.worker.lose(operation)
+        played.worker.lose_reply(operation)
         assert isinstance(played.step(), ResolveInDoubt)
     assert sizes == [5, 2, 1, 1]
     played.work()
@@ -136,11 +136,11 @@ def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
     """Its reply was not waited for: the next ones are small enough, though it was carried out."""
     played = Played()
     played.offer(*"abcdefgh", size=100_000)
-    while not played.worker.state.asked:
+    while not played.worker.state.to_check:
         operation = played.worker.next_operation()
         assert isinstance(operation, Sync | ResolveInDoubt)
         played.memory.apply(operation)
-        played.worker.lose(operation)
+        played.worker.lose_reply(operation)
         assert isinstance(played.step(), ResolveInDoubt)
     assert played.worker.state.window.max_bytes == 256 * 1024
     played.work()
@@ -208,7 +208,7 @@ def test_fewer_are_taken_over_a_slow_link() -> None:
         assert isinstance(operation, Sync)
         wanted.append(operation.want)
         played.memory.apply(operation)
-        played.worker.lose(operation)
+        played.worker.lose_reply(operation)
         assert isinstance(played.step(8), ResolveInDoubt)
         assert not played.memory.leases["one"]
     assert wanted == [8, 4, 2, 1, 1]
@@ -223,14 +223,14 @@ def test_settling_is_bounded() -> None:
     sync = played.worker.next_operation(8)
     assert isinstance(sync, Sync)
     assert (len(sync.leases), sync.want) == (1000, 0)
-    played.worker.lose(sync)
+    played.worker.lose_reply(sync)
     assert played.worker.next_operation() == ResolveInDoubt("one", 1, None)
     played.work()
     played.offer("last")
     sync = played.worker.next_operation(8)
     assert isinstance(sync, Sync)
     assert sync.want == 4
-    played.worker.lose(sync)
+    played.worker.lose_reply(sync)
     assert played.worker.next_operation() == ResolveInDoubt("one", sync.number, digests([b"last"]))
 
 
@@ -244,7 +244,7 @@ def test_fewer_are_asked_for_over_a_slow_link() -> None:
         question = played.worker.next_operation()
         assert isinstance(question, AskFilter)
         numbers.append(len(question.entries))
-        played.worker.lose(question)
+        played.worker.lose_reply(question)
     assert numbers == [10, 5, 2, 1, 1]
 
 
@@ -253,7 +253,7 @@ def test_undelivered_after_data_were_lost() -> None:
     played = Played()
     played.offer(*"abcde")
     played.step()
-    played.worker.reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
+    played.worker.receive_reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
     assert sorted(entry.member for entry in played.worker.undelivered()) == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -267,7 +267,7 @@ def test_undelivered_after_the_filter_has_answered(is_in_doubt: bool) -> None:
     if is_in_doubt:
         sync = played.worker.next_operation()
         assert isinstance(sync, Sync)
-        played.worker.lose(sync)
+        played.worker.lose_reply(sync)
     played.offer("b")
     assert [(entry.member, entry.is_unsure) for entry in played.worker.undelivered()] == [(b"a", True), (b"b", False)]
 
@@ -280,7 +280,7 @@ def test_undelivered_after_a_question_without_reply() -> None:
     question = played.worker.next_operation()
     assert isinstance(question, AskFilter)
     assert [entry.is_unsure for entry in played.worker.undelivered()] == [False]
-    played.worker.lose(question)
+    played.worker.lose_reply(question)
     assert [(entry.member, entry.is_unsure) for entry in played.worker.undelivered()] == [(b"a", True)]
 
 
@@ -366,7 +366,7 @@ def test_waits_while_another_closes() -> None:
     for _ in range(3):
         operation = worker.next_operation()
         assert isinstance(operation, Join)
-        worker.reply(operation, memory.apply(operation))
+        worker.receive_reply(operation, memory.apply(operation))
         phases.append(worker.phase)
         if len(phases) == 2:
             del memory.workers["other"]
@@ -507,7 +507,7 @@ def test_suspect_that_leads_to_itself() -> None:
     assert played.worker.state.finished == {}
     assert played.memory.deliveries == {b"a": (1, "one")}
     assert played.take() == ""
-    played.worker.answer(AskFilter(played.worker.state.asked), [False])
+    played.worker.receive_filter_reply(AskFilter(played.worker.state.to_check), [False])
     assert played.take() == ""
     played.work()
     assert played.memory.deliveries == {}
@@ -524,7 +524,7 @@ def test_start_whose_reply_is_lost() -> None:
     assert isinstance(sync, Sync)
     assert sync.starts == (b"a",)
     played.memory.apply(sync)
-    played.worker.lose(sync)
+    played.worker.lose_reply(sync)
     assert played.take() == ""
     assert isinstance(played.step(2), ResolveInDoubt)
     assert (played.take(), played.take()) == ("a", "")
@@ -605,7 +605,7 @@ def test_leave_whose_reply_was_lost() -> None:
     leave = played.worker.next_operation()
     assert isinstance(leave, Leave)
     played.memory.apply(leave)
-    played.worker.lose(leave)
+    played.worker.lose_reply(leave)
     played.step()
     assert played.worker.phase is Phase.GONE
     assert played.memory.audit.loss == 0

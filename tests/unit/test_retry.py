@@ -11,7 +11,7 @@ from redis import exceptions
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from scrapy_bloom.transport import retry
-from scrapy_bloom.transport.retry import CircuitBreaker, RedisAwayError, retry_until
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
 
 
 class Clock(Runtime):
@@ -115,7 +115,7 @@ def refused() -> None:
 
 
 class Worker:
-    """A breaker and the calls through it, in order; the server is away while `is_away`."""
+    """A breaker and the calls through it, in order; the server is unreachable while `is_away`."""
 
     def __init__(self, clock: Clock) -> None:
         self.breaker = CircuitBreaker(clock)
@@ -129,10 +129,10 @@ class Worker:
         return "result"
 
     def call(self) -> str | None:
-        """Return the result of a call, or None while the server is away."""
+        """Return the result of a call, or None while the server is unreachable."""
         try:
             return self.breaker.call(self.work)
-        except RedisAwayError:
+        except RedisUnreachableError:
             return None
 
     def calls_of(self) -> list[str]:
