@@ -53,12 +53,12 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # or a type checker would take any name for one that is here
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Import what a name needs when it is asked for.
+        """Import the module of a public name at the first use of the name.
 
-        The filters are usable without Scrapy, and the `scrapy` command loads this package without using it.
+        So the filters work without Scrapy, and the `scrapy` command, which loads this package, stays fast.
         """
         if name in _MODULE_OF:
             return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -29,12 +29,16 @@ _MAX_NODE_BYTES = 1_000_000_000
 
 @dataclass(frozen=True)
 class FilterKey:
-    """The `name` of a key, and whether the filter there `persists` when the crawl ends.
+    """The key of a crawl's filter.
 
-    A `jobdir` keeps it for the crawls that resume the job; `is_resumed` where an earlier crawl has left it there.
-    `is_unique` is a key that this crawl has made up.
-    `queue` is the key of the queue, where workers share one. A `slot_key` is a key in the queue's slot that takes the
-    place of `name` on a cluster.
+    Attributes:
+        name: the key.
+        persists: the filter stays when the crawl ends.
+        jobdir: the JOBDIR that saves the key for crawls that resume the job, or None.
+        is_resumed: an earlier crawl saved the key in the JOBDIR.
+        is_unique: the key was generated for this crawl.
+        queue: the key of the workers' shared queue, or None.
+        slot_key: a key in the queue's slot, which replaces `name` on a cluster, or None.
     """
 
     name: str
@@ -52,38 +56,38 @@ class FilterKey:
 
     @classmethod
     def for_workers(cls, settings: BaseSettings, spider: str) -> Self:
-        """Return the key that all workers of the spider of a name share; a cluster may have another one, see `on`.
+        """Return the key that all workers of a spider share; `on` may choose another key for a cluster.
 
         Raises:
-            ConfigError: a key is not allowed, or the filter and the queue have the same.
+            ConfigError: a key is invalid, or the filter and the queue have the same key.
         """
         template = settings.get("SCHEDULER_DUPEFILTER_KEY")
         name = key_of("SCHEDULER_DUPEFILTER_KEY", template or defaults.SCHEDULER_DUPEFILTER_KEY, spider)
         queue = queue_of(settings, spider)
         _refuse_common_keys(name, queue)
-        # A queue of several spiders would give all of them one filter, too.
+        # Spiders that share a queue would share this filter, too.
         is_own_queue = queue != queue_of(settings, f"not {spider}")
         slot_key = None if template or not is_own_queue else QueueKeys(queue).dupefilter
         return cls(name, persists=read_flag(settings, "SCHEDULER_PERSIST"), queue=queue, slot_key=slot_key)
 
     @classmethod
     def of_crawler(cls, crawler: Crawler) -> Self:
-        """Return the key under Scrapy's own Scheduler: the one that is set, that of the JOBDIR, or a new one."""
+        """Return the key under Scrapy's own Scheduler: from the setting, from the JOBDIR, or a new key."""
         template = crawler.settings.get("SCHEDULER_DUPEFILTER_KEY")
         spider = (crawler.spider or crawler.spidercls).name
         name = key_of("SCHEDULER_DUPEFILTER_KEY", template, spider) if template else None
         chosen = cls._of(crawler.settings, name)
         if chosen.is_unique and not chosen.jobdir:
             logger.warning(
-                "Nothing is shared: this process has a filter of its own, which is deleted at the end. For workers "
-                "that share a crawl set SCHEDULER = 'scrapy_bloom.BloomScheduler'; for a filter that crawls share, "
-                "SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'; for a crawl that is resumed, JOBDIR"
+                "Nothing is shared: this process has a filter of its own, which is deleted at the end. To share a "
+                "crawl between workers, set SCHEDULER = 'scrapy_bloom.BloomScheduler'; to share a filter between "
+                "crawls, SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'; to resume a crawl, JOBDIR"
             )
         return chosen
 
     @classmethod
     def of_settings(cls, settings: BaseSettings) -> Self:
-        """Return the key where there is no crawler: as `of_crawler`, but it cannot name the spider."""
+        """Return the key without a crawler: as `of_crawler`, but the key cannot contain the spider's name."""
         name = settings.get("SCHEDULER_DUPEFILTER_KEY") or None
         if name and "%(spider)" in name:
             raise ConfigError(
@@ -98,32 +102,32 @@ class FilterKey:
         if name:
             return cls(name, bool(jobdir) or read_flag(settings, "SCHEDULER_PERSIST"), jobdir)
         kept = read_key(jobdir) if jobdir else None
-        # A key that nobody named, and that no directory keeps, is a key that nobody finds again.
+        # No later crawl could find a generated key that no directory saves.
         return cls(kept or _unique_key(), bool(jobdir), jobdir, is_resumed=bool(kept), is_unique=not kept)
 
     def on(self, client: Any, memory_bytes: int) -> Self:
-        """Return the key on a server or a cluster, where a new filter takes so many bytes.
+        """Return the key to use on a client's server or cluster, for a new filter of `memory_bytes`.
 
-        On a cluster the default key is in the slot of the queue. One node replicates both in one stream then, and a
-        failover that loses writes loses the same end of both. Data at the default key of a single server stay in use.
-        A filter that is too large for one node is spread over all nodes.
+        On a cluster the default key is in the slot of the queue. One node then replicates both in one stream, and a
+        failover that loses writes loses the same last writes of both. An existing filter at the default key of a
+        single server stays in use. A filter that is too large for one node is spread over all nodes.
         """
         if self.slot_key is None or not is_cluster(client) or client.exists(self.name):
             return self
-        # A filter that is there keeps its key, whatever size the settings ask for now.
+        # An existing filter keeps its key, even if the settings ask for another size now.
         if memory_bytes > _MAX_NODE_BYTES and not client.exists(self.slot_key):
             return self
         return replace(self, name=self.slot_key)
 
     def warn_of_failovers(self, client: Any) -> None:
-        """Warn where a cluster's failover may lose requests that the filter knows."""
+        """Warn if a failover of the cluster may lose requests that the filter knows."""
         if self.queue is None or not is_cluster(client):
             return
         if are_in_one_slot(self.name, self.queue):
             return
         logger.warning(
             "The cluster has the filter %r and the queue %r in different slots: a failover that loses writes may lose "
-            "requests which the filter knows, and their pages are missed. Before the next new crawl give both keys the "
+            "requests that the filter knows, and their pages are missed. Before the next new crawl, give both keys the "
             "same part in braces, as in SCHEDULER_DUPEFILTER_KEY = %r",
             self.name,
             self.queue,
@@ -131,33 +135,33 @@ class FilterKey:
         )
 
     def keep(self) -> None:
-        """Write a new key into the JOBDIR, if there is one; raises ConfigError where that is not possible."""
+        """Save a new key in the JOBDIR, if there is one; raise ConfigError if the file cannot be written."""
         if self.jobdir and self.is_unique:
             write_key(self.jobdir, self.name)
 
     def warn_of_loss(self) -> None:
-        """Warn that an earlier crawl's filter is not there any more: nothing else would tell of it."""
+        """Warn that the filter of the crawl to resume no longer exists."""
         logger.warning(
-            "The filter at %r, which %s names, is not on the server any more: this crawl begins with an empty one, and "
-            "fetches pages again",
+            "The filter at %r, which %s names, is not on the server any more: this crawl starts with an empty filter, "
+            "and fetches pages again",
             self.name,
             Path(str(self.jobdir), KEY_FILE),
         )
 
 
 def are_in_one_slot(key: str, queue: str) -> bool:
-    """Return whether a cluster keeps the filter at a key in the slot of a queue, all of its strings included."""
-    # Without a part in braces the shards of a filter are elsewhere than its hash.
+    """Return whether a cluster stores the filter at a key, with all its shards, in the slot of a queue."""
+    # Without a part in braces, the shards of a filter are in other slots than its hash.
     return all(map(QueueKeys(queue).share_slot_with, (key, filter_keys.shard_key(key, 0, 0))))
 
 
 def queue_of(settings: BaseSettings, spider: str) -> str:
-    """Return the key that scrapy-redis's queue has for the spider of this name."""
+    """Return the key of scrapy-redis's queue for a spider."""
     return queue_name(settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY, spider)
 
 
 def _unique_key() -> str:
-    """Return a key for one crawl; the time alone would be shared by crawls that start in the same second."""
+    """Return a new key; by the time alone, crawls that start in the same second would share one."""
     return str(defaults.DUPEFILTER_KEY % {"timestamp": f"{int(time.time())}-{secrets.token_hex(4)}"})
 
 
@@ -176,7 +180,7 @@ KEY_FILE = "bloomfilter.key"
 
 
 def read_key(directory: str) -> str | None:
-    """Return the key that an earlier crawl in this directory had, or None: there was none."""
+    """Return the key that an earlier crawl saved in this directory, or None."""
     path = Path(directory, KEY_FILE)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -190,7 +194,7 @@ def read_key(directory: str) -> str | None:
 
 
 def write_key(directory: str, key: str) -> None:
-    """Keep the key; nobody ever finds a part of it."""
+    """Save the key in a file, atomically: a reader finds all of it or no file."""
     path = Path(directory, KEY_FILE)
     unfinished = path.with_suffix(".part")
     try:
@@ -201,13 +205,13 @@ def write_key(directory: str, key: str) -> None:
         unfinished.replace(path)
     except OSError as error:
         raise ConfigError(
-            f"JOBDIR = {directory!r}: the file {path} cannot be written ({error.strerror}), which keeps the key of the "
-            "filter for the crawl that goes on; use a directory that can be written to, or set SCHEDULER_DUPEFILTER_KEY"
+            f"JOBDIR = {directory!r}: the file {path} cannot be written ({error.strerror}), which saves the filter's "
+            "key for the crawl that resumes the job; use a writable directory, or set SCHEDULER_DUPEFILTER_KEY"
         ) from None
 
 
-def _refusal(path: Path, what: str) -> ConfigError:
+def _refusal(path: Path, fact: str) -> ConfigError:
     return ConfigError(
-        f"JOBDIR = {str(path.parent)!r}: the file {path} {what}; write the key into it that the last crawl's log "
-        "names, or set SCHEDULER_DUPEFILTER_KEY to it, or delete the file: the crawl then fetches pages again"
+        f"JOBDIR = {str(path.parent)!r}: the file {path} {fact}. The last crawl's log names the key: write it into the "
+        "file, or set SCHEDULER_DUPEFILTER_KEY to it. Or delete the file: the crawl then fetches pages again"
     )

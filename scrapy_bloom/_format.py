@@ -4,7 +4,7 @@ from typing import Any
 
 _KILO = 1000
 _MIN_PAGES = 0.01
-# From here on decimals are noise.
+# From this number on, decimals are noise.
 _MIN_WHOLE_PAGES = 9.995
 
 
@@ -24,12 +24,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def as_number(number: float, digits: int = 6) -> str:
-    """Return a number as users type it: `1e-6` and `1e8`, where Python has `1e-06` and `1e+08`."""
+    """Return a number as users type it: `1e-6` and `1e8` instead of Python's `1e-06` and `1e+08`."""
     return f"{number:.{digits}g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 def as_size(size: int) -> str:
-    """Return a size in bytes, KB, MB or GB, whichever fits."""
+    """Return a size in bytes, KB, MB or GB, by its magnitude."""
     if size < _KILO:
         return plural(size, "byte")
     scaled = size / _KILO

@@ -8,7 +8,7 @@ _PAUSE_SECONDS = 60.0
 
 
 class LimitedWarnings:
-    """Logs a warning at once and its repeats at most once a minute, whatever their arguments."""
+    """Logs a warning at once, and repeats of its text, with any arguments, at most once a minute."""
 
     def __init__(self, logger: logging.Logger, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger

@@ -8,15 +8,15 @@ class Names:
     """The names that the user wrote: settings of a crawl, or arguments of a filter.
 
     Attributes:
-        prefix: before the names of options, which are then in capitals.
+        prefix: the prefix of options, whose names are then in capitals, or nothing.
         key: the filter's key.
-        keys: the settings of the keys, in parentheses after "use other keys", or nothing.
-        anew: the way to start with an empty filter.
-        address: the place of the server's address.
-        login: the place of the user name and the password.
-        protocol: the way to ask for RESP2.
-        client: the way to choose a client class, after "pass a redis.Redis or redis.RedisCluster".
-        encoding: the place of the encoding, after "decode_responses=False".
+        keys: the settings of all keys, in parentheses after "use other keys", or nothing.
+        anew: how to start with an empty filter.
+        address: where to set the server's address.
+        login: where to set the user name and the password.
+        protocol: how to select RESP2.
+        client: how to choose a client class, after "pass a redis.Redis or redis.RedisCluster".
+        encoding: where to set the encoding, after "decode_responses=False".
     """
 
     prefix: str

@@ -16,7 +16,7 @@ from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 
-# Their requests have callbacks of the command itself, which no queue in Redis can store.
+# The requests of these commands have callbacks that no queue in Redis can store.
 _COMMANDS_WITHOUT_CRAWL = ("check", "fetch", "parse", "shell", "view")
 _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "scrapy_bloom.BloomScheduler"}
 
@@ -24,8 +24,8 @@ _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "sc
 class Addon:
     """Scrapy add-on that sets this package's dupefilter and scheduler, unless the project sets others.
 
-    Invalid settings are refused before the engine starts. The log names the classes that were set, and the classes that
-    were found and left alone. Nothing is set for `scrapy shell`, `fetch`, `view`, `parse` and `check`.
+    Invalid settings are refused before the engine starts. The log names the classes that the add-on has set
+    or found. Nothing is set for `scrapy shell`, `fetch`, `view`, `parse` and `check`.
 
     Args:
         crawler: the crawl.
@@ -101,10 +101,10 @@ def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any
 
 
 def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool) -> None:
-    """Raise now the errors that would be raised when the engine starts."""
+    """Raise the errors of an engine start early."""
     if filters:
         BloomSettings.from_settings(settings)
-    # By its method, not by its class: the user may have a scheduler of their own.
+    # A method is checked, not the class: users may bring their own scheduler.
     if hasattr(scheduler, "check_settings"):
         scheduler.check_settings(settings)
     if filters and _is_a(scheduler, Scheduler):
@@ -113,7 +113,7 @@ def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool
 
 
 def _require_dupefilter(name: Any, kind: Any) -> None:
-    """Refuse a class that is no dupefilter, such as `scrapy_bloom.BloomFilter`."""
+    """Refuse a class other than a dupefilter, such as `scrapy_bloom.BloomFilter`."""
     if not hasattr(kind, "request_seen"):
         raise ConfigError(
             f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "

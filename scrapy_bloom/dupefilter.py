@@ -33,7 +33,7 @@ from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
 
-# The finish reason of a crawl that cannot use its filter or queue.
+# The close reason of a crawl that cannot use its filter or queue.
 UNUSABLE = "bloomfilter_error"
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self.end_crawl(error)
             return False
         except BaseException:
-            # Ctrl-C after the reply: Scrapy has not learned that the request is new.
+            # After Ctrl-C the reply may be lost: the filter knows the request, and Scrapy has not queued it.
             bloom.mark_ambiguous([fingerprint])
             raise
 
@@ -405,7 +405,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return "scrapy-redis"
 
     def end_crawl(self, error: Exception) -> None:
-        """Log an error and end the crawl, once. Raising the error would drop one request after another.
+        """Log an error and end the crawl, once. Raising the error instead would drop request after request.
 
         Args:
             error: why the filter or the queue cannot be used.
@@ -426,5 +426,5 @@ _OUR_FINGERPRINT = BloomRFPDupeFilter.request_fingerprint
 
 
 def _bypasses_audit(kind: type[Any]) -> bool:
-    """Return whether a scheduler takes requests as scrapy-redis's does, unseen by the queue's audit."""
+    """Return whether a scheduler takes requests as scrapy-redis's does, without the queue's audit."""
     return issubclass(kind, Scheduler) and bool(kind.flush is Scheduler.flush)

@@ -1,4 +1,4 @@
-"""The errors of this package. Each text names the setting or key, the fact, and the action."""
+"""The errors of this package. Each text has the setting or key, the fact, and the action."""
 
 
 class BloomError(Exception):

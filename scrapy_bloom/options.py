@@ -1,7 +1,7 @@
-"""The options of a filter and of a crawl: one table, by which values are read, refused and documented.
+"""The table of options of a filter and of a crawl: values are read, refused and documented by it.
 
-The same rows serve the settings (`BLOOMFILTER_CAPACITY = …`) and the arguments (`capacity = …`), so that a refusal
-carries the name that the user wrote. `docs/settings.md` shows them, and a test compares.
+The same rows describe settings (`BLOOMFILTER_CAPACITY = …`) and arguments (`capacity = …`), so that an error has the
+name that the user wrote. `docs/settings.md` shows the table, and a test compares both.
 """
 
 import math
@@ -16,11 +16,19 @@ Number = TypeVar("Number", int, float, float | None)
 
 @dataclass(frozen=True)
 class Option(Generic[Number]):
-    """A value that a user may choose.
+    """An option with a number as its value.
 
-    `allowed` says which values are allowed, after "must", and `purpose` what to choose, after "set"; `meaning` is for
-    the documentation. A number is refused if it is below `least`, or at `limit` or above. By default that is only
-    infinity. With `or_zero`, 0 is allowed as well, and means `zero`.
+    Attributes:
+        name: the argument's name; the setting's is in capitals, after BLOOMFILTER_.
+        default: the default.
+        allowed: the allowed values in an error, after "must".
+        purpose: the advice in an error, from "set" on.
+        meaning: the meaning in the documentation.
+        least: the smallest allowed number.
+        limit: the smallest number that is too large; infinity is never allowed.
+        is_integer: only whole numbers are allowed.
+        or_zero: 0 is allowed, too, and means `zero`.
+        zero: the value that 0 stands for.
     """
 
     name: str
@@ -35,17 +43,17 @@ class Option(Generic[Number]):
     zero: int | None = None
 
     def read(self, name: str, value: object) -> Number:
-        """Return the number that a value means, whatever it comes as: `1e8`, `100_000_000` and `"1e8"` are the same.
+        """Return the number that a value stands for: `1e8`, `100_000_000` and `"1e8"` are the same.
 
         Args:
-            name: what the user calls the option.
-            value: a number, its text or, where nothing may be set, None.
+            name: the user's name of the option.
+            value: a number, its text, or None for an option whose `zero` is None.
 
         Raises:
-            ConfigError: the value is not allowed; the text has the name, the value, what is allowed and what to do.
+            ConfigError: the value is invalid; the text has the name, the value, the allowed values and advice.
         """
         if self.or_zero and (value is self.zero or _number(value) == 0):
-            return self.zero  # type: ignore[return-value]  # such options have it among their values
+            return self.zero  # type: ignore[return-value]  # `zero` is a value of such an option
         number = _number(value)
         if number is None or not self._allows(number):
             raise ConfigError(f"{name} = {value!r}: must {self.allowed}; {self.purpose}")
@@ -62,7 +70,7 @@ class Option(Generic[Number]):
 
 
 def _number(value: object) -> float | None:
-    """Return the number that a value is or spells, or None."""
+    """Return a value, or its text, as a number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -83,7 +91,7 @@ CAPACITY = Option[int](
 ERROR_RATE = Option[float](
     "error_rate",
     1e-6,
-    # No crawl meets so many pages that it could tell a smaller one from this.
+    # No crawl has so many pages that a smaller rate would make a difference.
     "lie between 0 and 1, both excluded, and not below 1e-15",
     "set the share of new requests that may be taken for seen, for example 1e-6 for one page in a million",
     "share of new requests that may be taken for seen, over the whole filter",
@@ -101,7 +109,7 @@ EXPANSION = Option[int](
 TTL = Option[float | None](
     "ttl",
     None,
-    # A server's clock is read at each look at the filter; generations of a fifth of this are as short as that bears.
+    # A generation lasts a fifth of it, and the server's clock is read only when a worker inspects the filter.
     "be 0 (for ever) or at least 0.1 seconds",
     "set how long a request is remembered at least, 0 for ever",
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: for ever",
@@ -127,7 +135,7 @@ RETRY_TIMEOUT = Option[float](
 BATCH_SIZE = Option[int](
     "batch_size",
     100,
-    # More in one exchange would keep others waiting.
+    # Redis executes a sync as one script, and other clients wait for it.
     "be a whole number from 1 to 1,000",
     "set how many requests BloomScheduler checks and queues in one batch",
     "requests that `BloomScheduler` checks and queues in one batch",

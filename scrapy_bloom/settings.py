@@ -19,17 +19,17 @@ _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
 
 @dataclass(frozen=True)
 class BloomSettings:
-    """The BLOOMFILTER_* settings: each field is the setting of its name in capitals, without the prefix.
+    """The BLOOMFILTER_* settings; each field has the setting's name in lower case, without the prefix.
 
     Attributes:
-        capacity: requests that the crawl is expected to meet.
-        error_rate: share of new requests that may be taken for seen, from 1e-15 to 1, which is excluded.
-        expansion: how many times larger each further layer is; 0: the filter never grows.
-        ttl: seconds for which a request is remembered at least; None: for ever.
-        cache_size: repeats that a worker remembers itself; 0: none.
-        retry_timeout: seconds for which a worker waits for a unreachable Redis; 0: it does not wait.
-        batch_size: requests that `BloomScheduler` checks and queues at once.
-        lease: seconds of silence after which `BloomScheduler` puts back what a worker had leased.
+        capacity: expected number of distinct requests.
+        error_rate: share of new requests that may be taken for seen, from 1e-15 to below 1.
+        expansion: growth factor of each further layer; 0: the filter never grows.
+        ttl: seconds for which the filter remembers a request at least; None: for ever.
+        cache_size: repeats in a worker's cache; 0: no cache.
+        retry_timeout: seconds for which a worker retries while Redis is unreachable; 0: no retries.
+        batch_size: requests that `BloomScheduler` checks and queues in one batch.
+        lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
         max_deliveries: workers that may die with a request before it becomes a dead letter; 0: no bound.
 
     Example:
@@ -58,7 +58,7 @@ class BloomSettings:
             The values, checked one by one and together.
 
         Raises:
-            ConfigError: a setting is invalid or unknown; the text names the setting, its value and the allowed values.
+            ConfigError: a setting is invalid or unknown; the text has its name, its value and the allowed values.
 
         Example:
             >>> BloomSettings.from_settings(Settings({"BLOOMFILTER_CAPACITY": "1e8"})).capacity
@@ -95,9 +95,9 @@ def _refuse_unknown(settings: BaseSettings) -> None:
         if name in _LEGACY_SETTINGS:
             raise ConfigError(
                 f"{name} = {settings[name]!r}: scrapy-bloom sizes the filter by its purpose. Remove "
-                f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, how many different requests the "
-                f"crawl is expected to meet (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the "
-                f"share of new ones that may be taken for seen (default {options.ERROR_RATE.default_text})"
+                f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, the expected number of distinct "
+                f"requests (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the share of new "
+                f"requests that may be taken for seen (default {options.ERROR_RATE.default_text})"
             )
         nearest = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0)[0]
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""All that leans on the insides of Scrapy and scrapy-redis, and differs between their versions."""
+"""Depend on internals of Scrapy and scrapy-redis, and on differences between their versions."""

@@ -1,4 +1,4 @@
-"""Scrapy's and scrapy-redis's settings: each that is not allowed, or names what cannot work, is refused by its name."""
+"""Read settings of Scrapy and scrapy-redis; an error names the setting that is invalid or cannot work."""
 
 import importlib
 from typing import Any
@@ -14,19 +14,19 @@ _JSON = "scrapy_bloom.serializers.json"
 
 
 def load_component(label: str, path: Any, example: str) -> Any:
-    """Return the class at a path; a class itself is returned as it is.
+    """Return the class at a path; a class is returned unchanged.
 
     Args:
-        label: the setting, as an error names it.
-        path: its value.
-        example: a path that is allowed.
+        label: the setting's name for errors.
+        path: the setting's value.
+        example: a valid path.
 
     Raises:
         ConfigError: the class cannot be imported.
     """
     try:
         return load_object(path)
-    except Exception as error:  # whatever the import of a user's module raises
+    except Exception as error:  # any error of the user's module
         raise ConfigError(
             f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error}); set the full path of a class, "
             f"as in {example!r}"
@@ -43,14 +43,14 @@ def load_setting(settings: BaseSettings, name: str, default: str) -> Any:
 
 
 def read_flag(settings: BaseSettings, name: str) -> bool:
-    """Return a setting that is on or off, as Scrapy reads such settings.
+    """Return a boolean setting, read as Scrapy does.
 
     Args:
-        settings: those of a crawl.
-        name: the setting; one that is not set is off.
+        settings: the crawl's settings.
+        name: the setting, False by default.
 
     Raises:
-        ConfigError: the value is neither.
+        ConfigError: the value is not a boolean.
     """
     try:
         return settings.getbool(name)
@@ -59,14 +59,14 @@ def read_flag(settings: BaseSettings, name: str) -> bool:
 
 
 def read_seconds(settings: BaseSettings, name: str) -> int:
-    """Return a setting that is a number of seconds, as Scrapy reads such settings.
+    """Return a setting in whole seconds, read as Scrapy does.
 
     Args:
-        settings: those of a crawl.
-        name: the setting; one that is not set is 0.
+        settings: the crawl's settings.
+        name: the setting, 0 by default.
 
     Raises:
-        ConfigError: the value is no whole number, or is below 0.
+        ConfigError: the value is not a whole number of at least 0.
     """
     try:
         seconds = settings.getint(name)
@@ -78,10 +78,10 @@ def read_seconds(settings: BaseSettings, name: str) -> int:
 
 
 def require_serializer(settings: BaseSettings) -> None:
-    """Try one request through SCHEDULER_SERIALIZER: one that serializes none would drop all of them.
+    """Serialize one request and read it back, since a broken SCHEDULER_SERIALIZER would drop all requests.
 
     Raises:
-        ConfigError: the module cannot be imported, or returns something else than the request.
+        ConfigError: the module cannot be imported, or does not return the request.
     """
     serializer = settings.get("SCHEDULER_SERIALIZER")
     if not serializer:
@@ -89,7 +89,7 @@ def require_serializer(settings: BaseSettings) -> None:
     try:
         module = importlib.import_module(serializer) if isinstance(serializer, str) else serializer
         _try_one_request(module)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # any error of the user's module
         raise ConfigError(
             f"SCHEDULER_SERIALIZER = {serializer!r}: cannot store a request and read it again ({type(error).__name__}: "
             f"{error}); set the full path of a module with `dumps` and `loads`, as in {_JSON!r}"
@@ -104,7 +104,7 @@ def _try_one_request(serializer: Any) -> None:
     text, raw = (stored, stored.encode()) if isinstance(stored, str) else (None, stored)
     try:
         restored = request_from_dict(serializer.loads(raw))
-    except Exception:  # where the client decodes replies, a serializer may read text alone
+    except Exception:  # a serializer for a client that decodes replies may only read text
         restored = request_from_dict(serializer.loads(raw.decode() if text is None else text))
     if restored.url != request.url:
         raise ValueError(f"`loads` returns a request of {restored.url!r} for one of {request.url!r}")

@@ -1,4 +1,4 @@
-"""The Redis client that a crawl's settings ask for, with what this package needs of any."""
+"""Connect to Redis by a crawl's settings, with short timeouts and without the client's retries."""
 
 import difflib
 import inspect
@@ -21,19 +21,19 @@ from scrapy_bloom.transport.client import require_usable
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import disable_client_retries
 
-# How long a command or a connection may wait for an answer, and so block the reactor. scrapy-redis's default is 30.
+# A command or a connection blocks the reactor until the reply. scrapy-redis's default is 30.
 _SOCKET_TIMEOUT_SECONDS = 5.0
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _SECRETS = ("username", "password", "credential_provider", "sentinel_kwargs")
-# The packages whose clients connect no sooner than at their first command, but for a cluster's.
+# Packages whose clients, except those of a cluster, connect with their first command.
 _LAZY = ("redis", "scrapy_bloom")
 
 
 def connect(settings: BaseSettings) -> Any:
-    """Return a client as scrapy-redis would make it, that neither waits for long nor retries by itself.
+    """Return scrapy-redis's client with short timeouts and without its own retries.
 
     Raises:
-        ConfigError: the client cannot work.
+        ConfigError: the settings are invalid, or the client cannot be used.
     """
     with refusing_unfit(settings):
         client = _make(with_socket_timeouts(settings))
@@ -42,9 +42,9 @@ def connect(settings: BaseSettings) -> Any:
 
 @contextmanager
 def refusing_unfit(settings: BaseSettings) -> Iterator[None]:
-    """Raise a ConfigError that names the setting for what making or using a client raises, but for faults of a server.
+    """Turn errors of a client, except a server's faults, into a ConfigError that names the setting.
 
-    The text of such an error is not shown: it may cite a part of the password.
+    The ConfigError leaves out the original text, which may cite a part of the password.
     """
     kind = _client_class(settings)
     _require_readable_url(settings, kind)
@@ -52,18 +52,18 @@ def refusing_unfit(settings: BaseSettings) -> Iterator[None]:
         yield
     except (BloomError, *FAULTS):
         raise
-    except Exception as error:  # whatever redis-py or a user's class makes of the settings
+    except Exception as error:  # any error of redis-py or of a user's class
         raise _refusal(settings, kind, error) from None
 
 
 def with_socket_timeouts(settings: BaseSettings) -> BaseSettings:
-    """Return the settings with a shorter timeout, where REDIS_PARAMS has none; one in REDIS_URL goes before either."""
+    """Return the settings with a short timeout, unless REDIS_PARAMS has one; REDIS_URL overrides both."""
     ours = dict.fromkeys(_TIMEOUTS, _SOCKET_TIMEOUT_SECONDS)
     return _with(settings, "REDIS_PARAMS", {**ours, **_params(settings)})
 
 
 def _make(settings: BaseSettings) -> Any:
-    """Return a client; redis-py would tell an option that is not allowed only when it connects."""
+    """Return a client. Invalid options raise here; redis-py alone would raise when it connects."""
     client = get_redis_from_settings(settings)
     pool = getattr(client, "connection_pool", None)
     if pool is not None and hasattr(pool, "connection_class"):
@@ -75,7 +75,7 @@ def _make(settings: BaseSettings) -> Any:
 
 
 def _with(settings: BaseSettings, name: str, value: Any) -> BaseSettings:
-    """Return settings in which one has another value."""
+    """Return a copy of the settings with one value replaced."""
     result = BaseSettings()
     result.attributes = {each: attribute for each, attribute in settings.attributes.items() if each != name}
     result.set(name, value)
@@ -86,7 +86,7 @@ def _params(settings: BaseSettings) -> dict[str, Any]:
     try:
         return settings.getdict("REDIS_PARAMS")
     except (TypeError, ValueError):
-        # Its value may have a password.
+        # The value may contain a password.
         raise ConfigError("REDIS_PARAMS must be a dict, or one as JSON; write {'name': value, …}") from None
 
 
@@ -100,9 +100,9 @@ def _client_class(settings: BaseSettings) -> Any:
 
 
 def _require_readable_url(settings: BaseSettings, kind: Any) -> None:
-    """Refuse a URL of which redis-py would take a part for another one, or for nothing.
+    """Refuse a URL that redis-py would misread.
 
-    Where a character of the password ends it, its begin would be a host or a port in errors.
+    If an unquoted character cuts the password, errors would show its first part as a host or a port.
     """
     try:
         parts = urlsplit(_url(settings))
@@ -123,12 +123,12 @@ def _is_lazy(kind: Any) -> bool:
 
 
 def _refusal(settings: BaseSettings, kind: Any, error: Exception) -> ConfigError:
-    """Return what to say of settings that no client can be made of: the one without which it can, if there is one."""
+    """Return an error that names the faulty setting: without that setting, a client can be made."""
     if not _is_lazy(kind):
         last = traceback.extract_tb(error.__traceback__)[-1]
         return ConfigError(
             f"REDIS_PARAMS['redis_cls'] = {_params(settings)['redis_cls']!r}: it raised {type(error).__name__} at "
-            f"{Path(last.filename).name}:{last.lineno}; check what it makes of REDIS_URL and of the other REDIS_PARAMS"
+            f"{Path(last.filename).name}:{last.lineno}; check how it uses REDIS_URL and the other REDIS_PARAMS"
         )
     for label, advice, others in _suspects(settings, kind):
         if _is_fit(others):
@@ -137,18 +137,18 @@ def _refusal(settings: BaseSettings, kind: Any, error: Exception) -> ConfigError
 
 
 def _is_fit(settings: BaseSettings) -> bool:
-    """Return whether a client can be made of settings, also if its server is unreachable."""
+    """Return whether a client can be made, even if its server is unreachable."""
     try:
         _make(with_socket_timeouts(settings))
     except FAULTS:
         return True
-    except Exception:  # the same that it is looked for, or another
+    except Exception:  # the error to explain, or another one
         return False
     return True
 
 
 def _suspects(settings: BaseSettings, kind: Any) -> Iterator[tuple[str, str, BaseSettings]]:
-    """Yield each part of the settings as it is shown, what to do about it, and the settings without it."""
+    """Yield each part of the settings as a label, with advice and with the settings without this part."""
     params, url = _params(settings), _url(settings)
     known = {**inspect.signature(Redis).parameters, **inspect.signature(kind.from_url).parameters}
     for name in params:
@@ -163,7 +163,7 @@ def _suspects(settings: BaseSettings, kind: Any) -> Iterator[tuple[str, str, Bas
     options = parse_qsl(parts.query, keep_blank_values=True)
     for name, _ in options:
         rest = urlencode([each for each in options if each[0] != name])
-        # The begin of a query may be the end of a password.
+        # After an unquoted `?`, a query may begin with the rest of a password.
         shown = name if "@" not in parts.query else "…"
         yield f"REDIS_URL with ?{shown}=…", _advice(name, known, url), _with_url(settings, parts._replace(query=rest))
 
@@ -173,7 +173,7 @@ def _with_url(settings: BaseSettings, parts: Any) -> BaseSettings:
 
 
 def _advice(name: str, known: Any, url: str) -> str:
-    """Return what to do about an option of a client that knows others."""
+    """Return advice on a client's option."""
     if name == "ssl" and url:
         return "remove it, and begin REDIS_URL with rediss://"
     if name in known:

@@ -1,7 +1,7 @@
 """Report why a crawl was refused or aborted: one final line on stderr and a non-zero exit code.
 
 Scrapy logs an error at the start as a traceback, followed by errors that only result from it. Scrapy up to 2.14 then
-exits with code 0, and so does every version if the crawl was closed by its own code.
+exits with code 0, and so does every version after a crawl that its own code has closed.
 """
 
 import atexit
@@ -74,7 +74,7 @@ def _running_command() -> Any:
 
 
 def _print(text: str) -> None:
-    # Twisted and asyncio log unhandled errors when the Deferred or task is collected: let them come first.
+    # Twisted and asyncio log unhandled errors when the Deferred or task is collected: collect these first.
     gc.collect()
     # Not logged: the log may go to a file, or nowhere.
     print("scrapy_bloom:", text, file=sys.stderr)

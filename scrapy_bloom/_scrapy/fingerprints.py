@@ -28,11 +28,11 @@ def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
 
 
 class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]):
-    """A cache of fingerprints that `make` computes from the method, the URL and the body of a request alone.
+    """A cache of fingerprints that `make` computes only from the method, the URL and the body of a request.
 
-    The cache holds about the last `size` requests: computing the fingerprint is most of the cost of a repeat. A
-    fingerprint never changes, whatever happens to the filter. Requests with one of the `uncached_meta_keys` in their
-    meta are not cached, because their fingerprints depend on it.
+    The cache holds about the last `size` requests, since computing the fingerprint is most of the cost of a repeat. A
+    fingerprint never changes, even if the filter does. Requests with one of the `uncached_meta_keys` in their meta are
+    not cached, because their fingerprints depend on it.
     """
 
     def __init__(self, make: Compute, size: int, uncached_meta_keys: Collection[str] = ()) -> None:
@@ -45,9 +45,9 @@ class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]
         if self._uncached_meta_keys and not request.meta.keys().isdisjoint(self._uncached_meta_keys):
             return self._make(request)
         url = request.url
-        # Nearly always the URL alone is the key, and is in memory anyway.
+        # The key is nearly always the URL alone, which is in memory anyway.
         key = url if request.method == "GET" and not request.body else (request.method, url, request.body)
-        # Nearly always among the young, which saves a call.
+        # The key is nearly always in the young generation: looking there first saves a call.
         fingerprint = self._young.get(key) or self.get(key)
         if fingerprint is None:
             fingerprint = self._make(request)

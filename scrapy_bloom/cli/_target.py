@@ -1,4 +1,4 @@
-"""Resolve the filter and the queue of an action: those of a spider of the project, or of named keys."""
+"""Resolve the filter and the queue of an action, from a spider of the project or from named keys."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -42,9 +42,9 @@ def add_target_options(parser: argparse.ArgumentParser, *, spider: bool = True) 
     """Add the options that name a filter; with `spider`, a spider's name is the first argument."""
     if spider:
         parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project")
-    parser.add_argument("--key", metavar="KEY", help="the key of the filter, if it is not a spider's")
-    parser.add_argument("--queue", metavar="KEY", help="the key of the queue, if it is not a spider's")
-    parser.add_argument("--redis-url", metavar="URL", help="the server, if it is not that of the settings")
+    parser.add_argument("--key", metavar="KEY", help="the key of the filter (default: the spider's)")
+    parser.add_argument("--queue", metavar="KEY", help="the key of the queue (default: the spider's)")
+    parser.add_argument("--redis-url", metavar="URL", help="the URL of the server (default: from the settings)")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class CrawlTarget:
 
     @cached_property
     def dupefilter(self) -> BloomRFPDupeFilter:
-        """The dupefilter of the crawl without its filter; this package's if the crawl has another."""
+        """The crawl's dupefilter, unopened; this package's if the crawl has another package's."""
         kind = load_object(self.settings["DUPEFILTER_CLASS"])
         if not issubclass(kind, BloomRFPDupeFilter):
             kind = BloomRFPDupeFilter
@@ -205,7 +205,7 @@ class CrawlTarget:
     def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
         """Return whether another spider has this queue, under a scheduler that shares queues.
 
-        A spider that sets no scheduler gets the one of this crawl's add-ons.
+        A spider that sets no scheduler gets this crawl's, which an add-on may have set.
         """
         settings = self.project.copy()
         kind.update_settings(settings)
@@ -214,7 +214,7 @@ class CrawlTarget:
             scheduler = load_object((settings if is_set else self.settings)["SCHEDULER"])
             return issubclass(scheduler, Scheduler) and queue_of(settings, name) == queue
         except (BloomError, *UNREADABLE):
-            # Its crawl would not start.
+            # The spider's crawl would not start.
             return False
 
     def _key_without_scheduler(self) -> str:
@@ -240,7 +240,7 @@ def require_file(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def crawl_settings(spider: str | None, settings: Settings) -> BaseSettings:
-    """Return the settings of a spider's crawl; without a name, those of the only spider or of the project."""
+    """Return the settings of a spider's crawl; without a name, of the only spider or of the project."""
     name = spider or _only_spider(_spiders(settings).list())
     crawler = Crawler(_spider_class(name, settings) if name else Spider, settings)
     crawler.addons.load_settings(crawler.settings)
@@ -255,7 +255,7 @@ def _spider_class(name: str | None, settings: Settings) -> type[Spider]:
         raise UsageError(f"give {_TARGET}; there are {', '.join(names) or 'no spiders'}", print_help=False)
     if name not in names:
         advice = f"there are {', '.join(names)}" if names else "run it in a project, or give --key KEY"
-        raise UsageError(f"{name!r} is no spider of a project: {advice}", print_help=False)
+        raise UsageError(f"{name!r} is not a spider of a project: {advice}", print_help=False)
     return loader.load(name)  # type: ignore[no-any-return]  # load_object: Any
 
 
@@ -278,10 +278,10 @@ def add_parameter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def given_parameters(options: argparse.Namespace, settings: BloomSettings) -> dict[str, Any]:
-    """Return the parameters from the command line by name; the settings have the others.
+    """Return the parameters set on the command line, by name.
 
     Raises:
-        ConfigError: a value, or the combination with the settings, is not allowed; the text names the options.
+        ConfigError: a value, or its combination with the settings, is invalid; the text names the options.
     """
     given = {option: getattr(options, option.name) for option in _PARAMETERS}
     values = {option.name: option.read(_flag(option), value) for option, value in given.items() if value is not None}

@@ -17,12 +17,12 @@ ACTIONS = {
     "info": "show how full a filter is, and the state of its workers",
     "doctor": "find settings and faults that lose pages, with advice",
     "check": "show whether a request would be dropped as a repeat, and why",
-    "import": "move the SET of scrapy-redis, or a file, into a filter",
+    "import": "move scrapy-redis's SET, or a file, into a filter",
     "export": "write a filter to a file",
-    "restore": "restore a filter from such a file",
+    "restore": "restore a filter from an exported file",
     "clear": "delete a filter",
     "push": "queue undelivered requests from a worker's file",
-    "requeue": "queue dead letters again",
+    "requeue": "move dead letters back to the queue",
 }
 # Modules of actions whose name is a Python keyword.
 _MODULES = {"import": "import_"}

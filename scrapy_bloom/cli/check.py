@@ -1,7 +1,7 @@
 """Show whether requests would be dropped as repeats, and why. Nothing is added to the filter.
 
-The exit code is 0 if all would be dropped, and 1 otherwise. With two URLs the output shows whether they are one request
-to the filter, or the parts of their canonical forms that differ.
+The exit code is 0 if all of them would be dropped, and 1 otherwise. With two URLs the output shows whether the filter
+takes them for the same request, and if not, how their canonical forms differ.
 """
 
 import argparse
@@ -28,7 +28,7 @@ examples:
   scrapy bloom check --key news:dupefilter https://example.com/a
 """
 
-# The scheme of a filter whose items are the added strings themselves.
+# The scheme of a filter of plain strings.
 _BYTES_SCHEME = "bytes"
 _SCRAPY_SCHEME = "scrapy.utils.request.RequestFingerprinter"
 
@@ -50,7 +50,7 @@ class _CheckedRequest:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]"
-    parser.add_argument("urls", nargs="+", metavar="URL", help="the URLs to check; a spider may come first")
+    parser.add_argument("urls", nargs="+", metavar="URL", help="the URLs to check; the name of a spider may come first")
     add_target_options(parser, spider=False)
     parser.add_argument("--method", default="GET", help="the method of the requests (default GET)")
     parser.add_argument("--body", default="", help="the body of the requests")
@@ -95,7 +95,7 @@ def _fingerprinter(target: CrawlTarget, stored: StoredFilter) -> Any:
     scheme = stored.parameters.fingerprint
     if scheme == _BYTES_SCHEME:
         return None
-    # Import only a known class: anybody who can write to Redis could name another one.
+    # Import a known class only: with write access to Redis, an attacker could name any class.
     if not target.has_spider and scheme == _SCRAPY_SCHEME:
         target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")
     ours = target.dupefilter.fingerprint_scheme()
@@ -128,12 +128,12 @@ def _text(checked: _CheckedRequest) -> str:
 
 def _comparison(first: _CheckedRequest, second: _CheckedRequest) -> str:
     if first.fingerprint == second.fingerprint:
-        return "Both are one request to the filter."
+        return "The filter takes both for the same request."
     differences = _differences(first.canonical_url, second.canonical_url)
     if not differences:
-        return "They are two requests to the filter, though their canonical forms are equal."
+        return "The filter takes them for different requests, though their canonical forms are equal."
     lines = [f"  {name}: {one or 'none'} and {other or 'none'}" for name, one, other in differences]
-    return "\n".join(["They are two requests to the filter. Their canonical forms differ in", *lines])
+    return "\n".join(["The filter takes them for different requests. Their canonical forms differ in", *lines])
 
 
 def _differences(first: str, second: str) -> list[tuple[str, str, str]]:
@@ -143,7 +143,7 @@ def _differences(first: str, second: str) -> list[tuple[str, str, str]]:
     differing = [part for part in parts if part[1] != part[2]]
     queries = [parse_qsl(url.query, keep_blank_values=True) for url in (one, other)]
     for name in dict.fromkeys(name for query in queries for name, _ in query):
-        # An argument without a value is another URL than none.
+        # `?a=` and no `a` at all are different URLs.
         mine, theirs = ([value for key, value in query if key == name] for query in queries)
         if mine != theirs:
             shown = [", ".join(value or "''" for value in values) for values in (mine, theirs)]

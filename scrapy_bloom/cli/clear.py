@@ -1,6 +1,6 @@
 """Delete a filter. Without --yes, show the data to delete; with --yes, delete and show it.
 
-Without --yes the exit code is 1 if there is anything to delete. Data that has replaced the shown data meanwhile is
+Without --yes the exit code is 1 if there is any data to delete. Data that has replaced the shown data meanwhile is
 kept, and the exit code is 2.
 """
 
@@ -31,7 +31,7 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
-    parser.add_argument("--yes", action="store_true", help="delete it; without, only show it")
+    parser.add_argument("--yes", action="store_true", help="delete the data; without --yes it is only shown")
     parser.add_argument(
         "--with-queue",
         action="store_true",

@@ -1,11 +1,11 @@
-"""Move the SET that scrapy-redis left into a filter at the key of the SET.
+"""Move the SET of scrapy-redis's dupefilter into a filter at the same key.
 
 The SET is copied into a staging filter. Then both are swapped in one step: the filter gets the key, and the SET moves
 to KEY:set. After that every member is checked. An interrupted import resumes when you run it again.
 
 After the swap, each request of a worker with the old settings fails (WRONGTYPE) and is lost to its crawl. Therefore the
 import stops before the swap, with exit code 1, if the SET grows while it is copied or in the --wait seconds after that.
-In this case stop the workers, and run it again. With --while-crawling it swaps in any case.
+In this case stop the workers, and run it again. With --while-crawling it swaps even then.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Show the stored state of a crawl: its filter with each layer, its queue and its workers.
 
-The exit code is 1 if there is no filter, except with --prometheus. Nothing is changed, so a replica can be asked.
+The exit code is 1 if there is no filter, except with --prometheus. Nothing is changed, and the server may be a replica.
 """
 
 import argparse

@@ -82,7 +82,7 @@ def inspect_key(store: Store, key: str) -> KeyContents:
         return KeyContents(key, SET, snapshot.now, members=snapshot.members)
     reject_foreign_key(key, snapshot)
     fields, now = snapshot.fields, snapshot.now
-    # One field with a name of ours is not enough to delete a hash.
+    # A single field with a known name is not enough to delete a hash.
     is_foreign = not all(map(filter_keys.is_field, fields)) or not any(
         _is_surely_ours(*field) for field in fields.items()
     )
@@ -100,7 +100,7 @@ def inspect_key(store: Store, key: str) -> KeyContents:
         return KeyContents(key, FILTER, now, found, fields=fields, strays=strays)
     if fields:
         return KeyContents(key, UNREADABLE, now, problem="its parameters are lost", fields=fields, strays=strays)
-    # Zeros of a late write may as well be foreign.
+    # A string of zeros may be a late write's, but may also be foreign.
     number = sum(epoch != _NO_EPOCH for epoch in strays.values())
     return KeyContents(key, SHARDS if number else NOTHING, now, shards=number, strays=strays)
 
@@ -165,7 +165,7 @@ def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
             return found
 
 
-# The name of no worker: a Flush under it registers no worker and deletes no lease of its own.
+# No worker has this name: a Flush under it registers no worker.
 _NOBODY = ""
 # Redis deletes an empty sorted set; another worker may fill it again.
 _KINDS = {"none": "zset"}

@@ -1,6 +1,6 @@
 """Compute the memory of a filter, the expected number of missed pages, and the filter's growth.
 
-No server is needed. Parameters default to the settings of the project.
+No server is needed. The default of each parameter is the project's setting.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from scrapy_bloom.filter.sizing import error_rate_at, false_positives_while_fill
 # Memory of a fingerprint in a SET of a million, measured by `python -m benchmarks memory`.
 SET_BYTES_PER_MEMBER = 80
 COMPARED_ERROR_RATES = tuple(10.0**-exponent for exponent in range(2, 10))
-# Multiples of the capacity whose growth is shown.
+# The growth is shown for these multiples of the capacity.
 _GROWTH_FACTORS = (2, 5, 10)
 
 

@@ -1,8 +1,8 @@
 """Queue the undelivered requests in a worker's file `undelivered-….jsonl`.
 
-The next start of the crawl in the file's directory would do the same. Workers may crawl meanwhile. A request in the
-filter counts as a repeat, unless the worker had asked the filter for it and got no reply. The file is deleted when all
-its requests are queued.
+The next start of the crawl in the file's directory would do the same. Workers may crawl meanwhile. A request that the
+filter knows is dropped as a repeat, unless the worker had already sent it to the filter and got no reply. The file is
+deleted when all its requests are queued.
 """
 
 import argparse
@@ -40,7 +40,9 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.usage = "%(prog)s [options] [SPIDER] FILE [FILE ...]"
-    parser.add_argument("files", nargs="+", metavar="FILE", help="the files of a worker; a spider may come first")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="the files of a worker; the name of a spider may come first"
+    )
     add_target_options(parser, spider=False)
     _console.add_json_option(parser)
 

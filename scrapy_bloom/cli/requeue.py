@@ -34,8 +34,10 @@ _NUMBER = 0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
-    parser.add_argument("--match", default="", metavar="TEXT", help="only requests whose stored bytes contain TEXT")
-    parser.add_argument("--dry-run", action="store_true", help="count them, and move none")
+    parser.add_argument(
+        "--match", default="", metavar="TEXT", help="move only requests whose stored bytes contain TEXT"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="count the dead letters, and move none")
     _console.add_json_option(parser)
 
 

@@ -1,7 +1,7 @@
 """Restore a filter from a file of `scrapy bloom export`, on any server and at any key.
 
 The whole file is read before anything is written, and a truncated or altered file is refused. Workers refuse the filter
-until its bytes have been compared with the file. If a restore was stopped, run it again.
+until its bytes have been compared with the file. If a restore is interrupted, run it again.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""Reports to a crawl on its filter: stats, log lines, warnings."""
+"""Report a crawl's filter and queue: stats, log lines, warnings."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
-# Unix time in milliseconds, of September 2001: no worker has had as many heartbeats.
+# Unix time in milliseconds, of September 2001; smaller values are counts of heartbeats.
 _FIRST_TIME = 10**12
 
 
@@ -48,7 +48,7 @@ def spider_mark(spider: str) -> str:
 # Heartbeats in the shortest lease of all workers, and the shortest pause between two of them.
 _HEARTBEATS_PER_LEASE = 4
 _MIN_PAUSE_SECONDS = 0.02
-# The fastest of the last heartbeats tells the delay of the link: a single slow one is no slow link.
+# The fastest of the last heartbeats has the delay of the link: a single slow one proves no slow link.
 _DELAYS_REMEMBERED = 3
 
 

@@ -43,7 +43,7 @@ class RequestQueue:
         except UnicodeDecodeError as error:
             raise ConfigError(
                 f"REDIS_DECODE_RESPONSES = True: the queue {self.keys.queue!r} holds requests that are not valid "
-                f"{error.encoding} text, such as Scrapy's pickles; set it to False (decode_responses in REDIS_PARAMS), "
+                f"{error.encoding} text, such as Scrapy's pickles. Set it to False (decode_responses in REDIS_PARAMS), "
                 "or set SCHEDULER_SERIALIZER to a text serializer and delete the queue"
             ) from None
         return Reply.parse(raw, self.encode)

@@ -287,7 +287,7 @@ class QueueWorker:
         batch = state.next_batch(self._batch_size)
         returned = state.outranked_by(batch.queued)
         leased = state.leased_after(batch, returned)
-        # The script ends the leases of the first pushes only: those whose lease ends go first.
+        # The script ends the leases of the first pushes only, so these come first.
         pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in leased))
         first = self.first_ready() if want and self.needs_start else None
         starts = () if first is None or first in returned else (first.member,)

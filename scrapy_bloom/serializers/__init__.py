@@ -1,1 +1,1 @@
-"""Serialisers of requests, for SCHEDULER_SERIALIZER; each is a module with `dumps` and `loads`."""
+"""Serializers of requests for SCHEDULER_SERIALIZER: modules with `dumps` and `loads`."""

@@ -1,7 +1,7 @@
-"""Python values as what JSON can say, and back with their exact types.
+"""Convert Python values to JSON and back, with their exact types.
 
-Text, lists, small numbers and most dicts stand for themselves. All else is an object with one name that begins with
-`$`, such as `{"$bytes": "GET"}`. A dict that would look like one is written as `$dict`, too.
+Text, lists, small numbers and most dicts have their usual form in JSON. Other values become a tagged object, whose one
+name begins with `$`: `{"$bytes": "GET"}`. A dict that looks like a tagged object becomes a `$dict`.
 """
 
 import base64
@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-# A value nests no deeper: reading is safe wherever it is called, and a value that contains itself is found out.
+# Deeper values are refused, which bounds the recursion, and detects a value that contains itself.
 _MAX_DEPTH = 100
-# From here on numbers are hexadecimal: Python reads no decimal number of more than 4,300 digits.
+# Larger numbers are written in hexadecimal: Python reads no decimal number of more than 4,300 digits.
 _LARGE = 2**63
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-# Two halves that JSON would read as one character.
+# Two surrogates that JSON would read as one character.
 _HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 _to_text = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def write(parts: dict[str, Any]) -> str:
-    """Return named values as JSON in ASCII, the same for equal ones in the same order.
+    """Return named values as JSON in ASCII; equal values in the same order give equal text.
 
     Raises:
-        ValueError: one is or has something that cannot come back as what it is; the text names its place.
+        ValueError: a part of a value cannot be restored exactly; the text has its path.
     """
     try:
         return _to_text(_plain(parts, 0))
@@ -36,12 +36,12 @@ def write(parts: dict[str, Any]) -> str:
 
 
 def read(text: str) -> Any:
-    """Return the value that was written; raises one error or another for what was not written here."""
+    """Return the value in a text of `write`; any other text raises some error."""
     return _from_text(text)
 
 
 class _RefusedError(Exception):
-    """Raised for a value that is refused, and told of with its place by another walk: most values are not."""
+    """Raised for a refused value. A second pass finds its path, so that the first pass keeps none."""
 
 
 def _why_refused(parts: dict[str, Any]) -> str:
@@ -52,18 +52,18 @@ def _why_refused(parts: dict[str, Any]) -> str:
             waiting.pop()
         elif not _is_known(value):
             return (
-                f"{path}: {_described(value)} cannot come back from JSON as what it is; put there what it has as str, "
-                "bytes, int, float, bool, None, list, tuple, set, frozenset or dict, of exactly these types"
+                f"{path}: {_described(value)} cannot be restored from JSON; store its contents as str, bytes, int, "
+                "float, bool, None, list, tuple, set, frozenset or dict, of exactly these types"
             )
         elif len(waiting) > _MAX_DEPTH:
             break
         else:
             waiting.append(_parts(path, value))
-    return f"{path[:80]}: nests deeper than {_MAX_DEPTH} levels, or contains itself; put there what does not"
+    return f"{path[:80]}: nests deeper than {_MAX_DEPTH} levels, or contains itself; store a flatter value"
 
 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield the values in a value, each with its path."""
+    """Yield the parts of a value, each with its path."""
     if isinstance(value, dict):
         yield from ((f"a key of {path}", key) for key in value)
         yield from ((f"{path}[{key!r}]", each) for key, each in value.items())
@@ -84,11 +84,11 @@ def _is_known(value: object) -> bool:
 
 
 def _is_lxml_text(value: object) -> bool:
-    """Return whether a value is text with a memory of its place in a page: CrawlSpider has it as a link's text."""
+    """Return whether a value is lxml's subclass of str, which CrawlSpider stores as the text of a link."""
     return isinstance(value, str) and type(value).__module__ == "lxml.etree"
 
 
-# From a value to what JSON can say.
+# Values to JSON.
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -131,7 +131,7 @@ def _plain_tuple(value: tuple[Any, ...], depth: int) -> Any:
 
 
 def _plain_set(value: set[Any], depth: int) -> Any:
-    # The order of a set is another one in each process.
+    # The order of a set differs between processes.
     return {"$set": sorted((_plain(each, depth + 1) for each in value), key=_to_text)}
 
 
@@ -149,7 +149,7 @@ def _plain_dict(value: dict[Any, Any], depth: int) -> Any:
 
 
 def _are_headers(value: dict[Any, Any]) -> bool:
-    """Return whether a dict is one of ASCII bytes to lists of them, as nearly all headers are."""
+    """Return whether a dict maps ASCII bytes to lists of ASCII bytes, as nearly all headers do."""
     lists = value.values()
     return all(type(each) is list for each in lists) and all(
         type(part) is bytes and part.isascii() for part in chain(value, chain.from_iterable(lists))
@@ -171,7 +171,7 @@ _WRITERS: dict[type, Callable[[Any, int], Any]] = {
 }
 
 
-# And back, from the inside out: what stands in an object has been read already.
+# JSON to values, from the inside out: the parts of an object are restored before the object.
 
 
 def _from_object(found: dict[str, Any]) -> Any:
@@ -179,16 +179,16 @@ def _from_object(found: dict[str, Any]) -> Any:
         ((name, inside),) = found.items()
         if name.startswith("$"):
             if name not in _READERS:
-                raise ValueError(f"there is no {name!r}")
+                raise ValueError(f"{name!r} is no known type")
             kind, reader = _READERS[name]
             if type(inside) is not kind:
-                raise ValueError(f"{name!r} has a {type(inside).__name__} in it")
+                raise ValueError(f"{name!r} contains {_described(inside)}")
             return reader(inside)
     return found
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _to_int(text: str) -> int:

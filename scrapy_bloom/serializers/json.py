@@ -1,16 +1,17 @@
 """Requests as JSON, for `SCHEDULER_SERIALIZER = "scrapy_bloom.serializers.json"`.
 
-A pickle runs code when it is read: whoever can write to Redis can do anything that a worker can. JSON only has values.
-All that a request carries comes back with its exact type. What could not is refused by its name, and never changed.
-The one exception is lxml's text, which `CrawlSpider` has in `meta["link_text"]`: it comes back as plain `str`.
+Loading a pickle executes code: with write access to Redis, an attacker has all permissions of a worker. JSON holds
+only values. All values of a request are restored with their exact types. Any other value is refused with its path,
+and never changed. The one exception is lxml's text, which `CrawlSpider` stores in `meta["link_text"]`: it is restored
+as a plain `str`.
 
-`loads` gives what `dumps` can have made, and nothing else. A request names its class, and scrapy-redis imports what is
-named. So the class must be one of `scrapy.Request` that this process has imported already: nothing is imported, and
-nothing else is called. A class that only a callback imports is refused, so import it where the spider's module begins.
-A callback must be a name, and not one that Python reserves, such as `__init__`.
+`loads` accepts only requests that `dumps` can write. A request names its class, which scrapy-redis imports and calls.
+So the class must be a subclass of `scrapy.Request` that this process has already imported, and nothing is imported. A
+class that only a callback imports is refused: import it at the top of the spider's module. A callback must be a method
+name, except for the names that Python reserves, such as `__init__`.
 
-Who can write to Redis still decides what is fetched, `file:` URLs included. So they do on the method of the spider that
-gets it, and on its arguments. Nothing in a request tells who has made it.
+With write access to Redis, an attacker still chooses the URLs to fetch, including `file:` URLs, the spider's method
+that gets the response, and its arguments. A request has no signature.
 """
 
 import sys
@@ -29,36 +30,36 @@ def dumps(request: dict[str, Any]) -> bytes:
     """Return a request as JSON, in ASCII.
 
     Args:
-        request: what `Request.to_dict` gives.
+        request: the result of `Request.to_dict`.
 
     Returns:
-        The JSON, the same for requests that are equal and in the same order.
+        The JSON; equal requests with the same order of values give equal bytes.
 
     Raises:
-        ValueError: something in it could not come back as what it is; the text says what and where.
+        ValueError: a value cannot be restored exactly; the text has its path and its type.
 
     Example:
         >>> dumps(Request("https://example.com/", meta={"depth": 1}).to_dict())[:44]
         b'{"url":"https://example.com/","callback":nul'
         >>> dumps(Request("https://example.com/", meta={"shop": {"at": 1j}}).to_dict())
         Traceback (most recent call last):
-        ValueError: meta['shop']['at']: a complex cannot come back from JSON as what it is; ...
+        ValueError: meta['shop']['at']: a complex cannot be restored from JSON; ...
     """
     _check(request)
     return _values.write(request).encode()
 
 
 def loads(data: bytes | str) -> dict[str, Any]:
-    """Return the request that was made JSON, for `scrapy.utils.request.request_from_dict`.
+    """Return a request from JSON, for `scrapy.utils.request.request_from_dict`.
 
     Args:
-        data: the JSON, as text where the client decodes replies.
+        data: the JSON; text if the client decodes replies.
 
     Returns:
-        What `dumps` was given.
+        The dict that was passed to `dumps`.
 
     Raises:
-        ValueError: it is not what `dumps` makes, whoever has written it. Nothing was imported or executed.
+        ValueError: the data cannot be a result of `dumps`. Nothing was imported or executed.
 
     Example:
         >>> loads(dumps(Request("https://example.com/", body=b"a").to_dict()))["body"]
@@ -68,23 +69,23 @@ def loads(data: bytes | str) -> dict[str, Any]:
         ValueError: SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json': ... _class = 'os.system': must be ...
     """
     try:
-        # Whatever a character is that is not ASCII, it is in no JSON of ours.
+        # `dumps` writes ASCII only.
         request = _values.read(data if isinstance(data, str) else data.decode("ascii"))
         _check(request)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{_SETTING}: {_what_it_is(data)}: {type(error).__name__}: {error}") from None
-    return request  # type: ignore[no-any-return]  # `_check` has seen to it
+        raise ValueError(f"{_SETTING}: {_describe(data)}: {type(error).__name__}: {error}") from None
+    return request  # type: ignore[no-any-return]  # `_check` requires a dict
 
 
 def _check(request: Any) -> None:
-    """Raise ValueError for what is not the dict of a request: what `dumps` takes and what `loads` gives is the same."""
+    """Raise ValueError unless the value is the dict of a request, for `dumps` and for `loads`."""
     if type(request) is not dict or type(request.get("url")) is not str:
         raise ValueError("a request is a dict with a url, as Request.to_dict gives it")
     kind = _class_of(request["_class"]) if "_class" in request else Request
     unknown = request.keys() - {*kind.attributes, "_class"}
     if unknown:
         name = min(map(str, unknown))
-        raise ValueError(f"{name!r}: {kind.__name__} takes nothing of this name; add it to its `attributes`")
+        raise ValueError(f"{name!r}: {kind.__name__} has no such attribute; add it to the class's `attributes`")
     for role in ("callback", "errback"):
         _check_callback(role, request.get(role))
 
@@ -93,12 +94,12 @@ def _class_of(path: Any) -> type[Request]:
     """Return the class of a request by its name, without importing anything."""
     module, _, name = path.rpartition(".") if type(path) is str else ("", "", "")
     there = sys.modules.get(module)
-    # Not by getattr, which would have the module import what it offers.
+    # getattr could import a submodule, or call the module's __getattr__.
     kind = vars(there).get(name) if isinstance(there, ModuleType) else None
     if not isinstance(kind, type) or not issubclass(kind, Request):
         raise ValueError(
-            f"_class = {path!r}: must be a subclass of scrapy.Request at the top of a module that is imported "
-            "already; import it where the spider's module begins"
+            f"_class = {path!r}: must be a subclass of scrapy.Request at the top of a module that is already "
+            "imported; import it at the top of the spider's module"
         )
     return kind
 
@@ -109,10 +110,10 @@ def _check_callback(role: str, name: Any) -> None:
         raise ValueError(f"{role} = {name!r}: must be the name of a method of the spider")
 
 
-def _what_it_is(data: bytes | str) -> str:
+def _describe(data: bytes | str) -> str:
     if isinstance(data, bytes) and data.startswith(_PICKLE):
         return (
-            "a request in the queue is a pickle of another serialiser, which this one never reads; let workers that "
-            "have the other one finish the crawl, or begin it anew"
+            "a request in the queue is a pickle of another serializer, which this one never reads; let workers with "
+            "the other serializer finish the crawl, or start over"
         )
-    return "a request in the queue is none that this serialiser has made"
+    return "a request in the queue was not written by this serializer"

@@ -163,7 +163,7 @@ class StartUrls:
 
     def _release(self, fields: Iterable[str]) -> int:
         ordered = list(fields)
-        # From the last batch to the first, so that the first start URL is the first again.
+        # The last batch goes first, so that the start URLs keep their order at the start key.
         starts = reversed(range(0, len(ordered), _MAX_BATCH))
         batches = (ordered[start : start + _MAX_BATCH] for start in starts)
         return sum(int(self._run("release_start", self._kind, *batch)) for batch in batches)

@@ -30,7 +30,7 @@ class Borrower:
         self._is_plain = _is_plain(pool)
 
     def take(self) -> Any:
-        """Return a connection that is ready for a command, for exclusive use until `give_back`."""
+        """Return a connection that is ready for a command, for exclusive use until `release`."""
         pool, connection, is_ready = self.pool, None, False
         # A forked process inherits its parent's lists; redis-py empties them.
         if self._is_plain and pool.pid == os.getpid():
@@ -48,7 +48,7 @@ class Borrower:
                     pool.release(connection)
         return connection if is_ready else in_turn(pool.get_connection)
 
-    def give_back(self, connection: Any) -> None:
+    def release(self, connection: Any) -> None:
         """Return a connection to the pool after all replies were read, or after it was disconnected."""
         pool = self.pool
         # redis-py 7 and newer reopen a connection if the server has announced that it will move.
@@ -122,9 +122,9 @@ class PooledTransport:
         except BaseException:
             # Unread replies would be taken for the replies to the next commands.
             connection.disconnect()
-            self._borrower.give_back(connection)
+            self._borrower.release(connection)
             raise
-        self._borrower.give_back(connection)
+        self._borrower.release(connection)
         return replies, errors
 
 

@@ -89,7 +89,7 @@ def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert command.call(action, REDIS_URL=f"redis://127.0.0.1:{free_port()}") == 2
         assert "give the name of a spider of the project, or --key KEY" in capsys.readouterr().err
     assert command.call("info", "shop") == 2
-    assert "'shop' is no spider" in capsys.readouterr().err
+    assert "'shop' is not a spider" in capsys.readouterr().err
     project = command.make_project(tmp_path)
     said = command.run("info", cwd=project)
     assert said.returncode == 2

@@ -383,7 +383,7 @@ def test_refusals(valkey: Server, key: str) -> None:
         refused("to which the swap moves the SET, holds a set")
         client.delete(f"{key}:set", key)
         client.sadd(key, "https://example.com/")
-        refused("has the member 'https://example.com/', which is no fingerprint")
+        refused("has the member 'https://example.com/', which is not a fingerprint")
         client.delete(key)
         client.lpush(key, "a")
         refused("holds a list that is not a filter")

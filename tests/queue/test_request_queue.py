@@ -144,7 +144,7 @@ def test_heartbeats_after_an_outage(client: redis.Redis, key: str, monkeypatch: 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3, "decode_responses": True}])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_members_are_bytes(options: dict[str, Any], encoding: str, server: Server, key: str) -> None:
-    """Whatever the client makes of replies, a member is what Redis has; and a serialiser gets what the client gives."""
+    """A member has the bytes of Redis, even if the client decodes replies; a serializer gets the client's value."""
     with server.client(encoding=encoding, **options) as client:
         driven = Driven(client, key, "one")
         member = driven.queue.encode("ü")

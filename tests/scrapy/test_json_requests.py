@@ -80,7 +80,7 @@ def test_pickles_that_are_left(
             assert holders_of(client, key, member) == {f"{{{key}:queue}}:dead-letter"}
         assert not (tmp_path / "made").exists()
         assert worker.stats.get_value("bloomfilter/dead_letters") == 2
-        assert "is a pickle of another serialiser, which this one never reads" in caplog.text
+        assert "is a pickle of another serializer, which this one never reads" in caplog.text
         client.zrem(f"{{{key}:queue}}:dead-letter", harmful)
     assert urls(opened()) == [URL + "before"]
 

@@ -121,7 +121,7 @@ VALUES = st.recursive(
 
 @given(meta=st.dictionaries(HASHABLE, VALUES, max_size=3), cb_kwargs=st.dictionaries(st.text(), VALUES, max_size=3))
 def test_values_come_back(meta: dict[Any, Any], cb_kwargs: dict[str, Any]) -> None:
-    """All supported values of meta and cb_kwargs come back exactly."""
+    """All supported values of meta and cb_kwargs are restored exactly."""
     request = Request(URL, meta=meta, cb_kwargs=cb_kwargs).to_dict()
     stored = dumps(request)
     assert stored.isascii()
@@ -137,7 +137,7 @@ def test_values_come_back(meta: dict[Any, Any], cb_kwargs: dict[str, Any]) -> No
     flags=st.lists(st.text()),
 )
 def test_parts_come_back(headers: Any, body: bytes, cookies: Any, priority: int, flags: list[str]) -> None:
-    """The parts of a request come back unchanged, and make the same request."""
+    """The parts of a request are restored unchanged, and make the same request."""
     request = Request(
         URL,
         method="PUT",
@@ -242,7 +242,7 @@ REFUSED: dict[str, tuple[object, str]] = {
 def test_what_could_not_come_back(what: str) -> None:
     """A value that would change its type is refused, with its type, its place, and the correction."""
     value, part = REFUSED[what]
-    with pytest.raises(ValueError, match=f"^{part} come back from JSON as what it is; put there .* str, bytes"):
+    with pytest.raises(ValueError, match=f"^{part} be restored from JSON; store its contents as str, bytes"):
         dumps(request_with(value))
 
 
@@ -256,7 +256,7 @@ def test_what_contains_itself() -> None:
     for value in (itself, deep):
         with pytest.raises(ValueError, match=r"^meta\['it'\]\S*: nests deeper than 100 levels, or contains itself"):
             dumps(request_with(value))
-    with pytest.raises(ValueError, match="none that this serialiser has made: RecursionError"):
+    with pytest.raises(ValueError, match="was not written by this serializer: RecursionError"):
         loads('{"url":' + "[" * 100_000)
 
 
@@ -277,19 +277,19 @@ FOREIGN: dict[str, tuple[str | bytes, str]] = {
     "a list": ("[]", "a request is a dict"),
     "no URL": ("{}", "a request is a dict"),
     "a URL that is none": ('{"url":{"$bytes":"a"}}', "a request is a dict"),
-    "an unknown key": (text_with(extra=1), "'extra': Request takes nothing of this name"),
+    "an unknown key": (text_with(extra=1), "'extra': Request has no such attribute"),
     "a function": (text_with(_class="os.system"), r"_class = 'os.system': must be a subclass of scrapy.Request"),
     "another class": (text_with(_class="subprocess.Popen"), "_class = 'subprocess.Popen': must be"),
     "a class that offers itself": (text_with(_class="scrapy_bloom.BloomScheduler"), "_class = .*: must be"),
-    "a module that is not imported": (text_with(_class="this.Request"), "imported already; import it where"),
+    "a module that is not imported": (text_with(_class="this.Request"), "already imported; import it at the top"),
     "a class without a module": (text_with(_class="Request"), "_class = 'Request': must be"),
     "a class that is no text": (text_with(_class=["a"]), "_class = .*: must be"),
-    "another class's attribute": (text_with(mark=1), "'mark': Request takes nothing of this name"),
+    "another class's attribute": (text_with(mark=1), "'mark': Request has no such attribute"),
     "Python's own": (text_with(callback="__init__"), "callback = '__init__': must be the name of a method"),
     "a path": (text_with(errback="crawler.stop"), "errback = 'crawler.stop': must be the name of a method"),
     "a callback that is no text": (text_with(callback=1), "callback = 1: must be the name of a method"),
-    "an unknown tag": (text_with(meta={"$object": "os.system"}), "there is no '\\$object'"),
-    "a tag of another type": (text_with(meta={"$bytes": 1}), "'\\$bytes' has a int in it"),
+    "an unknown tag": (text_with(meta={"$object": "os.system"}), "'\\$object' is no known type"),
+    "a tag of another type": (text_with(meta={"$bytes": 1}), "'\\$bytes' contains an int"),
     "bytes that are none": (text_with(meta={"$bytes": "é"}), "UnicodeEncodeError"),
     "base64 that is none": (text_with(meta={"$base64": "%"}), "Error"),
     "a float that is none": (text_with(meta={"$float": "1"}), "KeyError"),
@@ -299,7 +299,7 @@ FOREIGN: dict[str, tuple[str | bytes, str]] = {
     "pairs that are none": (text_with(meta={"$dict": [1]}), "TypeError"),
     "headers that are none": (text_with(headers={"$headers": [[1]]}), "AttributeError"),
     "headers without a name": (text_with(headers={"$headers": [[]]}), "ValueError"),
-    "a number that is none": ('{"url":NaN}', "NaN is no JSON"),
+    "a number that is none": ('{"url":NaN}', "NaN is not JSON"),
     "a number that is too long": ('{"url":' + "1" * 10_000 + "}", "Exceeds the limit"),
 }
 
@@ -324,7 +324,7 @@ def test_anything_is_refused(data: bytes | str) -> None:
 def test_pickle_is_not_executed(tmp_path: Path) -> None:
     """A pickle is refused as such, and its code does not run."""
     stored = pickle.dumps({"url": URL, "meta": MakesDirectory(tmp_path / "made")}, protocol=-1)
-    with pytest.raises(ValueError, match="is a pickle of another serialiser, which this one never reads"):
+    with pytest.raises(ValueError, match="is a pickle of another serializer, which this one never reads"):
         loads(stored)
     assert not (tmp_path / "made").exists()
     pickle.loads(stored)  # noqa: S301  # the control
@@ -339,5 +339,5 @@ def test_what_loads_would_refuse_is_not_written() -> None:
 
     with pytest.raises(ValueError, match=r"Hidden': must be a subclass of scrapy\.Request at the top of a module"):
         dumps(Hidden(URL).to_dict())
-    with pytest.raises(ValueError, match=r"^'extra': Chatty takes nothing of this name; add it to its `attributes`"):
+    with pytest.raises(ValueError, match=r"^'extra': Chatty has no such attribute; add it to the class's `attributes`"):
         dumps(Chatty(URL).to_dict())

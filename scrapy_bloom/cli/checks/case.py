@@ -21,7 +21,7 @@ from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.retry import retry_until
 
-# By name: they are on the level of the commands, which import nothing from each other.
+# Loaded by name: modules on this level do not import each other.
 BLOOM_SCHEDULER: Any = load_object("scrapy_bloom.BloomScheduler")
 LEASED_START_URLS: type = load_object("scrapy_bloom.spiders.LeasedStartUrls")
 

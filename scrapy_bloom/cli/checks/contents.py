@@ -27,7 +27,7 @@ from scrapy_bloom.storage.shards import InspectShard
 from scrapy_bloom.transport.server_info import is_cluster
 
 _PICKLE_MARK = b"\x80"
-# As docs/stats.md has it.
+# The limit in docs/stats.md.
 _MAX_LAYERS = 5
 
 
@@ -86,8 +86,8 @@ def _missing_filter(case: Case, key: str) -> Iterator[Finding]:
         return
     yield loss(
         "filter",
-        f"its hash was evicted or deleted, and {plural(contents.shards, 'shard')} of it are useless without: all pages "
-        "are fetched again",
+        f"its hash was evicted or deleted, and {plural(contents.shards, 'shard')} of it are useless without it: all "
+        "pages are fetched again",
         "a running worker restores the hash; without workers see the server's checks, and start over by `scrapy bloom "
         "clear`",
     )

@@ -138,11 +138,11 @@ def state_of(found: StoredFilter) -> ImportState | None:
 
 
 def require_fingerprints(key: str, others: Sequence[bytes]) -> None:
-    """Raise a WrongTypeError if a SET has `others` than fingerprints."""
+    """Raise a WrongTypeError if a SET has members `others` that are not fingerprints."""
     if others:
         raise WrongTypeError(
-            f"the SET at {key!r} has the member {others[0].decode(errors='replace')!r}, which is no fingerprint of "
-            "scrapy-redis, 40 hexadecimal digits: is it the key of the dupefilter?"
+            f"the SET at {key!r} has the member {others[0].decode(errors='replace')!r}, which is not a "
+            "fingerprint of scrapy-redis (40 hexadecimal digits): is it the key of the dupefilter?"
         )
 
 

@@ -21,7 +21,7 @@ from scrapy_bloom.transport.scripts import load_script
 COPYING, COPIED, CHECKING = "copying", "copied", "checking"
 # The cursor before the first and after the last batch of a scan.
 START = "0"
-# The prefix of marks. No fingerprint begins like this.
+# The prefix of marks. No fingerprint begins with it.
 _MARK_PREFIX = "scrapy-bloom import "
 _FINGERPRINT = re.compile(rb"[0-9a-f]{40}")
 
@@ -80,7 +80,7 @@ class ImportState:
         """Return the state in a stored text.
 
         Raises:
-            WrongTypeError: the text is no state, or a newer release's.
+            WrongTypeError: the text is not a state, or a newer release wrote it.
         """
         try:
             return cls(**json.loads(text))
@@ -151,7 +151,7 @@ _KINDS, _SCAN, _MARK, _SAVE, _SWAP, _FINISH = (
     for name in ("kinds", "scan_source", "mark_source", "save_state", "swap", "finish_import")
 )
 _SWAP = "\n".join((load_script(shards.__package__, "shard"), _SWAP))
-# The kinds of a batch: members of a SET, or a cursor of another server run. Else the type of the key.
+# The kinds of a batch: members of a SET, or a cursor of another server run. Any other kind is the type of the key.
 SET, OTHER_RUN = "set", "other"
 # The outcomes of a swap: done; the SET is gone or another one; the backup key is occupied; another process has the
 # import; the layers of the filter have changed; the SET has grown.
