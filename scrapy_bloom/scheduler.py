@@ -31,9 +31,8 @@ from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.monitoring.notifier import DEQUEUED, ENQUEUED, RequestNotifier
 from scrapy_bloom.monitoring.stats import QUEUE_LOSSES, RECOVERED
 from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat
+from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat, RequestQueue
 from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
-from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase

@@ -16,7 +16,7 @@ from benchmarks.harness.outcome import Outcome, total
 from benchmarks.subjects.fillings import ONE_BY_ONE, Filling, turns
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.stores import MemoryStore
 
 CHUNK = 5_000
 

@@ -29,8 +29,8 @@ from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.queue_keys import key_of
 from scrapy_bloom.settings import PREFIX, BloomSettings
-from scrapy_bloom.storage.operation import Steps, T, run_steps
-from scrapy_bloom.storage.stores import RedisStore, RetryingStore
+from scrapy_bloom.storage.operation import Steps, T
+from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
 from scrapy_bloom.transport.retry import retry_until
 
 # Errors of Scrapy and redis-py for settings that they cannot use.

@@ -13,12 +13,12 @@ from scrapy_bloom.filter.layer import DAMAGED, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState, inspect
-from scrapy_bloom.queue.operations import Flush, Status
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import Flush, RequestQueue, Status
 from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.filter_hash import DeleteHash, DeleteSet, Load, Snapshot
-from scrapy_bloom.storage.operation import Store, run_steps
+from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shards import DeleteShard, Inspection, InspectShard
+from scrapy_bloom.storage.stores import run_steps
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand
 

@@ -22,8 +22,7 @@ from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Ending, Join
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import Ending, Join, RequestQueue
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.settings import BloomSettings

@@ -15,8 +15,17 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import RefusedError
-from scrapy_bloom.queue.operations import Ending, Join, Leave, QueueOperation, ReadDeadLetters, Redrive, Reply, Status
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import (
+    Ending,
+    Join,
+    Leave,
+    QueueOperation,
+    ReadDeadLetters,
+    Redrive,
+    Reply,
+    RequestQueue,
+    Status,
+)
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.retry import retry_until
 

@@ -11,7 +11,7 @@ from scrapy_bloom._scrapy import engine
 from scrapy_bloom.monitoring.notifier import RequestNotifier
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import RequestQueue
 
 logger = logging.getLogger(__name__)
 

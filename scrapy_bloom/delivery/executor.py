@@ -12,8 +12,17 @@ from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import EndClosing, Ending, Join, Leave, QueueOperation, Reply, Status, Sync
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import (
+    EndClosing,
+    Ending,
+    Join,
+    Leave,
+    QueueOperation,
+    Reply,
+    RequestQueue,
+    Status,
+    Sync,
+)
 from scrapy_bloom.queue.sync import AskFilter, FilterOperation, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed

@@ -8,8 +8,7 @@ from scrapy_redis.queue import PriorityQueue
 
 from scrapy_bloom._scrapy.components import load_setting, read_flag, read_seconds, require_serializer
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.members import Registration
-from scrapy_bloom.queue.operations import Reply
+from scrapy_bloom.queue.operations import Registration, Reply
 
 
 def require_settings(settings: BaseSettings, dupefilter: type[Any]) -> None:

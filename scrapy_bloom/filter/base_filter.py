@@ -16,7 +16,8 @@ from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.protocol import FilterProtocol
-from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, run_steps
+from scrapy_bloom.storage.operation import Operations, Results, Steps, Store
+from scrapy_bloom.storage.stores import run_steps
 
 T = TypeVar("T")
 Item = str | bytes

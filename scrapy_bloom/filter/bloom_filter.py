@@ -7,9 +7,8 @@ from scrapy_bloom._names import SETTING_NAMES
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Store
-from scrapy_bloom.storage.stores import RedisStore, RetryingStore
+from scrapy_bloom.storage.stores import MemoryStore, RedisStore, RetryingStore
 from scrapy_bloom.transport.client import Client, require_usable
 from scrapy_bloom.transport.retry import disable_client_retries
 

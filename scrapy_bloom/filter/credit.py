@@ -60,11 +60,13 @@ class Credits:
         limit = UNLIMITED if self._is_unlimited else layer.max_items
         return GrantCredit(layer.key, layer.credit_field, need, math.floor(block), limit)
 
-    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[GrantCredit]:
-        """Return the operation that asks for the next items' credit, if any is missing.
+    def spend(self, layer: Layer, number: int, *, following: int, likely: int) -> list[GrantCredit]:
+        """Spend credit for `number` items of a layer, before they are sent: a lost reply leaves their fate open.
 
-        The number of next items is `following`, or if that is 0, `likely` or half a block.
+        Return the operation that asks for the next items' credit, if any is missing. The number of next items is
+        `following`, or if that is 0, `likely` or half a block.
         """
+        self._held -= number
         wanted = following or max(likely, math.floor(self._block / 2))
         missing = wanted - self.held(layer)
         if missing <= 0:
@@ -76,10 +78,6 @@ class Credits:
         if layer == self._layer and granted.number:
             self._held += granted.number
             self._granted_at = self._monotonic()
-
-    def spend(self, number: int) -> None:
-        """Spend credit before sending items: a lost reply leaves their fate open."""
-        self._held -= number
 
     def refund(self, layer: Layer, number: int) -> None:
         """Refund credit that was spent for items that the layer already held."""

@@ -110,7 +110,8 @@ class Layer:
             self.index,
             hashes=size.hashes,
             shards=size.shards,
-            shard_bits=size.shard_bits,
+            # As `size.shard_bits`, without a call: each check comes here.
+            shard_bits=size.bits // size.shards,
             key=self.identity.hash_key,
         )
         return self.shard_keys[shard], positions

@@ -157,9 +157,8 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
     stack = protocol.stack
     number = len(batch.pending)
     checks = [CheckBits(*layer.locate(item), mark=True) for item in batch.pending]
-    stack.credits.spend(number)
     following = min(batch.following, _max_chunk(stack)) if batch.groups else 0
-    requested = stack.credits.ask_ahead(layer, following, batch.size)
+    requested = stack.credits.spend(layer, number, following=following, likely=batch.size)
     results = yield [*checks, *requested]
     stack.note_contact()
     replies: Sequence[tuple[int, bool]] = results[:number]

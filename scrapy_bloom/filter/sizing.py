@@ -163,7 +163,8 @@ def roomy_size(capacity: int, error_rate: float) -> LayerSize:
 
 def error_rate_at(size: LayerSize, count: float) -> float:
     """Return the error rate with `count` items: (1 - e^(-k n / m))^k (Bloom 1970)."""
-    return float(fill_at(size, count) ** size.hashes)
+    # `fill_at` without a call: each addition comes here.
+    return float((-math.expm1(-size.hashes * count / size.bits)) ** size.hashes)
 
 
 def fill_at(size: LayerSize, count: float) -> float:

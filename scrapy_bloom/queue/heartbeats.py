@@ -1,18 +1,81 @@
-"""The heartbeat thread: renew the registration and requeue dead workers' leases."""
+"""Renew a worker's registration in a thread, detect dead workers, and requeue their leases."""
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.members import FailureDetector, Registration
-from scrapy_bloom.queue.operations import Heartbeat, Requeue, Status
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import Heartbeat, Registration, RequestQueue, Requeue, Status
 from scrapy_bloom.transport.failures import describe
 
 logger = logging.getLogger(__name__)
 
 _LAST_BEAT_SECONDS = 2.0
+# Heartbeats in the shortest lease of all workers, and the shortest pause between two of them.
+_HEARTBEATS_PER_LEASE = 4
+_MIN_PAUSE_SECONDS = 0.02
+# The fastest of the last heartbeats has the delay of the link: a single slow one proves no slow link.
+_DELAYS_REMEMBERED = 3
+
+
+class FailureDetector:
+    """Detects dead workers by their leases and this process's own clock.
+
+    Clocks are never compared: a worker is alive while its registration changes.
+
+    Args:
+        lease: this worker's lease in seconds.
+
+    Attributes:
+        pause: seconds until the next heartbeat is due.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self.pause = _pause_for(lease)
+        self._last_check: float | None = None
+        self._delays: deque[float] = deque(maxlen=_DELAYS_REMEMBERED)
+        self._seen: dict[str, tuple[str, float]] = {}
+
+    def silent_workers(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
+        """Return the workers that were silent for their leases, with the seconds.
+
+        If this worker's own check comes late, Redis was unreachable or the process was stopped. That may
+        have stopped the others, too: their leases begin again. A slow link delays every check, and
+        is no such gap.
+
+        Args:
+            workers: the registrations of the other workers.
+            now: the time of this process's monotonic clock in seconds.
+        """
+        usual_delay = min(self._delays, default=0.0)
+        if self._last_check is not None:
+            if now - self._last_check > 2 * (self.pause + usual_delay):
+                self._seen.clear()
+            self._delays.append(max(now - self._last_check - self.pause, 0.0))
+        self._last_check = now
+        self.pause = _pause_for(min([self._lease, *map(_lease_of, workers.values())]))
+        self._seen = {
+            name: self._seen[name] if name in self._seen and self._seen[name][0] == value else (value, now)
+            for name, value in workers.items()
+        }
+        silent = {name: now - since for name, (_, since) in self._seen.items()}
+        # A heartbeat right after a check shows only at the next one: a silence of less than two
+        # pauses proves nothing.
+        return {
+            name: seconds
+            for name, seconds in silent.items()
+            if seconds > max(_lease_of(workers[name]), 2 * (self.pause + usual_delay))
+        }
+
+
+def _lease_of(value: str) -> float:
+    return Registration.parse(value).lease
+
+
+def _pause_for(lease: float) -> float:
+    return max(lease / _HEARTBEATS_PER_LEASE, _MIN_PAUSE_SECONDS)
 
 
 class Heartbeats:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.members import Registration
+from scrapy_bloom.queue.operations import Registration
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.client import Transport, transport_for
 from scrapy_bloom.transport.commands import BinaryCommand, Command

@@ -1,21 +1,25 @@
-"""The operations of a worker on the queue, each one script in `lua/`.
+"""The operations of a worker on the queue, each one script in `lua/`, and the queue that executes them.
 
 A script has no effect for a worker that is not registered any more: its reply is `expired`.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
+from urllib.parse import quote, unquote
 
-from scrapy_bloom._format import as_text
+from scrapy_bloom._format import as_bytes, as_text
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.members import spider_mark
 from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.scripts import load_script
+
+# Unix time in milliseconds, of September 2001; smaller values are counts of heartbeats.
+_FIRST_TIME = 10**12
 
 Encode = Callable[[Any], bytes]
 
@@ -26,6 +30,42 @@ def digests(members: Iterable[bytes]) -> tuple[str, ...]:
     A server's Lua computes the same. Among 1,000 members, two are equal with a probability of 3e-14.
     """
     return tuple(sorted(hashlib.sha1(member, usedforsecurity=False).hexdigest()[:16] for member in members))
+
+
+class Registration(NamedTuple):
+    """A worker's value in the hash of workers.
+
+    Attributes:
+        lease: the lease in seconds.
+        number: the number of the worker's last sync.
+        is_closing: the worker closes the queue.
+        last_heard: Unix time of the last heartbeat in seconds, by the server's clock. None if an
+            earlier release wrote the value, which only counts heartbeats.
+        spider: the name of the worker's spider, or "" if it does not crawl.
+
+    Example:
+        >>> Registration.parse("30 7 1700000000250 @news")
+        Registration(lease=30.0, number=7, is_closing=False, last_heard=1700000000.25, spider='news')
+    """
+
+    lease: float
+    number: int
+    is_closing: bool
+    last_heard: float | None
+    spider: str = ""
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        """Return the registration in a stored value."""
+        lease, number, beats, *marks = value.split()
+        last_heard = int(beats) / 1000 if int(beats) >= _FIRST_TIME else None
+        spider = next((unquote(mark[1:]) for mark in marks if mark.startswith("@")), "")
+        return cls(float(lease), int(number.removesuffix("v")), "closing" in marks, last_heard, spider)
+
+
+def spider_mark(spider: str) -> str:
+    """Return the suffix of a stored value that names the spider; "" has none."""
+    return f" @{quote(spider, safe='')}" if spider else ""
 
 
 class Status(StrEnum):
@@ -111,7 +151,14 @@ class QueueOperation:
         """Return the command that executes the script on a queue."""
         own = (keys.queue, keys.workers, keys.dead_letters, keys.leases(self.worker), keys.audit, keys.deliveries)
         names = (*own, *self._further_keys(keys))
-        return Command("EVAL", _load(*self.head, self.script), len(names), *names, self.worker, *self._arguments())
+        return Command(
+            "EVAL",
+            load_script(__package__, *self.head, self.script),
+            len(names),
+            *names,
+            self.worker,
+            *self._arguments(),
+        )
 
     def _arguments(self) -> Iterable[Argument]:
         return astuple(self)[1:]
@@ -304,6 +351,52 @@ class Flush(QueueOperation):
         return self.lease_seconds, self.kind, *self.known
 
 
-@functools.cache
-def _load(*scripts: str) -> str:
-    return load_script(__package__, *scripts)
+class RequestQueue:
+    """The queue at `key`, a sorted set of serialized requests by score.
+
+    Args:
+        client: a Redis client.
+        key: the key of the queue.
+
+    Raises:
+        ConfigError: the queue's other keys are in another slot of the client's cluster.
+    """
+
+    def __init__(self, client: Any, key: str) -> None:
+        self.keys = QueueKeys(key)
+        # Only a cluster's client has this method.
+        if hasattr(client, "keyslot") and not self.keys.share_a_slot:
+            raise ConfigError(
+                f"SCHEDULER_QUEUE_KEY = {key!r}: the unpaired brace puts this key into another cluster slot than the "
+                "keys of its workers; use a name without braces, or with one pair"
+            )
+        self._transport = transport_for(client)
+        self._encoder = client.get_encoder() if hasattr(client, "get_encoder") else None
+
+    def execute(self, operation: QueueOperation) -> Reply:
+        """Execute an operation and return its reply.
+
+        Raises:
+            ConfigError: the operation was executed, but the client cannot decode its reply.
+        """
+        try:
+            (raw,) = self._transport.execute([operation.command(self.keys)])
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"REDIS_DECODE_RESPONSES = True: the queue {self.keys.queue!r} holds requests that are not valid "
+                f"{error.encoding} text, such as Scrapy's pickles. Set it to False (decode_responses in REDIS_PARAMS), "
+                "or set SCHEDULER_SERIALIZER to a text serializer and delete the queue"
+            ) from None
+        return Reply.parse(raw, self.encode)
+
+    def count(self) -> int:
+        """Return the number of waiting requests."""
+        return int(self._transport.execute([Command("ZCARD", self.keys.queue)])[0])
+
+    def encode(self, member: str | bytes) -> bytes:
+        """Return a serialized request as Redis stores it."""
+        return as_bytes(member) if self._encoder is None else bytes(self._encoder.encode(member))
+
+    def decode(self, member: bytes) -> str | bytes:
+        """Return a serialized request as the client does: text if it decodes replies."""
+        return member if self._encoder is None else self._encoder.decode(member)

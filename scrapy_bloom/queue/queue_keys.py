@@ -1,50 +1,38 @@
 """Keys of a queue and of start URLs."""
 
-from dataclasses import dataclass
-
 from redis.crc import key_slot
 
 from scrapy_bloom.errors import ConfigError
 
 
-@dataclass(frozen=True)
 class QueueKeys:
     """The keys of the queue at `queue`, all in one cluster slot.
 
     Only the part of a key in braces decides on its slot: if the queue's key has none, the other
     keys contain it in braces.
+
+    Attributes:
+        queue: the sorted set of requests.
+        workers: the hash of registered workers.
+        dead_letters: the sorted set of dead letters.
+        audit: the hash that records losses of the queue.
+        deliveries: the hash of requests that workers have died with, and how many have.
+        dupefilter: the key of a filter on the queue's cluster node.
     """
 
-    queue: str
-
-    @property
-    def workers(self) -> str:
-        """The hash of registered workers."""
-        return f"{self._stem}:workers"
-
-    @property
-    def dead_letters(self) -> str:
-        """The sorted set of dead letters."""
-        return f"{self._stem}:dead-letter"
-
-    @property
-    def audit(self) -> str:
-        """The hash that records losses of the queue."""
-        return f"{self._stem}:audit"
-
-    @property
-    def deliveries(self) -> str:
-        """The hash of requests that workers have died with, and how many have."""
-        return f"{self._stem}:deliveries"
+    def __init__(self, queue: str) -> None:
+        stem = _tagged(queue)
+        self.queue = queue
+        self.workers = f"{stem}:workers"
+        self.dead_letters = f"{stem}:dead-letter"
+        self.audit = f"{stem}:audit"
+        self.deliveries = f"{stem}:deliveries"
+        self.dupefilter = f"{stem}:dupefilter"
+        self._leases = f"{stem}:leases:"
 
     def leases(self, worker: str) -> str:
         """Return the sorted set of a worker's leases."""
-        return f"{self._stem}:leases:{worker}"
-
-    @property
-    def dupefilter(self) -> str:
-        """The key of a filter on the queue's cluster node."""
-        return f"{self._stem}:dupefilter"
+        return self._leases + worker
 
     def share_slot_with(self, key: str) -> bool:
         """Return whether `key` is in the queue's cluster slot."""
@@ -58,28 +46,22 @@ class QueueKeys:
     def include(self, key: str) -> bool:
         """Return whether a key is the queue or one of its workers' keys."""
         single = (self.queue, self.workers, self.dead_letters, self.audit, self.deliveries)
-        return key in single or key.startswith(self.leases(""))
-
-    @property
-    def _stem(self) -> str:
-        return _tagged(self.queue)
+        return key in single or key.startswith(self._leases)
 
 
-@dataclass(frozen=True)
 class StartKeys:
-    """The keys of the start URLs at `start`, all in one cluster slot."""
+    """The keys of the start URLs at `start`, all in one cluster slot.
 
-    start: str
+    Attributes:
+        start: the key of the start URLs.
+        leased: the hash of start URLs that workers have taken and not queued yet.
+        dead_letters: the list of start URLs that made no request.
+    """
 
-    @property
-    def leased(self) -> str:
-        """The hash of start URLs that workers have taken and not queued yet."""
-        return f"{_tagged(self.start)}:leased"
-
-    @property
-    def dead_letters(self) -> str:
-        """The list of start URLs that made no request."""
-        return f"{_tagged(self.start)}:dead-letter"
+    def __init__(self, start: str) -> None:
+        self.start = start
+        self.leased = f"{_tagged(start)}:leased"
+        self.dead_letters = f"{_tagged(start)}:dead-letter"
 
 
 def _tagged(key: str) -> str:

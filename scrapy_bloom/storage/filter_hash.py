@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom.storage import filter_keys
-from scrapy_bloom.storage.memory import delete, keep_until
-from scrapy_bloom.storage.operation import Memory
+from scrapy_bloom.storage.operation import Memory, delete, keep_until
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.scripts import load_script
 

@@ -5,7 +5,7 @@ steps run over Redis, over memory, and in a search that tries every order in whi
 interleave.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from scrapy_bloom.transport.commands import Command
@@ -27,6 +27,36 @@ class Memory(Protocol):
 
     def now(self) -> float:
         """Return Unix time in seconds."""
+
+
+def keep_until(memory: Memory, key: str, expiry: int | None) -> None:
+    """Extend the expiry of a key, in Unix milliseconds.
+
+    An earlier expiry, or None, changes nothing.
+    """
+    if expiry is not None and (key not in memory.expiries or expiry > memory.expiries[key]):
+        if expiry <= _milliseconds(memory):
+            delete(memory, key)
+        else:
+            memory.expiries[key] = expiry
+
+
+def delete(memory: Memory, key: str) -> bool:
+    """Delete a key with its expiry, and return whether the key existed."""
+    memory.expiries.pop(key, None)
+    fields, string = memory.hashes.pop(key, None), memory.strings.pop(key, None)
+    return bool(fields) or string is not None
+
+
+def delete_expired(memory: Memory) -> None:
+    """Delete expired keys."""
+    now = _milliseconds(memory)
+    for key in [key for key, expiry in memory.expiries.items() if now > expiry]:
+        delete(memory, key)
+
+
+def _milliseconds(memory: Memory) -> int:
+    return int(memory.now() * 1000)
 
 
 class Operation(Protocol[R_co]):
@@ -72,14 +102,3 @@ def one(operation: Operation[R]) -> Steps[R]:
     """Execute one operation in a round trip of its own, and return its result."""
     results = yield [operation]
     return results[0]  # type: ignore[no-any-return]  # a list of results does not know its types
-
-
-def run_steps(steps: Steps[T], execute: Callable[[Operations], Results]) -> T:
-    """Run steps with `execute`, and return their result."""
-    results: Results | None = None
-    while True:
-        try:
-            operations = steps.send(results)  # type: ignore[arg-type]  # the first value sent is None
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
-        results = execute(operations)

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from scrapy_bloom._format import as_text
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import header_of, set_bit
-from scrapy_bloom.storage.memory import delete, keep_until
-from scrapy_bloom.storage.operation import Memory
+from scrapy_bloom.storage.operation import Memory, delete, keep_until
 from scrapy_bloom.storage.shard_header import HEADER_BYTES, MIN_SHARD_BYTES
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.scripts import load_script

@@ -1,9 +1,12 @@
-"""Stores that execute operations on a server, and retry while it is unreachable."""
+"""Run steps over a store: on a server, with retries while it is unreachable, or in this process's memory."""
+
+import time
+from collections.abc import Callable
 
 from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.storage.operation import Operations, Results, Store
+from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, T, delete_expired
 from scrapy_bloom.transport.client import Client, transport_for
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.retry import retry_until
@@ -69,3 +72,37 @@ class RetryingStore:
             return results
 
         return retry_until(attempt, self.timeout, self._names, self._runtime)
+
+
+class MemoryStore:
+    """Executes operations on this process's memory; `now` is any clock in seconds.
+
+    It serves `MemoryBloomFilter`, the search of the filter's steps and the simulation. The queue has no such store:
+    only its tests need one.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.hashes: dict[str, dict[str, str]] = {}
+        self.strings: dict[str, bytearray] = {}
+        self.expiries: dict[str, int] = {}
+        self._now = now
+
+    def now(self) -> float:
+        """Return the clock's time in seconds."""
+        return self._now()
+
+    def execute(self, operations: Operations) -> Results:
+        """Execute operations in order, as one atomic step."""
+        delete_expired(self)
+        return Results(operation.apply(self) for operation in operations)
+
+
+def run_steps(steps: Steps[T], execute: Callable[[Operations], Results]) -> T:
+    """Run steps with `execute`, and return their result."""
+    results: Results | None = None
+    while True:
+        try:
+            operations = steps.send(results)  # type: ignore[arg-type]  # the first value sent is None
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # T, which StopIteration does not know
+        results = execute(operations)

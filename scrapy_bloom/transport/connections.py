@@ -28,21 +28,23 @@ T = TypeVar("T")
 
 
 class KnownConnections:
-    """Counts connections by their sockets: a socket leads to the same server process all its life."""
+    """Counts connections by their sockets: a socket leads to the same server process all its life.
+
+    Attributes:
+        number: connections so far.
+        last: the socket of the connection that was noted last.
+    """
 
     def __init__(self) -> None:
         self.number = 0
-        self._last: Any = None
+        self.last: Any = None
         self._sockets: WeakSet[Any] = WeakSet()
 
     def note(self, connection: Any) -> None:
         """Count a connection of redis-py unless it is known."""
         # A caching connection wraps another one.
         sock = getattr(getattr(connection, "_conn", connection), "_sock", None)
-        # Nearly always the socket of the last command.
-        if sock is self._last:
-            return
-        self._last = sock
+        self.last = sock
         if sock is not None and sock not in self._sockets:
             self._sockets.add(sock)
             self.number += 1

@@ -40,7 +40,11 @@ class Borrower:
                         # Added to one list before it leaves the other: Ctrl-C in between loses no connection.
                         pool._in_use_connections.add(pool._available_connections[-1])
                         connection = pool._available_connections.pop()
-                is_ready = connection is not None and _is_ready(connection)
+                # It is open, and has no unread bytes, such as a late reply.
+                if connection is not None:
+                    is_ready = getattr(connection, "_sock", None) is not None and not connection.can_read()
+            except (RedisError, OSError):
+                is_ready = False
             finally:
                 if connection is not None and not is_ready:
                     # With RESP3, redis-py 8 would use it, and take the unread bytes for push messages of the server.
@@ -74,30 +78,23 @@ def _is_plain(pool: Any) -> bool:
     )
 
 
-def _is_ready(connection: Any) -> bool:
-    """Return whether a connection is open and has no unread bytes, such as a late reply."""
-    try:
-        return getattr(connection, "_sock", None) is not None and not connection.can_read()
-    except (RedisError, OSError):
-        return False
-
-
 class PooledTransport:
-    """Sends commands together over one pooled connection and reads all replies."""
+    """Sends commands together over one pooled connection and reads all replies.
+
+    Attributes:
+        connections: the number of connections that have carried replies.
+    """
 
     def __init__(self, client: Redis) -> None:
+        self.connections = 0
         self._borrower = Borrower(client.connection_pool)
         self._known = KnownConnections()
         self._scripts = KnownScripts()
 
-    @property
-    def connections(self) -> int:
-        """The number of connections that have carried replies."""
-        return self._known.number
-
     def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands and return their replies; raise the first error among them."""
-        hashed = self._scripts.by_hash(commands[-1]) if commands else None
+        # Not called for a BITFIELD, which is sent most, and is of a class of its own.
+        hashed = self._scripts.by_hash(commands[-1]) if commands and type(commands[-1]) is Command else None
         if hashed is None:
             replies, errors = self._round_trip(commands)
         else:
@@ -114,7 +111,11 @@ class PooledTransport:
         try:
             connection.send_packed_command([b"".join([command.pack() for command in commands])])
             replies = [_read(connection, command.is_binary) for command in commands]
-            self._known.note(connection)
+            sock = getattr(connection, "_sock", None)
+            # Nearly always the socket of the last command. A caching connection has none of its own.
+            if sock is None or sock is not self._known.last:
+                self._known.note(connection)
+                self.connections = self._known.number
             errors = [reply for reply in replies if isinstance(reply, ResponseError)]
             if errors and any(is_from_replica(error) for error in errors):
                 drop_idle_connections(self._borrower.pool)

@@ -13,8 +13,7 @@ from scrapy_bloom._format import as_text
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.key_contents import DeletionPlan
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Join, Sync
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import Join, RequestQueue, Sync
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
 from tests.support.moving import SMALL, items, keys_at

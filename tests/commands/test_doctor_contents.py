@@ -13,9 +13,8 @@ from scrapy_bloom.cli.checks.case import Case
 from scrapy_bloom.cli.checks.findings import Level
 from scrapy_bloom.cli.doctor import SERVER_CHECKS
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Heartbeat, Join, Sync
+from scrapy_bloom.queue.operations import Heartbeat, Join, RequestQueue, Sync
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.start_urls import leases
 from scrapy_bloom.transport.client import Transport
 from tests.support import command

@@ -24,9 +24,8 @@ from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedE
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operations, Results
-from scrapy_bloom.storage.stores import RedisStore, RetryingStore
+from scrapy_bloom.storage.stores import MemoryStore, RedisStore, RetryingStore
 from tests.support import command
 from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
 from tests.support.servers import Server, expires_at, running

@@ -10,7 +10,7 @@ import redis
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from scrapy_bloom._format import as_text
-from scrapy_bloom.queue.members import Registration
+from scrapy_bloom.queue.operations import Registration
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support.pages import chain, star, tree
 from tests.support.scenario import (

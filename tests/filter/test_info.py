@@ -8,8 +8,8 @@ from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom.cli.report import build_report
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operations, Results, run_steps
+from scrapy_bloom.storage.operation import Operations, Results
+from scrapy_bloom.storage.stores import MemoryStore, run_steps
 from tests.support.make_filter import MakeFilter
 
 

@@ -13,9 +13,9 @@ from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.shards import CreateShard
+from scrapy_bloom.storage.stores import MemoryStore
 from tests.support.selection import valkey_first
 from tests.support.servers import KINDS, Server, running
 

@@ -15,10 +15,9 @@ from scrapy_bloom import BloomFilter, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.bits import CheckBits
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.shards import DeleteShard
-from scrapy_bloom.storage.stores import RedisStore
+from scrapy_bloom.storage.stores import MemoryStore, RedisStore
 from tests.support.processes import CONTEXT
 from tests.support.selection import valkey_first
 

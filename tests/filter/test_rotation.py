@@ -14,7 +14,7 @@ from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import GENERATIONS, FilterParameters
 from scrapy_bloom.storage import filter_keys
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.stores import MemoryStore
 from tests.support.crashing import CrashError, Crashing
 from tests.support.selection import valkey_first
 from tests.support.servers import Server

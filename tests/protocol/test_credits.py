@@ -20,8 +20,8 @@ from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted
 from scrapy_bloom.storage.filter_hash import DeleteField, Load, SetFieldIfAbsent
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operations, Results, Steps, one
+from scrapy_bloom.storage.stores import MemoryStore
 from tests.support.fault_proxy import Place, proxying
 from tests.support.schedule_search import Search, Work
 from tests.support.servers import Server
@@ -139,9 +139,6 @@ class ReadsBeforeItRaises(FilterProtocol):
             else:
                 yield from self.lifecycle.grow(layer)
         return True
-
-    def ask_ahead(self, layer: Layer, following: int, likely: int) -> list[GrantCredit]:  # noqa: ARG002  # nothing is asked ahead
-        return []
 
 
 @pytest.mark.parametrize(

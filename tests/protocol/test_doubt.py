@@ -17,10 +17,9 @@ from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import GrantCredit, Granted, ReturnCredit
 from scrapy_bloom.storage.filter_hash import Unlink
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operations, Results, Steps
 from scrapy_bloom.storage.shards import SealShard
-from scrapy_bloom.storage.stores import RetryingStore
+from scrapy_bloom.storage.stores import MemoryStore, RetryingStore
 from tests.protocol.test_interleavings import SMALL, adding, growing, winners
 from tests.support.schedule_search import KEY, Search
 

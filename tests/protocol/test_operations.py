@@ -6,9 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom.storage import bits, chunks, counters, filter_hash, shard_header, shards
-from scrapy_bloom.storage.memory import MemoryStore
 from scrapy_bloom.storage.operation import Operations
-from scrapy_bloom.storage.stores import RedisStore
+from scrapy_bloom.storage.stores import MemoryStore, RedisStore
 from tests.support.servers import expires_at
 
 # A shard ends with a size class.

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.members import Registration
-from scrapy_bloom.queue.operations import Ending, Reply, Status
+from scrapy_bloom.queue.operations import Ending, Registration, Reply, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.scripts import load_script

@@ -24,8 +24,7 @@ from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.delivery.dispatcher import Dispatcher
 from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import QueueOperation, Reply, ResolveInDoubt, Sync
-from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.operations import QueueOperation, Reply, RequestQueue, ResolveInDoubt, Sync
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.retry import RedisUnreachableError

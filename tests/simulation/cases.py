@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Self
 from scrapy_bloom.queue.queue_keys import StartKeys
 from scrapy_bloom.start_urls.leases import _load
 from scrapy_bloom.storage.filter_hash import Snapshot
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.stores import MemoryStore
 from scrapy_bloom.transport.commands import Command
 from tests.support.replay import HOUR, State, Value
 from tests.support.start_memory import StartMemory, StartScript

@@ -6,9 +6,8 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from scrapy_bloom.queue.operations import QueueOperation, Reply, Status
+from scrapy_bloom.queue.operations import QueueOperation, Reply, RequestQueue, Status
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.storage.operation import Operation as StoreOperation
 from scrapy_bloom.storage.operation import Operations, Results
 from tests.simulation.server import Server, TimedQueue

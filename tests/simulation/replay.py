@@ -16,7 +16,7 @@ from typing import Any
 from devtools import servers
 from devtools.servers import Address
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.stores import MemoryStore
 from tests.simulation import further, signatures
 from tests.simulation.cases import StartCase, StoreCase
 from tests.simulation.crawl import simulate

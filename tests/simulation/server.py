@@ -8,7 +8,8 @@ from typing import Any
 
 from redis import exceptions
 
-from scrapy_bloom.storage.memory import MemoryStore, delete_expired
+from scrapy_bloom.storage.operation import delete_expired
+from scrapy_bloom.storage.stores import MemoryStore
 from tests.simulation.clock import BEGIN, Hub, Owner
 from tests.simulation.plan import Link
 from tests.support.queue_memory import QueueMemory, Registration

@@ -1,7 +1,7 @@
 """A store in memory whose worker dies at a known moment."""
 
-from scrapy_bloom.storage.memory import MemoryStore, delete_expired
-from scrapy_bloom.storage.operation import Results
+from scrapy_bloom.storage.operation import Results, delete_expired
+from scrapy_bloom.storage.stores import MemoryStore
 
 
 class CrashError(Exception):

@@ -14,8 +14,8 @@ from scrapy_bloom.cli.archive.file_format import Advance, Archive, SavedFilter
 from scrapy_bloom.cli.archive.restoring import Restored, restore
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.stored_filter import StoredFilter
-from scrapy_bloom.storage.operation import Store, run_steps
-from scrapy_bloom.storage.stores import RedisStore
+from scrapy_bloom.storage.operation import Store
+from scrapy_bloom.storage.stores import RedisStore, run_steps
 
 # As many bits as fit, so that a filter takes a few kilobytes and grows at once.
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.members import spider_mark
-from scrapy_bloom.queue.operations import Ending, Reply, Status
+from scrapy_bloom.queue.operations import Ending, Reply, Status, spider_mark
 from scrapy_bloom.queue.queue_keys import QueueKeys
 
 SortedSet = dict[bytes, float]

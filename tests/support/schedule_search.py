@@ -25,8 +25,8 @@ from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import Granted
 from scrapy_bloom.storage.filter_hash import Snapshot
-from scrapy_bloom.storage.memory import MemoryStore, delete_expired
-from scrapy_bloom.storage.operation import Operation, Operations, Results, Steps
+from scrapy_bloom.storage.operation import Operation, Operations, Results, Steps, delete_expired
+from scrapy_bloom.storage.stores import MemoryStore
 from tests.support.explore import Numbered, reachable
 
 Work = Callable[[FilterProtocol], Steps[Any]]

@@ -8,8 +8,8 @@ from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.membership import contains
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import Operations, Results, run_steps
+from scrapy_bloom.storage.operation import Operations, Results
+from scrapy_bloom.storage.stores import MemoryStore, run_steps
 
 KEY = "f"
 

@@ -7,7 +7,7 @@ import pytest
 
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.memory import MemoryStore
+from scrapy_bloom.storage.stores import MemoryStore
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Failure detection: a worker judges the others by its own clock and their own leases."""
 
-from scrapy_bloom.queue.members import FailureDetector
+from scrapy_bloom.queue.heartbeats import FailureDetector
 
 
 def seen(liveness: FailureDetector, looks: list[tuple[float, dict[str, str]]]) -> set[str]:

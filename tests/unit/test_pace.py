@@ -7,8 +7,7 @@ import pytest
 from scrapy_bloom.cli.report import FilterReport, Pace, build_report, pace_between
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.storage.memory import MemoryStore
-from scrapy_bloom.storage.operation import run_steps
+from scrapy_bloom.storage.stores import MemoryStore, run_steps
 
 # Of three layers, for 100, 200 and 400 items.
 STORE = MemoryStore()

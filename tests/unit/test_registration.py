@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrapy_bloom.queue.members import Registration
+from scrapy_bloom.queue.operations import Registration
 
 TIME = 1_700_000_000_123
 

@@ -40,8 +40,8 @@ from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.filter_hash import Load, RestoreFields, Snapshot
-from scrapy_bloom.storage.operation import Store, run_steps
-from scrapy_bloom.storage.stores import RedisStore, RetryingStore
+from scrapy_bloom.storage.operation import Store
+from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
 
 
 class UnfinishedFilter(CrawlFilter):
