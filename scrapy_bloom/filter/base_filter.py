@@ -271,6 +271,9 @@ class BaseBloomFilter:
     def add_reference(self, name: str) -> None:
         """Add a reference: `remove_reference` keeps the filter while any is left.
 
+        If another process replaces the filter, or restores its hash, this object adds its
+        references again when it opens the filter.
+
         Args:
             name: the user of the filter, such as a crawl's queue. Adding it twice changes nothing.
 

@@ -39,6 +39,8 @@ class LayerStack:
         # The stored parameters. They fence writes: an operation on a hash with another text fails.
         self.text = ""
         self.next_index = 0
+        # The fields of this worker's references, which every filter at the key is to have.
+        self.references: set[str] = set()
         # The largest share of its capacity at which a filter that may not grow has warned.
         self.warned_share = 0.0
         self._states: dict[int, ShardState] = {}

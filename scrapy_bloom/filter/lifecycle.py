@@ -118,15 +118,19 @@ class Lifecycle:
         yield from self._delete_shards(snapshot.fields, Unlink(self._key))
 
     def add_reference(self, name: str) -> Steps[None]:
-        """Add a reference to the filter."""
-        yield [SetFieldIfAbsent(self._key, filter_keys.reference_field(name), "1")]
+        """Add a reference to this filter and to its replacements."""
+        field = filter_keys.reference_field(name)
+        self.stack.references.add(field)
+        yield [SetFieldIfAbsent(self._key, field, "1")]
 
     def remove_reference(self, name: str) -> Steps[bool]:
         """Remove a reference; delete the filter when none is left.
 
         Return whether it was deleted.
         """
-        fields = yield from one(RemoveReference(self._key, filter_keys.reference_field(name)))
+        field = filter_keys.reference_field(name)
+        self.stack.references.discard(field)
+        fields = yield from one(RemoveReference(self._key, field))
         if fields is None:
             return False
         yield from self._delete_shards(fields)

@@ -16,6 +16,7 @@ from scrapy_bloom.storage.filter_hash import (
     DeleteUnusedHash,
     Load,
     RestoreFields,
+    SetFieldFenced,
     SetFieldIfAbsent,
     Snapshot,
 )
@@ -133,8 +134,18 @@ class Opening:
         # twice.
         if alive:
             yield from self._delete_ended([layer for layer in stored if layer not in alive], alive, snapshot)
+        yield from self._renew_references(text, snapshot)
         self._adopt(identity, alive, snapshot)
         yield from self._count_bits()
+
+    def _renew_references(self, text: str, snapshot: Snapshot) -> Steps[None]:
+        """Add this worker's references to a filter that lacks them, before it is used.
+
+        Another worker has replaced the filter, or restored its hash.
+        """
+        lacking = sorted(self.stack.references - snapshot.fields.keys())
+        if lacking:
+            yield [SetFieldFenced(self.stack.key, field, "1", text) for field in lacking]
 
     def _adopt(self, identity: Identity | None, alive: Sequence[Layer], snapshot: Snapshot) -> None:
         """Adopt these layers, and invalidate the cache if a known layer is not among them."""
@@ -160,8 +171,8 @@ class Opening:
     def _restore(self) -> Steps[None]:
         """Restore the hash of a filter that has lost nothing but its hash.
 
-        The credit that other workers hold is unknown by now, so the newest layer's counter is
-        closed.
+        The restored fields contain none of the references: each worker that uses the filter adds
+        its own when it opens the filter.
         """
         stack = self.stack
         fields = yield from self._restored_fields()
@@ -177,14 +188,19 @@ class Opening:
             yield [DeleteUnusedHash(stack.key, stack.text)]
 
     def _restored_fields(self) -> Steps[dict[str, str]]:
-        """Return the hash as far as a worker knows it; all counters are closed."""
+        """Return the hash as far as a worker knows it.
+
+        Its counters are closed: other workers' credit is unknown. A filter that may not grow keeps
+        its newest layer, and grants room without a limit.
+        """
         stack = self.stack
         fields = {filter_keys.FILTER_FIELD: stack.text}
         for layer in stack.layers:
             samples = sample_bits(layer)
             count = max(stack.granted(layer), sampled_count(layer, samples, (yield samples)))
             fields[layer.field] = layer.to_json()
-            fields[layer.credit_field] = closed(count)
+            is_open = layer == stack.newest and not stack.parameters.expansion
+            fields[layer.credit_field] = str(count) if is_open else closed(count)
         return fields
 
     def _refuse_occupied(self) -> Steps[None]:

@@ -56,8 +56,10 @@ Why they hold:
     requests that no worker has requeued yet (S2, S3). The last worker stays registered while it
     clears, so that no worker joins in between, and another worker completes the closing if it dies
     (S3, S4).
-*   The filter has a reference for each queue that uses it (S6). The audit in Redis counts the
-    waiting requests, so that a reply reports a queue that vanished (S7).
+*   The filter has a reference for each queue that uses it (S6). If the filter is replaced, as by a
+    flush, each worker that uses the new one adds its queue's reference again, before its first
+    check. The audit in Redis counts the waiting requests, so that a reply reports a queue that
+    vanished (S7).
 *   A request that a worker has died with is started in Redis before it runs: `queue.dead_letters`
     (S8).
 """

@@ -75,6 +75,18 @@ def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytes
     assert bloom.info().estimated_error_rate <= 1.1e-3
 
 
+def test_a_restored_filter_does_not_grow(client: redis.Redis, key: str) -> None:
+    """A filter that may not grow has no further layer after its hash was restored."""
+    bloom = BloomFilter(client, key, expansion=0, **SMALL)
+    bloom.add_many(ITEMS)
+    client.unlink(key)
+    assert sum(bloom.add_many([f"more {number}" for number in range(200)])) >= 190
+    assert client.hexists(key, "layer:0")
+    assert not client.hexists(key, "layer:1")
+    assert not any(bloom.add_many(ITEMS))
+    assert bloom.info().estimated_count >= 240
+
+
 def test_a_deleted_hash_with_nobody_at_work(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """The loss of a hash that no active worker knows is logged at the next opening."""
     BloomFilter(client, key, **SMALL).add_many(ITEMS)
@@ -220,3 +232,36 @@ def test_a_key_that_is_no_name_is_refused(client: redis.Redis, strange: Any) -> 
     """A key that is neither text nor its UTF-8 is refused with its value."""
     with pytest.raises(ValueError, match="key = "):
         BloomFilter(client, strange, **SMALL)
+
+
+def restore(client: redis.Redis, bloom: BloomFilter, other: BloomFilter) -> None:
+    """Delete the hash alone; one filter restores it, and the other one opens it again."""
+    client.unlink(bloom.key)
+    assert other.add_many([f"other {number}" for number in range(100)])
+    assert client.hexists(bloom.key, "filter")
+    bloom.info()
+
+
+def replace(client: redis.Redis, bloom: BloomFilter, other: BloomFilter) -> None:
+    """Clear the filter, and use the new one in both."""
+    assert client.exists(bloom.key)
+    other.clear()
+    assert other.add("a")
+    assert not bloom.add("a")
+
+
+@pytest.mark.parametrize("change", [restore, replace])
+def test_references_outlive_the_filter(client: redis.Redis, key: str, change: Any) -> None:
+    """A filter that was replaced or restored has the references of all its users."""
+    bloom, other = (BloomFilter(client, key, **SMALL) for _ in range(2))
+    bloom.add_reference("news:requests")
+    other.add_reference("shop:requests")
+    bloom.add("a")
+    other.add("b")
+    change(client, bloom, other)
+    assert not other.remove_reference("shop:requests")
+    assert not bloom.add("a")
+    assert other.info().estimated_count > 0
+    assert not client.hexists(key, "user:shop:requests")
+    assert bloom.remove_reference("news:requests")
+    assert list(client.scan_iter(f"{key}*")) == []

@@ -180,3 +180,39 @@ def test_a_look_leaves_a_filter_deleted(deleting: Work, other: Work, whole: bool
 def test_a_hash_that_is_restored_too_late_is_deleted(deleting: Work, whole: bool) -> None:
     """When a worker about to add restores the hash of a deleted filter, no key is left of it."""
     assert Search(SMALL, [deleting, restoring], whole=whole).left_behind(0.0) == {()}
+
+
+def sharing(protocol: FilterProtocol) -> Steps[int]:
+    """A worker of one queue adds the same item three times."""
+    yield from protocol.lifecycle.add_reference("queue")
+    new = 0
+    for _ in range(3):
+        new += yield from adding(protocol)
+    return new
+
+
+def starting_over(protocol: FilterProtocol) -> Steps[int]:
+    """A worker of another queue deletes the filter at its start, and finishes once the new one has the item."""
+    yield from clearing(protocol)
+    yield from protocol.lifecycle.add_reference("another queue")
+    if (yield from membership.contains(protocol, [ITEM])):
+        yield from protocol.lifecycle.remove_reference("another queue")
+    return 0
+
+
+def test_a_replaced_filter_gets_the_references_again() -> None:
+    """The item is new at most once more: the last user of a new filter does not delete it under another one."""
+    assert winners(Search(SMALL, [sharing, starting_over], whole=True)) == {1, 2}
+
+
+class ForgetsReferences(Lifecycle):
+    """Add a reference to one filter only."""
+
+    def add_reference(self, name: str) -> Steps[None]:
+        yield from super().add_reference(name)
+        self.stack.references.clear()
+
+
+def test_the_search_misses_a_reference() -> None:
+    """If a new filter does not get the reference, it is deleted under its user."""
+    assert winners(Search(SMALL, [sharing, starting_over], whole=True, lifecycle=ForgetsReferences)) == {1, 2, 3}

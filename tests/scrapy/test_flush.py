@@ -148,6 +148,23 @@ def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: s
     assert fetched_by(following) == [*PAGES]
 
 
+def test_flush_of_a_shared_filter(open_one: Opening, key: str) -> None:
+    """A spider that starts over and finishes does not delete the filter that another spider goes on using."""
+    shared = {"SCHEDULER_DUPEFILTER_KEY": f"{{{key}:queue}}:filter"}
+    beside = {**shared, "SCHEDULER_QUEUE_KEY": f"{{{key}:queue}}:other"}
+    other = open_one(**beside)
+    enqueue(other)
+    assert fetched_by(other) == [*PAGES]
+    new = open_one(**shared, SCHEDULER_FLUSH_ON_START=True)
+    other.df.filter.forget_cached()
+    enqueue(other)
+    assert fetched_by(other) == [*PAGES]
+    new.close("finished")
+    another = open_one(**beside)
+    enqueue(another)
+    assert fetched_by(another) == []
+
+
 def test_flush_in_the_middle(open_one: Opening) -> None:
     """After a flush by an active worker no worker closes the queue, and all start afresh at once."""
     one, other = open_one(), open_one()

@@ -334,6 +334,11 @@ def _shared(plan: Plan, chance: Random) -> Plan:
     return _with("term", "kill", "outage", number=2)(replace(plan, spiders=("sim", "other"), is_fed=False), chance)
 
 
+def _shared_flush(plan: Plan, chance: Random) -> Plan:
+    """Two spiders with one filter; workers of the first one flush its queue, and the filter of both."""
+    return replace(_flush(plan, chance), spiders=("sim", "other"))
+
+
 def _stock(plan: Plan, chance: Random) -> Plan:
     """scrapy-redis's scheduler with our filter, and short outages only."""
     workers = chance.choice([1, 1, 2, 3])
@@ -360,6 +365,7 @@ _KINDS: dict[str, Callable[[Plan, Random], Plan]] = {
     "poison": _poison,
     "gil": _gil,
     "shared": _shared,
+    "shared-flush": _shared_flush,
     "stock": _stock,
 }
 KINDS = tuple(_KINDS)

@@ -43,6 +43,7 @@ class Rule(Enum):
 
     FENCE = auto()  # an unregistered worker has no effect
     REFERENCES = auto()  # a filter with references is not cleared
+    RENEWED = auto()  # a filter that replaces another one gets the references of its users
     CLOSING = auto()  # the last worker is registered while it clears
     COMPARED = auto()  # a worker is requeued only with the registration that was seen
     OWN_LEASES = auto()  # a worker is presumed dead after its own lease
@@ -141,6 +142,7 @@ class World:
 
     marks: Items = NOTHING  # items that the filter knows
     users: frozenset[int] = frozenset()  # queues that hold a reference to the filter
+    relying: frozenset[int] = frozenset()  # queues that have used the filter since it was lost
     offered: Items = NOTHING
     fetched: Items = NOTHING
     exempt: Items = NOTHING  # items that only Redis had when it lost them

@@ -76,11 +76,11 @@ class Promises:
             break_promise("S8", f"the dead worker had started others: {sorted(begun - members)}")
 
     def check_release(self, state: State, number: int) -> None:
-        """S6: a worker of the filter's last queue clears it."""
+        """S6: a worker of the filter's last queue clears it, which others have not used since it was lost."""
         own = self._scenario.queue_of[number]
         for other, life in enumerate(state.lives):
             queue = self._scenario.queue_of[other]
-            if queue == own or not life.is_alive or state.world.is_flushed:
+            if queue == own or not life.is_alive or queue not in state.world.relying:
                 continue
             uses_queue = self._model.is_registered(state, other) or self._model.stored(state.memories[queue]).queue
             if uses_queue and self._model.known(life).phase in (Phase.WORKING, Phase.LEAVING):

@@ -30,6 +30,7 @@ ITSELF: Tree = {"A": ("A", ["A", "B"]), "B": ("B", ["A"])}
 # B leads to two repeats.
 REPEATS: Tree = {"A": ("A", ["B"]), "B": ("B", ["C", "D"]), "C": ("A", []), "D": ("B", [])}
 TWO: Tree = {"A": ("A", ["B"]), "B": ("B", []), "P": ("P", ["R"]), "R": ("R", [])}
+BESIDE: Tree = {"A": ("A", []), "P": ("P", ["R"]), "R": ("R", [])}
 # Two workers begin with different requests; P leads to more than a batch of one carries.
 APART: Tree = {"A": ("A", []), "P": ("P", ["R", "S"]), "R": ("R", []), "S": ("S", [])}
 # Both queues lead to B.
@@ -91,6 +92,7 @@ SCENARIOS: dict[str, Scenario] = {
     "begun anew by another": two(SMALL, want=2, anew=(1,)),
     "begun anew by another, a crash": spare(SMALL, anew=(1,), faults=1, kinds=("crash",)),
     "begun anew by another, a false death": spare(TINY, anew=(1,), faults=1, kinds=("false",)),
+    "two queues, one is begun anew": Scenario(BESIDE, [["A"], ["P"], ["A"]], anew=(2,), queues=(0, 1, 0)),
     "two queues, any fault": Scenario(TWO, [["A"], ["P"], ["A"]], spare=(2,), queues=(0, 1, 0), faults=1, kinds=FAULTS),
 }
 """Searched by `make test`."""
@@ -591,6 +593,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "the filter is cleared under its references": Mistake(
         Scenario(TWO, [["A"], ["P"]], queues=(0, 1)), rules={Rule.REFERENCES}
+    ),
+    "a filter that replaced another one lacks a reference": Mistake(
+        Scenario(BESIDE, [["A"], ["P"], ["A"]], anew=(2,), queues=(0, 1, 0)), rules={Rule.RENEWED}
     ),
     "a queue is deleted whose filter stays": Mistake(
         Scenario(SHARED, [["A"], ["P"]], queues=(0, 1), stop=(0,)), worker=ClearsAlways

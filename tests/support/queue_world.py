@@ -104,9 +104,13 @@ class QueueWorld:
                 # The worker holds the children of finished requests.
                 finished |= self._model.items_of(self._model.known(life).finished.values())
                 state = state.with_life(other, replace(life, is_stale=True))
+        for queue, memory in enumerate(state.memories):
+            if queue != self._queues[number]:
+                held |= self._model.memory_items(memory)
         state = state.with_life(number, replace(state.lives[number], state="alive", flushing=("clear", "end")))
         world = state.world
-        history = World(world.marks, world.users, frozenset(held), frozenset(finished), faults=world.faults)
+        filter_and_users = world.marks, world.users, world.relying
+        history = World(*filter_and_users, frozenset(held), frozenset(finished), faults=world.faults)
         return state._replace(world=history)
 
     def _flush_steps(self, state: State, number: int) -> Iterator[Move[State]]:
@@ -116,7 +120,7 @@ class QueueWorld:
         life = state.lives[number]
         done = state.with_life(number, replace(life, flushing=life.flushing[1:]))
         if life.flushing[0] == "clear":
-            done = done.with_world(marks=NOTHING, users=frozenset())
+            done = _without_filter(done)
         else:
             done = self._executed(done, number, ops.EndClosing(f"w{number}", clears=False))
         yield Move(lambda: f"w{number}: {life.flushing[0]}", done)
@@ -326,7 +330,10 @@ class QueueWorld:
         for item, _ in asked:
             are_new.append(item not in met and (item in unsure or item not in world.marks))
             met.add(item)
-        marked = state.with_world(marks=world.marks | met)
+        using, users = {self._queues[number]}, world.users
+        if Rule.RENEWED not in self._broken_rules:
+            users |= using
+        marked = state.with_world(marks=world.marks | met, users=users, relying=world.relying | using)
         if self._may(state, "lost filter"):
             doubting, _ = self._model.conclude(number, life, self._model.worker.lose_reply, operation)
             lost = marked.charged().with_life(number, doubting)
@@ -338,7 +345,7 @@ class QueueWorld:
         """Yield the moves in which a worker adds or removes its queue's reference."""
         queue, status = self._queues[number], Status.OK
         if isinstance(operation, UseFilter):
-            done = state.with_world(users=state.world.users | {queue})
+            done = state.with_world(users=state.world.users | {queue}, relying=state.world.relying | {queue})
         else:
             done = self._released(state, number)
             if self._may(state, "lost"):
@@ -353,7 +360,7 @@ class QueueWorld:
     def _released(self, state: State, number: int) -> State:
         """Return the state without a queue's reference; the last one clears the filter."""
         own = self._queues[number]
-        state = state.with_world(users=state.world.users - {own})
+        state = state.with_world(users=state.world.users - {own}, relying=state.world.relying - {own})
         if state.world.users and Rule.REFERENCES not in self._broken_rules:
             return state
         text = dict(self._model.stored(state.memories[own]).workers).get(f"w{number}", "")
@@ -361,7 +368,7 @@ class QueueWorld:
         self._promises.check_release(state, number)
         if (state.world.marks or state.world.offered) and not is_deposed:
             state = self._promises.check_clear(state, number)
-        return state.with_world(marks=NOTHING, has_cleared=state.world.has_cleared or not is_deposed)
+        return _without_filter(state).with_world(has_cleared=state.world.has_cleared or not is_deposed)
 
     # Parts of moves.
 
@@ -472,7 +479,7 @@ class QueueWorld:
                 state = state.with_life(number, replace(life, is_stale=True))
         state = self._exempted(state.charged(), kept).with_world(is_flushed=True)
         if self._scenario.filter_is_flushed:
-            state = state.with_world(marks=NOTHING, users=frozenset())
+            state = _without_filter(state)
         empty = self._model.empty()
         return self._all_noticed(state._replace(memories=tuple(empty for _ in state.memories)))
 
@@ -527,3 +534,8 @@ class QueueWorld:
                 kept -= self._model.items_of((*known.to_check, *known.repeats))
             state = state.with_life(number, replace(life, is_stale=True))
         return self._all_noticed(self._exempted(state, kept))
+
+
+def _without_filter(state: State) -> State:
+    """Return the state after a deletion of the filter with its references."""
+    return state.with_world(marks=NOTHING, users=frozenset(), relying=frozenset())
