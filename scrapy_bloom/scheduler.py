@@ -18,7 +18,7 @@ from scrapy.utils.job import job_dir
 from scrapy.utils.misc import load_object
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.connection import connect, refusing_unfit, with_socket_timeouts
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
@@ -28,12 +28,10 @@ from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.delivery.requirements import require_own_queue, require_settings
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, UnavailableError
-from scrapy_bloom.monitoring.notifier import DEQUEUED, ENQUEUED, RequestNotifier
-from scrapy_bloom.monitoring.stats import QUEUE_LOSSES, RECOVERED
+from scrapy_bloom.monitoring.stats import DEQUEUED, ENQUEUED, QUEUE_LOSSES, RECOVERED, RequestNotifier
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat, RequestQueue
 from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
-from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.settings import BloomSettings

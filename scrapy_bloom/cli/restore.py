@@ -12,13 +12,13 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_size, plural
-from scrapy_bloom._names import SETTING_NAMES
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options, require_file
 from scrapy_bloom.cli.archive import file_format
 from scrapy_bloom.cli.archive.file_format import Archive
 from scrapy_bloom.cli.archive.restoring import restore
+from scrapy_bloom.errors import SETTING_NAMES
 
 EXAMPLES = """\
 examples:

@@ -8,8 +8,7 @@ from typing import Any
 from scrapy import Request, Spider
 
 from scrapy_bloom._scrapy import engine
-from scrapy_bloom.monitoring.notifier import RequestNotifier
-from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE
+from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE, RequestNotifier
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import RequestQueue
 

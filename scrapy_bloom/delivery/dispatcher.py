@@ -10,16 +10,15 @@ from typing import TypeVar
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.monitoring.notifier import ENQUEUED, RequestNotifier
+from scrapy_bloom.monitoring.stats import ENQUEUED, RequestNotifier
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import Ending, Join, QueueOperation, Sync
 from scrapy_bloom.queue.sync import AskFilter, FilterOperation, members_of
-from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.buffer import DiskBuffer
 from scrapy_bloom.spool.directory import SpoolDirectory

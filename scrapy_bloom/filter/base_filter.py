@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from scrapy_bloom import options
 from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._names import ARGUMENT_NAMES
-from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.errors import ARGUMENT_NAMES, BloomError, ConfigError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents

@@ -3,8 +3,8 @@
 from typing import ClassVar, Self
 
 from scrapy_bloom import options
-from scrapy_bloom._names import SETTING_NAMES
 from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom.errors import SETTING_NAMES
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.operation import Store

@@ -8,9 +8,9 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.filter.sizing import count_of_fill, error_rate_of_fill
 from scrapy_bloom.storage import shard_header
-from scrapy_bloom.storage.chunks import ReadPiece
 from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
+from scrapy_bloom.storage.shards import ReadPiece
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from scrapy_bloom._format import as_size
 from scrapy_bloom._log import LimitedWarnings
-from scrapy_bloom._names import SETTING_NAMES, Names
+from scrapy_bloom.errors import SETTING_NAMES, Names
 from scrapy_bloom.filter.layer import Layer
 
 logger = logging.getLogger(__name__)

@@ -4,8 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom._names import SETTING_NAMES, Names
-from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.errors import SETTING_NAMES, Names, WrongTypeError
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer, sample_bits, sampled_count
 from scrapy_bloom.filter.layer_stack import LayerStack

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from scrapy_bloom import options
 from scrapy_bloom._format import as_number
-from scrapy_bloom._names import SETTING_NAMES, Names
-from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.errors import SETTING_NAMES, ConfigError, MismatchError, Names, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.layer import DAMAGED, NO_IDENTITY, Identity, Layer
 from scrapy_bloom.filter.sizing import MAX_LAYER_BYTES, bits_needed, choose_hashes, roomy_size, size_for

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable
 
-from scrapy_bloom._names import SETTING_NAMES, Names
+from scrapy_bloom.errors import SETTING_NAMES, Names
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.layer_stack import LayerStack

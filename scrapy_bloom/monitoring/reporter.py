@@ -15,7 +15,7 @@ from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.describe import FilterInfo
 from scrapy_bloom.monitoring import stats
-from scrapy_bloom.monitoring.notifier import call_safely
+from scrapy_bloom.monitoring.stats import call_safely
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.server_info import evicts, nodes, policy
 

@@ -1,9 +1,20 @@
-"""Names of the crawl's stats, and the source of each."""
+"""Report request events to stats, log and signals, and name the stats. A failing handler never loses a request."""
 
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from scrapy import Request, Spider, signals
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.filter.describe import Counters, FilterInfo
+from scrapy_bloom.queue.entries import OutboxEntry, Receipt
 
+logger = logging.getLogger(__name__)
+
+# scrapy-redis's own stats.
+ENQUEUED, DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
 DEAD_LETTERS = "bloomfilter/dead_letters"
@@ -30,3 +41,49 @@ def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:
     """Set the stats of one source."""
     for field in _FIELDS[type(source)]:
         stats.set_value(_PREFIX + field, getattr(source, field))
+
+
+def call_safely(call: Callable[..., object], *arguments: Any) -> bool:
+    """Call a handler, such as a user's stats collector; return False and log if it raises."""
+    try:
+        call(*arguments)
+    except Exception:  # no request is lost for a handler's error
+        logger.debug("A stats collector or handler failed", exc_info=True)
+        return False
+    return True
+
+
+class RequestNotifier:
+    """Reports the requests of one crawl."""
+
+    def __init__(self, spider: Spider, stats: StatsCollector | None, dupefilter: BaseDupeFilter) -> None:
+        self._spider = spider
+        self._stats = stats
+        self._dupefilter = dupefilter
+
+    def count(self, stat: str, number: int = 1) -> None:
+        """Add a number to a stat."""
+        if self._stats is not None:
+            call_safely(self._stats.inc_value, stat, number)
+
+    def show(self, stat: str, value: object) -> None:
+        """Set a stat."""
+        if self._stats is not None:
+            call_safely(self._stats.set_value, stat, value)
+
+    def log_repeat(self, request: Request) -> None:
+        """Log a repeat as the dupefilter does."""
+        call_safely(self._dupefilter.log, request, self._spider)
+
+    def notify_dropped(self, repeat: OutboxEntry) -> None:
+        """Log a repeat and send `request_dropped`, as the engine does; handlers may enqueue other requests."""
+        request = repeat.request
+        if request is None:
+            return
+        self.log_repeat(request)
+        self._spider.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
+
+    def confirm(self, receipts: list[Receipt]) -> None:
+        """Call the receipts of delivered requests."""
+        for receipt in receipts:
+            call_safely(receipt.call)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol, Self, TypeVar
 
+from scrapy_bloom._runtime import TUNING
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry
 from scrapy_bloom.queue.operations import Sync
-from scrapy_bloom.queue.tuning import TUNING
 
 
 class HasMember(Protocol):

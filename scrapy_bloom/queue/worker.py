@@ -69,6 +69,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from scrapy_bloom._runtime import TUNING, Tuning
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.dead_letters import Suspects
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry, Receipt
@@ -82,7 +83,6 @@ from scrapy_bloom.queue.sync import (
     UseFilter,
     members_of,
 )
-from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.queue.worker_state import Phase, WorkerState
 
 

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable
 
+from scrapy_bloom._runtime import TUNING, Tuning
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.tuning import TUNING, Tuning
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.spool.file import SpoolFile
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.tuning import TUNING
 from scrapy_bloom.spool.file import FORMAT, NEW_FILE, SpoolFile, header, write
 
 _MAX_HEADER_BYTES = 65_536

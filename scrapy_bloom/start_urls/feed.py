@@ -14,11 +14,10 @@ from scrapy_redis import defaults
 from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.queue.tuning import TUNING
 from scrapy_bloom.start_urls.leases import StartUrl, StartUrls
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisUnreachableError

@@ -13,7 +13,7 @@ from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import header_of, set_bit
 from scrapy_bloom.storage.operation import Memory, delete, keep_until
 from scrapy_bloom.storage.shard_header import HEADER_BYTES, MIN_SHARD_BYTES
-from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.commands import BinaryCommand, Command
 from scrapy_bloom.transport.scripts import load_script
 
 _ALIVE_AND_SEALED = shard_header.live(0) >> shard_header.EPOCH_BITS
@@ -143,3 +143,53 @@ def _kind(memory: Memory, key: str) -> str:
         is_shard = start[:1] in (b"\2", b"\3") and start[6:] == bytes(2)
         return SHARD if is_late or (is_shard and length >= MIN_SHARD_BYTES) else FOREIGN
     return FOREIGN if key in memory.hashes else ABSENT
+
+
+_WRITE_PIECE = load_script(__package__, "shard", "write_piece")
+
+
+class ReadPiece(NamedTuple):
+    """Read bytes `start` to `end` of a string, both included.
+
+    Returns fewer bytes at the end of the string.
+    """
+
+    key: str
+    start: int
+    end: int
+
+    def command(self) -> Command:
+        return BinaryCommand("GETRANGE", self.key, self.start, self.end)
+
+    def parse_reply(self, raw: Any) -> bytes:
+        return bytes(raw)
+
+    def apply(self, memory: Memory) -> bytes:
+        return bytes(memory.strings.get(self.key, b"")[self.start : self.end + 1])
+
+
+class WritePiece(NamedTuple):
+    """Write bytes of a shard from `start` on.
+
+    Returns False, and writes nothing, unless the shard is alive and of this epoch.
+    """
+
+    key: str
+    epoch: int
+    start: int
+    data: bytes
+
+    def command(self) -> Command:
+        return Command("EVAL", _WRITE_PIECE, 1, self.key, self.epoch, self.start, self.data)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        if not shard_header.is_of(shard_header.identity(header_of(memory, self.key)), self.epoch):
+            return False
+        string = memory.strings[self.key]
+        end = self.start + len(self.data)
+        string.extend(bytes(max(0, end - len(string))))
+        string[self.start : end] = self.data
+        return True

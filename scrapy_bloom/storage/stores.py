@@ -3,9 +3,8 @@
 import time
 from collections.abc import Callable
 
-from scrapy_bloom._names import SETTING_NAMES, Names
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.errors import SETTING_NAMES, Names, WrongTypeError
 from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, T, delete_expired
 from scrapy_bloom.transport.client import Client, transport_for
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed

@@ -8,8 +8,7 @@ from redis import Redis
 from redis.client import Pipeline, PubSub
 from redis.cluster import ClusterPipeline
 
-from scrapy_bloom._names import SETTING_NAMES, Names
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.errors import SETTING_NAMES, ConfigError, Names
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.pooled import PooledTransport
 from scrapy_bloom.transport.sequential import SequentialTransport

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 from redis import exceptions
 
-from scrapy_bloom._names import SETTING_NAMES, Names
-from scrapy_bloom.errors import BloomError
-from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
+from scrapy_bloom.errors import SETTING_NAMES, BloomError, Names
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
 # All errors of redis-py; RedisClusterException is not a RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)

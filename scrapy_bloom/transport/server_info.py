@@ -1,6 +1,6 @@
-"""Read a server's INFO and its maxmemory-policy."""
+"""Read a server's INFO and its maxmemory-policy, and list the commands that its ACL must allow."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Info = Mapping[str, Any]
@@ -30,3 +30,55 @@ def evicts(info: Info, *, expires: bool) -> bool:
 def policy(info: Info) -> str:
     """Return the maxmemory-policy; managed servers may hide it."""
     return str(info.get("maxmemory_policy", "unknown"))
+
+
+# On the filter's keys: the hash, and all keys that begin with its name and a colon.
+FILTER_COMMANDS = (
+    "BITFIELD",
+    "BITFIELD_RO",
+    "BITCOUNT",
+    "EVAL",
+    "EVALSHA",
+    "EXISTS",
+    "GETRANGE",
+    "HDEL",
+    "HEXISTS",
+    "HGET",
+    "HGETALL",
+    "HINCRBY",
+    "HSET",
+    "HSETNX",
+    "PEXPIREAT",
+    "PTTL",
+    "SCARD",
+    "STRLEN",
+    "TIME",
+    "TYPE",
+    "UNLINK",
+)
+# On the queue's keys: the queue itself, and all keys that begin with its name in braces.
+QUEUE_COMMANDS = (
+    "PING",
+    "EVAL",
+    "EVALSHA",
+    "TIME",
+    "ZADD",
+    "ZREM",
+    "ZPOPMIN",
+    "ZRANGE",
+    "ZSCORE",
+    "ZCARD",
+    "HGET",
+    "HGETALL",
+    "HKEYS",
+    "HLEN",
+    "HSET",
+    "HDEL",
+    "DEL",
+)
+
+
+def as_sentence(commands: Sequence[str]) -> str:
+    """Return commands as an enumeration: `A, B and C`."""
+    *most, last = commands
+    return f"{', '.join(most)} and {last}"

@@ -11,7 +11,7 @@ from devtools import waiting
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import KINDS, Server, running

@@ -10,7 +10,7 @@ from scrapy_bloom.cli.bloom import ACTIONS
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
-    {"errors", "_cache", "_format", "_log", "_names", "_runtime"},
+    {"errors", "_cache", "_format", "_log", "_runtime"},
     {"options", "serializers", "transport"},
     {"_scrapy", "queue", "storage"},
     {"_filter_key", "filter", "spool"},
@@ -48,7 +48,6 @@ OUTSIDE = {
     "cli.restore": {"scrapy"},
     "cli.import_": {"scrapy"},
     "_scrapy.connection": {"redis", "scrapy", "scrapy_redis"},
-    "monitoring.notifier": {"scrapy"},
     "delivery.codec": {"scrapy"},
     "delivery.dispatcher": {"scrapy"},
     "delivery.requirements": {"scrapy", "scrapy_redis"},

@@ -5,7 +5,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom.storage import bits, chunks, counters, filter_hash, shard_header, shards
+from scrapy_bloom.storage import bits, counters, filter_hash, shard_header, shards
 from scrapy_bloom.storage.operation import Operations
 from scrapy_bloom.storage.stores import MemoryStore, RedisStore
 from tests.support.servers import expires_at
@@ -27,9 +27,9 @@ operations = st.one_of(
     st.builds(bits.CheckBits, names, positions, st.booleans()),
     st.builds(bits.LookUpBits, names, positions),
     st.builds(shards.SealShard, names),
-    st.builds(chunks.ReadPiece, names, st.sampled_from([0, 8, 40]), st.sampled_from([7, SIZE - 1, SIZE + 9])),
+    st.builds(shards.ReadPiece, names, st.sampled_from([0, 8, 40]), st.sampled_from([7, SIZE - 1, SIZE + 9])),
     st.builds(
-        chunks.WritePiece, names, st.sampled_from(EPOCHS), st.sampled_from([8, 40, SIZE]), st.binary(max_size=20)
+        shards.WritePiece, names, st.sampled_from(EPOCHS), st.sampled_from([8, 40, SIZE]), st.binary(max_size=20)
     ),
     st.builds(bits.CountBits, names, st.just(8), st.sampled_from([SIZE - 1, SIZE // 2])),
     st.builds(filter_hash.Unlink, st.sampled_from(["0:0", "0:1", "meta"])),

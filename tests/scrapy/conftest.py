@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_bloom import BloomScheduler
-from scrapy_bloom.queue.tuning import TUNING
+from scrapy_bloom._runtime import TUNING
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from scrapy_bloom.storage import chunks, counters, filter_hash, filter_keys, shard_header, shards
+from scrapy_bloom.storage import counters, filter_hash, filter_keys, shard_header, shards
 from scrapy_bloom.storage.counters import UNLIMITED
 from tests.simulation.cases import StartCase, StoreCase
 from tests.support.start_memory import StartScript
@@ -78,9 +78,9 @@ _OF_SHARD: tuple[Callable[[int], Any], ...] = (
     lambda _: shards.DeleteShard(""),
     lambda _: shards.SealShard(""),
     lambda _: shards.InspectShard(""),
-    lambda epoch: chunks.WritePiece("", epoch, shard_header.HEADER_BYTES, b"\xff\x01"),
-    lambda epoch: chunks.WritePiece("", epoch + 1, shard_header.HEADER_BYTES, b"\xff\x01"),
-    lambda _: chunks.ReadPiece("", 0, 99),
+    lambda epoch: shards.WritePiece("", epoch, shard_header.HEADER_BYTES, b"\xff\x01"),
+    lambda epoch: shards.WritePiece("", epoch + 1, shard_header.HEADER_BYTES, b"\xff\x01"),
+    lambda _: shards.ReadPiece("", 0, 99),
     lambda _: filter_hash.Unlink(""),
 )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from random import Random
 from typing import Any
 
-from scrapy_bloom.queue.tuning import TUNING, Tuning
+from scrapy_bloom._runtime import TUNING, Tuning
 from tests.simulation.site import Shape
 
 # Faults that need more words than their names.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scrapy_bloom.queue.tuning import TUNING
+from scrapy_bloom._runtime import TUNING
 from tests.simulation.crawl import Outcome, simulate
 from tests.simulation.plan import Link, Plan
 from tests.simulation.site import Shape

@@ -3,8 +3,7 @@
 import pytest
 from redis import exceptions
 
-from scrapy_bloom._names import SETTING_NAMES
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.errors import SETTING_NAMES, ConfigError
 from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.failures import advice_for, describe, is_from_replica, was_not_executed
 

@@ -17,11 +17,10 @@ from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import shard_header
-from scrapy_bloom.storage.chunks import ReadPiece
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
-from scrapy_bloom.storage.shards import Inspection, InspectShard
+from scrapy_bloom.storage.shards import Inspection, InspectShard, ReadPiece
 from scrapy_bloom.storage.stores import run_steps
 
 # The file holds the filter's secret hash key.

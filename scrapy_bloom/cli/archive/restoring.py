@@ -15,12 +15,11 @@ from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongT
 from scrapy_bloom.filter.layer import Identity, Layer
 from scrapy_bloom.filter.opening import foreign_string
 from scrapy_bloom.storage import filter_keys, shard_header, shards
-from scrapy_bloom.storage.chunks import ReadPiece, WritePiece
 from scrapy_bloom.storage.counters import closed, granted_of
 from scrapy_bloom.storage.filter_hash import DeleteFieldFenced, Load, RestoreFields, SetFieldFenced
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
-from scrapy_bloom.storage.shards import CreateShard, Creation, InspectShard
+from scrapy_bloom.storage.shards import CreateShard, Creation, InspectShard, ReadPiece, WritePiece
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.server_info import evicts, is_cluster, nodes
 

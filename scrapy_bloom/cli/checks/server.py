@@ -11,9 +11,8 @@ from scrapy_bloom._format import as_size
 from scrapy_bloom.cli.checks.case import Case
 from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.transport.permissions import FILTER_COMMANDS, QUEUE_COMMANDS
 from scrapy_bloom.transport.retry import retry_until
-from scrapy_bloom.transport.server_info import Info, evicts, nodes, policy
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, Info, evicts, nodes, policy
 
 # Harmless arguments, for commands that take more than a key. The server refuses some of them, but only after it has
 # checked the permission.
