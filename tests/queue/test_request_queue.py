@@ -1,4 +1,4 @@
-"""A queue on servers, whatever is cut: each request is in Redis, or fetched, and never in neither."""
+"""The queue on real servers: under any faults, each request is in Redis or fetched."""
 
 import random
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from tests.support.servers import Server
 
 
 class Driven:
-    """A worker over a queue on a server, whose filter takes everything for new; replies may be lost."""
+    """A worker over a queue on a server, with a filter that calls every request new."""
 
     def __init__(self, client: redis.Redis, key: str, name: str, lease: str = "60") -> None:
         self.queue = RequestQueue(client, key)
@@ -29,7 +29,7 @@ class Driven:
         self.faults = 0
 
     def step(self, want: int = 0) -> bool:
-        """Carry out what the worker does next, if there is anything."""
+        """Execute the worker's next operation; return False if there is none."""
         operation = self.worker.next_operation(want)
         match operation:
             case None:
@@ -47,7 +47,7 @@ class Driven:
         return True
 
     def end(self) -> None:
-        """Leave, whatever is cut."""
+        """Leave the queue, also through cut connections."""
         self.worker.leave(Ending.FINISHED)
         while self.worker.phase is not Phase.GONE:
             self.step()
@@ -55,7 +55,7 @@ class Driven:
 
 @pytest.fixture
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
-    """A client whose connection is cut again and again, and its proxy."""
+    """A client through a proxy that cuts its connection again and again."""
     with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
         disable_client_retries(client)
         yield client, proxy
@@ -63,7 +63,7 @@ def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], client: redis.Redis, key: str) -> None:
-    """Two workers queue, take and finish while connections are cut at random: all is fetched, and once."""
+    """Two workers work through random cuts of connections: each request is fetched once."""
     source = random.Random(seed)
     torn_client, proxy = torn
     workers = [Driven(torn_client, key, name) for name in ("one", "other")]
@@ -84,19 +84,19 @@ def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], 
     for driven in workers:
         driven.end()
     assert sum(driven.faults for driven in workers) > 20
-    # No reply of the filter was lost, and nobody was taken for dead.
+    # No reply of the filter was lost, and no worker was presumed dead.
     assert sorted(fetched) == sorted(wanted)
     keys = workers[0].queue.keys
     assert client.exists(key, keys.workers, keys.dead_letters, keys.leases("one"), keys.leases("other")) == 0
 
 
 def registered(queue: RequestQueue) -> set[str]:
-    """Return the workers that are taken for living."""
+    """Return the registered workers."""
     return set(queue.execute(Heartbeat("nobody")).workers or {})
 
 
 def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> None:
-    """Leases of a silent worker go back to the queue, and it learns that with its next step."""
+    """Leases of a silent worker are requeued, and its next operation expires."""
     dead, living = Driven(client, key, "dead", lease="0.05"), Driven(client, key, "living")
     dead.worker.offer(OutboxEntry(b"a", 3, b"a"))
     while dead.worker.has_news:
@@ -118,7 +118,7 @@ def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> No
 
 
 def test_heartbeats_after_an_outage(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread goes on after a heartbeat that could not be sent, and requeues what a dead worker had."""
+    """After a failed heartbeat the thread continues, and requeues a dead worker's leases."""
     dead, living = Driven(client, key, "dead", lease="0.05"), Driven(client, key, "living")
     for driven in (dead, living):
         while driven.worker.phase is not Phase.WORKING:
@@ -157,14 +157,14 @@ def test_members_are_bytes(options: dict[str, Any], encoding: str, server: Serve
 
 
 class OfCluster(redis.Redis):
-    """A client that is one of a cluster, as far as it is asked."""
+    """A client that looks like a cluster's."""
 
     def keyslot(self) -> None:
-        """Be there."""
+        """Exist: a cluster's client has this method."""
 
 
 def test_keys_in_other_slots_are_refused(server: Server) -> None:
-    """On a cluster, and with the setting to change."""
+    """On a cluster the error names the setting to change."""
     with OfCluster(port=server.port) as client:
         RequestQueue(client, "{shop}:requests")
         with pytest.raises(ConfigError, match=r"SCHEDULER_QUEUE_KEY = 'a\}b'.*without braces"):
@@ -174,7 +174,7 @@ def test_keys_in_other_slots_are_refused(server: Server) -> None:
 
 
 def test_full_server(server: Server, key: str) -> None:
-    """A full server refuses what is new as a whole; a worker may still say that it lives, finish, take, and leave."""
+    """A full server refuses new requests as a whole; a worker can still beat, finish, take and leave."""
     with server.client() as client:
         driven = Driven(client, key, "one")
         for member in (b"a", b"b", b"c", b"d"):
@@ -203,20 +203,20 @@ def test_full_server(server: Server, key: str) -> None:
 
 
 def take_over(queue: RequestQueue, dead: str, heir: str) -> Reply:
-    """Have a worker requeue what another one has, which is silent."""
+    """Let a worker requeue the leases of a silent one."""
     value = queue.execute(Heartbeat(heir)).workers or {}
     return queue.execute(Requeue(heir, dead, value[dead], "60", 0, max_deliveries=2))
 
 
 def run_first(driven: Driven) -> bytes:
-    """Have a worker take the request that goes first, and run it."""
+    """Let a worker take and run the first request."""
     while (entry := driven.worker.take()) is None:
         driven.step(1)
     return entry.member
 
 
 def test_count_of_a_worker_that_was_taken_for_dead(client: redis.Redis, key: str) -> None:
-    """Its late acknowledgement leaves the count, since another worker has the request; that one's death counts."""
+    """Its late acknowledgement keeps the count: another worker has the request, and may die with it."""
     first, second, third = (Driven(client, key, name) for name in ("first", "second", "third"))
     for driven in (first, second, third):
         while driven.worker.phase is not Phase.WORKING:
@@ -226,7 +226,7 @@ def test_count_of_a_worker_that_was_taken_for_dead(client: redis.Redis, key: str
     assert take_over(first.queue, "first", "second").entries == ()
     assert run_first(second) == b"deadly"
     first.worker.finish(b"deadly")
-    # It learns that it was taken for dead, leases again what it had, and acknowledges it.
+    # The worker finds its registration gone, leases its request again, and acknowledges it.
     for _ in range(6):
         first.step()
     assert first.worker.is_idle
@@ -237,7 +237,7 @@ def test_count_of_a_worker_that_was_taken_for_dead(client: redis.Redis, key: str
 
 
 def test_count_ends_with_the_acknowledgement(client: redis.Redis, key: str) -> None:
-    """A request that the worker finishes that started it is no suspect any more, and leaves no key."""
+    """A suspect ceases to be one when the worker that started it finishes it; no key remains."""
     first, second = (Driven(client, key, name) for name in ("first", "second"))
     for driven in (first, second):
         while driven.worker.phase is not Phase.WORKING:

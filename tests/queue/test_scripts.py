@@ -1,4 +1,4 @@
-"""Each script does on a server what its twin does in memory, in every order of calls."""
+"""Each script on a server equals its twin in memory, in every order of calls."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ from tests.support.selection import valkey_first
 from tests.support.servers import Server
 
 names = st.sampled_from(["one", "other", "third"])
-# So few that calls meet, and so many that gaps occur.
+# Few enough that calls meet, and enough that gaps occur.
 numbers = st.integers(0, 4)
 members = st.sampled_from([b"a", b"b", b"c", b"\xff\x00"])
 entries = st.lists(st.builds(QueueEntry, st.sampled_from([-1.0, 0.0, 2.5]), members), max_size=3).map(tuple)
@@ -34,7 +34,7 @@ VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 
 
 
 def sync(worker: str, number: int, want: int, lists: Any, released: int) -> ops.Sync:
-    """An exchange of which no more entries are released than pushed."""
+    """A sync that releases no more entries than it pushes."""
     leases, pushes, dead_letters, acks, starts = lists
     return ops.Sync(worker, number, want, leases, pushes, min(released, len(pushes)), dead_letters, acks, starts)
 
@@ -61,7 +61,7 @@ operations = st.one_of(
 
 
 class OnServer:
-    """A queue on a server, as the twin shows itself."""
+    """A queue on a server, with the interface of the twin."""
 
     def __init__(self, client: redis.Redis, queue: str) -> None:
         self._client: Any = client
@@ -69,16 +69,16 @@ class OnServer:
         self._transport = transport_for(client)
 
     def apply(self, operation: ops.QueueOperation) -> Reply:
-        """Carry out an operation."""
+        """Execute an operation."""
         (raw,) = self._transport.execute([operation.command(self.keys)])
         return Reply.parse(raw, as_bytes)
 
     def sorted_set(self, key: str) -> dict[bytes, float]:
-        """Return what is in a sorted set."""
+        """Return the contents of a sorted set."""
         return dict(self._client.zrange(key, 0, -1, withscores=True))
 
     def contents(self) -> dict[str, Any]:
-        """Return everything that is stored."""
+        """Return all stored data."""
         workers = self._client.hgetall(self.keys.workers)
         return {
             "queue": self.sorted_set(self.keys.queue),
@@ -96,21 +96,21 @@ class OnServer:
         return Audit(waiting, int("loss" in audit), lost, "shared" in audit)
 
     def deliveries(self) -> dict[bytes, tuple[int, str]]:
-        """Return of each suspect how many workers died with it, and which has started it since."""
+        """Return each suspect's number of deaths, and the worker that started it since."""
         values = {
             member: value.decode().split() for member, value in self._client.hgetall(self.keys.deliveries).items()
         }
         return {member: (int(count), "".join(starter)) for member, (count, *starter) in values.items()}
 
     def delete(self) -> None:
-        """Delete everything that is stored."""
+        """Delete all stored data."""
         keys = self.keys
         leases = map(keys.leases, ("one", "other", "third"))
         self._client.delete(keys.queue, keys.workers, keys.dead_letters, keys.audit, keys.deliveries, *leases)
 
 
 def contents_of(memory: QueueMemory) -> dict[str, Any]:
-    """Return everything that the twin has."""
+    """Return all data of the twin."""
     return {
         "queue": memory.queue,
         "dead letters": memory.dead_letters,
@@ -122,14 +122,14 @@ def contents_of(memory: QueueMemory) -> dict[str, Any]:
 
 
 def as_on_server(operation: ops.QueueOperation, memory: QueueMemory, workers: Mapping[str, str]) -> ops.QueueOperation:
-    """Return the operation that means on a server, with these workers, what this one means in the twin."""
+    """Translate an operation of the twin for a server with these workers."""
     if isinstance(operation, ops.Requeue) and memory.workers.get(operation.dead) == operation.value:
         return dataclasses.replace(operation, value=workers[operation.dead])
     return operation
 
 
 def assert_equal(server: OnServer, memory: QueueMemory) -> None:
-    """A server and the twin have the same, but for the beats."""
+    """A server and the twin have equal data, except for the beats."""
     found, expected = server.contents(), contents_of(memory)
     assert {**found, "workers": without_beats(found["workers"])} == {
         **expected,
@@ -141,7 +141,7 @@ def assert_equal(server: OnServer, memory: QueueMemory) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
 @given(sequence=st.lists(operations, max_size=16))
 def test_memory_is_the_twin_of_the_scripts(client: redis.Redis, key: str, sequence: list[ops.QueueOperation]) -> None:
-    """Any sequence of operations gives the same answers, and leaves the same."""
+    """Any sequence of operations has the same replies, and leaves the same data."""
     server, memory = OnServer(client, key), QueueMemory()
     server.delete()
     joins = [ops.Join(name, "5", 0, is_new=False) for name in ("one", "other")]
@@ -173,7 +173,7 @@ def test_every_state_with_every_operation(server: Server, key: str, capsys: pyte
 
 
 def test_suspect_that_comes_back(client: redis.Redis, key: str) -> None:
-    """A suspect that a worker has started and given back is not started any more when that worker takes it again."""
+    """A started suspect that its worker returns counts as not started when taken again."""
     server, memory = OnServer(client, key), QueueMemory()
     suspect = QueueEntry(0.0, b"a")
     steps = [
@@ -197,14 +197,14 @@ def test_suspect_that_comes_back(client: redis.Redis, key: str) -> None:
 
 
 def last_heard(server: OnServer, worker: str) -> float:
-    """The time at which a worker was last heard of, as its value says it."""
+    """The time of a worker's last heartbeat, from its registration."""
     heard = Registration.parse(server.contents()["workers"][worker]).last_heard
     assert heard is not None
     return heard
 
 
 def test_last_heard(client: Any, key: str) -> None:
-    """A worker that joins, beats, or takes over the closing is heard of at that time, by the server's clock."""
+    """A join, a heartbeat and a takeover of the closing store the server's time."""
     server = OnServer(client, key)
 
     def now() -> float:
@@ -227,7 +227,7 @@ def test_last_heard(client: Any, key: str) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 3_600_000], ids=["within a millisecond", "the clock was put back"])
 def test_each_heartbeat_is_a_larger_number(client: Any, key: str, ahead: int) -> None:
-    """A value changes with each heartbeat, however quick they are and whatever was done to the clock."""
+    """A registration changes with each heartbeat, even with quick ones and a clock set back."""
     server = OnServer(client, key)
     server.apply(ops.Join("one", "5", 0, is_new=True))
     beats = int(server.contents()["workers"]["one"].split()[2]) + ahead
@@ -241,7 +241,7 @@ def test_each_heartbeat_is_a_larger_number(client: Any, key: str, ahead: int) ->
 
 @pytest.mark.parametrize("count", [999, 1000, 1001, 7000])
 def test_many_entries(count: int, client: redis.Redis, key: str) -> None:
-    """A script is called with more than Lua can unpack, and moves them all."""
+    """A script moves more members than Lua's unpack can take at once."""
     server, memory = OnServer(client, key), QueueMemory()
     many = tuple(QueueEntry(number % 7, f"{number}".encode()) for number in range(count))
     members = tuple(entry.member for entry in many)

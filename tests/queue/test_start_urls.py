@@ -1,4 +1,4 @@
-"""Start URLs that are leased, acknowledged and given back, on each kind of server and of start key."""
+"""Start URLs are leased, acknowledged and released, on each kind of server and of start key."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ KINDS = ("list", "set", "zset")
 
 
 class Start:
-    """A start key, its workers, and what it holds in the order in which it is taken."""
+    """A start key, its workers, and its contents in the order of leasing."""
 
     def __init__(self, client: Any, key: str, kind: str) -> None:
         self.client = client
@@ -28,7 +28,7 @@ class Start:
         self._queue = f"{key}:queue"
 
     def fill(self, urls: Iterable[bytes]) -> None:
-        """Put URLs behind what there is."""
+        """Append URLs to the start key."""
         for place, url in enumerate(urls):
             if self.kind == "list":
                 self.client.rpush(self.keys.start, url)
@@ -38,19 +38,19 @@ class Start:
                 self.client.zadd(self.keys.start, {url: 0.1 - place})
 
     def register(self, *workers: str, queue: str | None = None) -> None:
-        """Have workers that are alive, and no others."""
+        """Register these workers, and no others."""
         key = QueueKeys(queue or self._queue).workers
         self.client.delete(key)
         for worker in workers:
             self.client.hset(key, worker, "5 0 0")
 
     def seen_by(self, worker: str, client: Any = None, queue: str | None = None) -> StartUrls:
-        """The start URLs as a worker has them."""
+        """The start URLs of a worker."""
         return StartUrls(client or self.client, self.keys.start, self.kind, worker, queue or self._queue)
 
     @property
     def waiting(self) -> list[bytes]:
-        """Everything that waits; what a set gives has no order."""
+        """All waiting start URLs; those of a set are unordered."""
         if self.kind == "list":
             found = self.client.lrange(self.keys.start, 0, -1)
         elif self.kind == "set":
@@ -61,11 +61,11 @@ class Start:
 
     @property
     def leased(self) -> int:
-        """The number of those that are leased."""
+        """The number of leased start URLs."""
         return int(self.client.hlen(self.keys.leased))
 
     def in_order(self, urls: Iterable[bytes]) -> list[bytes]:
-        """Return URLs such that they can be compared."""
+        """Return URLs in a comparable form."""
         return sorted(urls) if self.kind == "set" else list(urls)
 
 
@@ -79,7 +79,7 @@ def start(request: pytest.FixtureRequest, client: redis.Redis, key: str) -> Star
 
 
 def taken(urls: StartUrls, want: int) -> list[Any]:
-    """Lease some, and hand them out."""
+    """Lease start URLs and return them."""
     urls.lease(want)
     found = list(urls.ready)
     urls.ready.clear()
@@ -104,7 +104,7 @@ def test_leased_and_acknowledged(start: Start) -> None:
 
 
 def test_given_back_in_order(start: Start) -> None:
-    """Start URLs that are given back stand where they were, and have their scores."""
+    """Released start URLs return to their places, with their scores."""
     before = start.client.dump(start.keys.start) if start.kind == "zset" else None
     one = start.seen_by("one")
     one.lease(2)
@@ -117,7 +117,7 @@ def test_given_back_in_order(start: Start) -> None:
 
 
 def test_lost_reply(start: Start, server: Server) -> None:
-    """Start URLs that a call leased whose reply was lost go back with the next look, and are taken again."""
+    """Start URLs of a lost reply are released by the next recovery, and leased again."""
     with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis(port=proxy.port) as client:
         one = start.seen_by("one", disable_client_retries(client))
         proxy.fail(Place.AFTER)
@@ -130,13 +130,13 @@ def test_lost_reply(start: Start, server: Server) -> None:
 
 
 def test_late_lease(start: Start) -> None:
-    """A lease that is carried out after its worker has gone on goes back, too."""
+    """A lease that is executed late is released, too."""
     one = start.seen_by("one")
     commands: list[Any] = []
     transport = one._transport
 
     class Slow:
-        """A link on which the first command stays for long."""
+        """A link that delays the first command."""
 
         connections = 1
 
@@ -159,7 +159,7 @@ def test_late_lease(start: Start) -> None:
 
 
 def test_orphans(start: Start) -> None:
-    """Start URLs of a worker that is not registered go back; those of others stay."""
+    """Start URLs of unregistered workers are released; those of others stay leased."""
     one, other, dead = (start.seen_by(name) for name in ("one", "other", "dead"))
     lost = taken(dead, 2)
     one.lease(1)
@@ -174,7 +174,7 @@ def test_orphans(start: Start) -> None:
 
 
 def test_own_are_no_orphans(start: Start) -> None:
-    """A worker that was taken for dead does not give back what it still holds."""
+    """A worker presumed dead does not release the start URLs that it still holds."""
     one = start.seen_by("one")
     one.lease(2)
     start.register("other")
@@ -183,7 +183,7 @@ def test_own_are_no_orphans(start: Start) -> None:
 
 
 def test_workers_of_another_queue(start: Start) -> None:
-    """Two queues may share a start key: each worker is looked for among those of its own queue."""
+    """Two queues may share a start key: each worker is looked up in its own queue."""
     queue = f"{start.keys.start}:another"
     start.register("one", queue=queue)
     foreign = start.seen_by("one", queue=queue)
@@ -196,7 +196,7 @@ def test_workers_of_another_queue(start: Start) -> None:
 
 
 def test_both_give_back(start: Start) -> None:
-    """Two workers that find the same orphans at once give them back once."""
+    """Two workers that find the same orphans at once release them once."""
     start.seen_by("dead").lease(3)
     one, other = start.seen_by("one"), start.seen_by("other")
     release = other._release
@@ -211,7 +211,7 @@ def test_both_give_back(start: Start) -> None:
 
 
 def test_registered_between(start: Start) -> None:
-    """A worker that registers and leases while another one looks is not taken for dead."""
+    """A worker that registers and leases during a recovery is not presumed dead."""
     one, late = start.seen_by("one"), start.seen_by("late")
     start.seen_by("other").lease(1)
     execute = one._transport.execute
@@ -229,7 +229,7 @@ def test_registered_between(start: Start) -> None:
 
 
 def test_dead_letters(start: Start) -> None:
-    """A start URL that is buried is in the list of dead letters as it was, and in no other."""
+    """A buried start URL is in the list of dead letters, unchanged, and in no other."""
     one = start.seen_by("one")
     url, *_ = taken(one, 2)
     one.bury(url)
@@ -241,7 +241,7 @@ def test_dead_letters(start: Start) -> None:
 
 
 def test_count(start: Start) -> None:
-    """Those that are ready count as waiting."""
+    """Ready start URLs count as waiting."""
     one = start.seen_by("one")
     one.lease(2)
     assert one.count() == 5
@@ -250,7 +250,7 @@ def test_count(start: Start) -> None:
 
 
 def test_newer_score_stays(client: redis.Redis, key: str) -> None:
-    """One that was added again meanwhile has its new score."""
+    """A start URL that was added again meanwhile keeps its new score."""
     start = Start(client, key, "zset")
     start.fill([b"a"])
     one = start.seen_by("one")
@@ -261,7 +261,7 @@ def test_newer_score_stays(client: redis.Redis, key: str) -> None:
 
 
 def test_other_type(start: Start) -> None:
-    """A key of another type is refused with what it holds, and nothing is lost."""
+    """A key of another type is refused by its type, and no data is lost."""
     one = start.seen_by("one")
     one.lease(2)
     start.client.delete(start.keys.start)
@@ -274,7 +274,7 @@ def test_other_type(start: Start) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_full_server(kind: str, key: str) -> None:
-    """A server that takes no more data lets start URLs be taken and given back."""
+    """On a full server, start URLs can be leased and released."""
     with running("valkey") as server, server.client() as client:
         start = Start(client, key, kind)
         start.fill(URLS)
@@ -289,7 +289,7 @@ def test_full_server(kind: str, key: str) -> None:
 
 
 def test_many(start: Start) -> None:
-    """More than one script moves are given back in their order."""
+    """More start URLs than one script moves keep their order when released."""
     urls = [b"%d" % number for number in range(1234)]
     start.client.delete(start.keys.start)
     start.fill(urls)
@@ -303,7 +303,7 @@ def test_many(start: Start) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cluster(kind: str, key: str) -> None:
-    """All keys are in one slot of a cluster, also where the start key has braces."""
+    """All keys are in one slot of a cluster, also if the start key has braces."""
     options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     with running("valkey", *options) as server, server.client() as node:
         node.cluster("addslotsrange", 0, 16383)

@@ -1,11 +1,11 @@
-"""A search through every order in which workers can come between each other, one operation at a time.
+"""Search all interleavings of several workers' operations, one operation at a time.
 
-Workers run the real steps of `filter`. What a worker does next depends on nothing but what it was told
-so far and when. So a state of the search is the memory, the clock and, for each worker, the replies it had; a worker is
-brought to a state by replaying those, or goes on from the one before.
+Workers run the real steps of `filter`. A worker's next operation depends only on its replies so far and their times. So
+a state of the search is the memory, the clock and the replies of each worker. A worker reaches a state by replaying its
+replies, or by continuing from the state before.
 
-What a worker draws at random depends on who it is and how often it has drawn. So orders that would only draw other
-numbers lead to the same state, which is looked at once; no two draws are ever equal.
+A random number depends only on the worker and on how many numbers the worker has drawn. So orders that would differ
+only in random numbers lead to the same state, which is visited once. No two random numbers are equal.
 """
 
 import secrets
@@ -31,16 +31,16 @@ from tests.support.explore import Numbered, reachable
 
 Work = Callable[[FilterProtocol], Steps[Any]]
 Frozen = tuple[Any, ...]
-# The numbers of the memory, of the ticks that are over, of replies and crashes to come, and of each worker.
+# The numbers of the memory, of past ticks, of replies and crashes that may still be lost, and of each worker.
 State = tuple[int, ...]
 
 KEY = "f"
-# Where it is counted how many items each shard was given, beside what the filter stores.
+# The field in which the search counts the additions to each shard, beside the filter's own data.
 TALLY = "tally"
 
 
 class Silent:
-    """Events that nobody is told of: a search meets every fault thousands of times."""
+    """Events that are not logged: a search meets every fault thousands of times."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
@@ -53,7 +53,7 @@ class Done(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The replies that a worker had in one round trip, and when; `retried`: an earlier attempt lost its replies."""
+    """A worker's replies of one round trip, and their time; `retried`: an earlier attempt lost its replies."""
 
     now: float
     replies: Frozen
@@ -61,13 +61,13 @@ class Told(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The fields of a hash, as something that can be hashed."""
+    """The fields of a hash in a hashable form."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 class Draws:
-    """Gives one worker what it draws at random: always the same in its order, and nothing that was `drawn` before."""
+    """The random numbers of one worker: the same in every order, and none that was `drawn` before."""
 
     def __init__(self, worker: str, drawn: dict[int, str]) -> None:
         self._worker = worker
@@ -84,26 +84,26 @@ class Draws:
 
 
 class Past:
-    """All that a worker was told since its beginning, and what it does next; each different one exists once."""
+    """A worker's replies since its start, and its next operations; each distinct past exists once."""
 
     def __init__(self, number: int, told: tuple[Told, ...] = (), before: "Past | None" = None) -> None:
         self.number = number
         self.told = told
         self.before = before
         self.next: Operations | Done | None = None
-        # The worker itself, for the first past that follows.
+        # The running steps, for the first past that follows.
         self.steps: tuple[Steps[Any], Draws] | None = None
         self._following: dict[Told, Past] = {}
 
     def after(self, told: Told) -> "Past":
-        """The past in which this follows."""
+        """The past after further replies."""
         if told not in self._following:
             self._following[told] = Past(self.number, (*self.told, told), self)
         return self._following[told]
 
 
 class Worker(NamedTuple):
-    """A worker in a state: its past, the replies that a round trip has until now, and whether it is retried."""
+    """A worker in a state: its past, the replies of an incomplete round trip, and whether it is a retry."""
 
     past: Past
     partial: Frozen = ()
@@ -111,7 +111,7 @@ class Worker(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A worker's possible move: the numbers of the memory and the worker after it, and what it takes of the faults."""
+    """A possible move of a worker: the numbers of memory and worker after it, and its share of the faults."""
 
     memory: int
     worker: int
@@ -120,12 +120,12 @@ class Move(NamedTuple):
 
 
 class Search:
-    """Explores what workers over one filter can do, who all have opened it.
+    """Explores all behaviours of workers that have opened the same filter.
 
-    `before` is done first, each piece of work at its time. The clock may then go on, to each of the `ticks`, at any
-    moment. With `whole` an operation never comes between those of one round trip. Each worker begins with `credit`.
-    So many `replies` may be lost and so many `crashes` happen, at any moment each: a worker whose reply was lost does
-    the same once more, and one that crashed does nothing any more. `protocol` and `lifecycle` may be wrong ones.
+    The work in `before` is executed first, each part at its time. Then the clock may advance to each of the `ticks` at
+    any moment. With `whole`, no operation comes between those of one round trip. Each worker starts with `credit`. At
+    any moment, up to `replies` replies may be lost, and up to `crashes` workers may crash. A worker repeats a round
+    trip whose reply was lost, and a crashed worker stops. `protocol` and `lifecycle` may contain mistakes.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Search:
         self._results: dict[int, Done | None] = {}
         self._moved: dict[tuple[int, int, int], Sequence[Move]] = {}
         self._over: dict[tuple[int, Any], Past] = {}
-        self._draws = Draws("whoever was before", self._drawn)
+        self._draws = Draws("an earlier worker", self._drawn)
         with self._replayable():
             self._run(self._opened().obtain(1))
             for self._now, work in before:
@@ -169,15 +169,15 @@ class Search:
         self._start = self._freeze()
 
     def results(self) -> set[tuple[Any, ...]]:
-        """The results of all workers, in their order, at each different end."""
+        """The results of all workers, in their order, at each distinct end."""
         return {tuple(results) for _, results in self._ends()}
 
     def fillings(self) -> set[tuple[tuple[str, int], ...]]:
-        """The shards' keys and how many items were added to each, at each different end."""
+        """The shards' keys and the number of additions to each, at each distinct end."""
         return {tuple(sorted(dict(dict(frozen[0]).get(TALLY, ())).items())) for frozen, _ in self._ends()}
 
     def left_behind(self, now: float) -> set[tuple[str, ...]]:
-        """The keys that are there at this time, if nobody does anything any more, at each different end."""
+        """The remaining keys at the time `now`, without further operations, at each distinct end."""
         left = set()
         for frozen, _ in self._ends():
             self._thaw(frozen)
@@ -188,7 +188,7 @@ class Search:
         return left
 
     def _ends(self) -> Iterator[tuple[Frozen, list[Any]]]:
-        """The memory and the results of all workers, at each different end."""
+        """The memory and the results of all workers, at each distinct end."""
         workers = [self._workers.number(Worker(Past(number))) for number in range(len(self._works))]
         start = (self._memories.number(self._start), 0, *self._faults, *workers)
         with self._replayable():
@@ -198,7 +198,7 @@ class Search:
                     yield self._memories[state[0]], [each.result for each in ended if each is not None]
 
     def _following(self, state: State) -> Iterator[State]:
-        """The states that may come after one."""
+        """The states that may follow a state."""
         memory, ticks, replies, crashes, *workers = state
         if ticks + 1 < len(self._times):
             yield memory, ticks + 1, replies, crashes, *workers
@@ -210,14 +210,14 @@ class Search:
             workers[number] = worker
 
     def _result(self, number: int) -> Done | None:
-        """A worker's result, if it has come to its end."""
+        """A worker's result, or None if it has not ended."""
         if number not in self._results:
             following = self._next(self._workers[number].past)
             self._results[number] = following if isinstance(following, Done) else None
         return self._results[number]
 
     def _moves(self, memory: int, number: int, ticks: int) -> Sequence[Move]:
-        """Return what a worker may do next, whatever the others are at."""
+        """Return the possible moves of a worker, which do not depend on the other workers."""
         if (memory, number, ticks) not in self._moved:
             self._moved[memory, number, ticks] = list(self._new_moves(memory, self._workers[number], ticks))
         return self._moved[memory, number, ticks]
@@ -244,13 +244,13 @@ class Search:
             yield Move(memory, self._workers.number(Worker(past, retried=True)), replies=1)
 
     def _ended(self, number: int, done: Done) -> Past:
-        """Return the past that stands for all in which a worker came to this result: it does nothing any more."""
+        """Return the one past for all in which a worker ended with this result."""
         past = self._over.setdefault((number, done.result), Past(number))
         past.next = done
         return past
 
     def _apply(self, memory: int, op: Operation[Any], ticks: int) -> tuple[int, Any]:
-        """Carry out an operation, and count what it adds; gives the memory's number after it, and what it says."""
+        """Execute an operation and count its additions; return the memory's number after it, and the reply."""
         which = memory, self._ops.number(_comparable(op)), ticks
         if which not in self._applied:
             self._thaw(self._memories[memory])
@@ -259,12 +259,12 @@ class Search:
             said = op.apply(self._memory)
             if isinstance(op, CheckBits) and op.mark and not said[1]:
                 counted = self._memory.hashes.setdefault(TALLY, {})
-                counted[op.key] = counted.get(op.key, 0) + 1  # type: ignore[assignment, operator]  # no text, as fields are
+                counted[op.key] = counted.get(op.key, 0) + 1  # type: ignore[assignment, operator]  # a number, unlike fields
             self._applied[which] = self._memories.number(self._freeze()), _hashable(said)
         return self._applied[which]
 
     def _next(self, past: Past) -> Operations | Done:
-        """Return what a worker with a past does."""
+        """Return the next operations of a worker with a past."""
         if past.next is None:
             steps, self._draws, told = self._brought_near(past)
             try:
@@ -273,10 +273,10 @@ class Search:
                 past.steps = steps, self._draws
             except StopIteration as end:
                 past.next = Done(end.value)
-        return past.next  # type: ignore[return-value]  # something was sent
+        return past.next  # type: ignore[return-value]  # the loop has set it
 
     def _brought_near(self, past: Past) -> tuple[Steps[Any], Draws, Sequence[Told | None]]:
-        """A worker that was told the first part of a past, and the rest, which begins with None if that is all."""
+        """Return a worker in an earlier state of a past, and the replies to replay, from None for a new worker on."""
         before = past.before
         if before is not None and before.steps is not None:
             (steps, draws), before.steps = before.steps, None
@@ -287,7 +287,7 @@ class Search:
         return self._works[past.number](self._opened()), draws, (None, *past.told)
 
     def _say(self, told: Told | None) -> Results:
-        """Return what is sent to a worker at its time."""
+        """Return the results to send to a worker, and set their time."""
         if told is None:
             return None  # type: ignore[return-value]  # the first thing sent is None
         self._now = told.now
@@ -297,7 +297,7 @@ class Search:
 
     @contextmanager
     def _replayable(self) -> Iterator[None]:
-        """Have workers draw what is theirs, and work out once what depends on nothing but its arguments."""
+        """Replace the random numbers by those of the workers, and cache pure functions."""
         drawing: dict[str, Any] = {"randbelow": self._draw, "randbits": lambda bits: self._draw(1 << bits)}
         parameters: dict[str, Any] = {
             name: cache(getattr(FilterParameters, name)) for name in ("verify_stored", "first_layer", "next_layer")
@@ -309,7 +309,7 @@ class Search:
             yield
 
     def _draw(self, bound: int) -> int:
-        """Draw for the worker that is at work."""
+        """Draw a number for the running worker."""
         return self._draws.below(bound)
 
     def _opened(self) -> FilterProtocol:
@@ -343,7 +343,7 @@ class Search:
 
 
 def _comparable(op: Operation[Any]) -> Frozen:
-    """An operation as something that can be hashed, and equals those alone that do the same."""
+    """An operation in a hashable form, equal only for operations with the same effect."""
     fields: Sequence[Any] = op  # type: ignore[assignment]  # every operation is a tuple of its arguments
     return type(op), *(tuple(each) if isinstance(each, list) else each for each in fields)
 

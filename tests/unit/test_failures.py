@@ -8,12 +8,17 @@ from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.failures import advice_for, describe, is_from_replica, was_not_executed
 
 LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
-PERMISSION = (
-    "allow BITFIELD, BITFIELD_RO, BITCOUNT, EVAL, EVALSHA, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, "
-    "HSET, HSETNX, PEXPIREAT, PTTL, SCARD, STRLEN, TIME, TYPE and UNLINK on the filter's keys, and with BloomScheduler "
+OF_FILTER = (
+    "BITFIELD, BITFIELD_RO, BITCOUNT, EVAL, EVALSHA, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, HSET, "
+    "HSETNX, PEXPIREAT, PTTL, SCARD, STRLEN, TIME, TYPE and UNLINK"
+)
+OF_QUEUE = (
     "PING, EVAL, EVALSHA, TIME, ZADD, ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL "
-    "and DEL on the queue's key and on the keys that begin with it in braces; `scrapy bloom doctor` names the "
-    "missing rights"
+    "and DEL"
+)
+PERMISSION = (
+    f"allow {OF_FILTER} on the filter's keys, and with BloomScheduler {OF_QUEUE} on the queue's key and on the keys "
+    "that begin with it in braces; `scrapy bloom doctor` names the missing rights"
 )
 MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
 PROTOCOL = "the server is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"

@@ -1,4 +1,4 @@
-"""A worker's plans: what one exchange carries, and in which order requests go. The rest is searched."""
+"""The syncs of a worker: their contents, sizes and order. Searches cover the other properties."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.queue_memory import QueueMemory
 
 
 class Played:
-    """A worker over a queue in memory, and a filter that takes everything for new."""
+    """A worker over a queue in memory, with a filter that calls every request new."""
 
     def __init__(self, batch_size: int = 10, max_deliveries: int = 0) -> None:
         self.memory = QueueMemory()
@@ -20,7 +20,7 @@ class Played:
         self.work()
 
     def step(self, want: int = 0) -> object:
-        """Carry out what the worker does next."""
+        """Execute the worker's next operation."""
         operation = self.worker.next_operation(want)
         match operation:
             case None:
@@ -36,23 +36,23 @@ class Played:
         return operation
 
     def work(self, want: int = 0) -> None:
-        """Carry out all that there is to do."""
+        """Execute operations until the worker has no news."""
         while self.worker.has_news or want:
             self.step(want)
             want = 0
 
     def put(self, **deaths: int) -> None:
-        """Have requests in the queue, in this order, with which so many workers have died."""
+        """Fill the queue with requests in this order, each with its number of deaths."""
         self.memory.queue = {name.encode(): float(score) for score, name in enumerate(deaths)}
         self.memory.deliveries = {name.encode(): (number, "") for name, number in deaths.items() if number}
 
     def take(self) -> str:
-        """Return what the engine gets now, if anything."""
+        """Return the request that the engine gets next, or an empty text."""
         entry = self.worker.take()
         return "" if entry is None else entry.member.decode()
 
     def expire(self) -> None:
-        """Have others take the worker for dead, and let it go on."""
+        """Let another worker requeue the worker's leases, and let the worker rejoin."""
         self.memory.apply(Join("other", "5", 0, is_new=True))
         self.memory.apply(
             Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.state.suspects.max_deliveries)
@@ -61,18 +61,18 @@ class Played:
         self.work()
 
     def offer(self, *names: str, score: float = 0, size: int = 1) -> None:
-        """Offer requests of so many bytes."""
+        """Offer requests of `size` bytes."""
         for name in names:
             self.worker.offer(OutboxEntry(name.encode().ljust(size, b"."), score, name.encode()))
 
 
 def names(entries: tuple[QueueEntry, ...]) -> str:
-    """Return members, as one text."""
+    """Return the members as one text."""
     return "".join(entry.member.decode() for entry in entries)
 
 
 def test_a_batch_is_queued() -> None:
-    """An entry that is offered is leased, asked for, and pushed, and leased no more."""
+    """An offered entry is leased, checked and pushed, and its lease ends."""
     played = Played()
     played.offer("a", "b")
     played.work()
@@ -83,7 +83,7 @@ def test_a_batch_is_queued() -> None:
 
 
 def test_batches_are_bounded() -> None:
-    """By their number, and by their bytes; a larger request goes alone."""
+    """A sync is bounded in requests and in bytes; a larger request goes alone."""
     played = Played(batch_size=3)
     played.offer(*"abcdefg")
     played.work()
@@ -100,7 +100,7 @@ def test_batches_are_bounded() -> None:
 
 
 def test_new_ones_that_wait_stay_leased() -> None:
-    """A new entry that does not fit stays leased, although an equal request is acknowledged in that exchange."""
+    """A new entry beyond the budget stays leased, although the sync acknowledges an equal request."""
     played = Played()
     played.offer("a", "b", size=200_000)
     while not played.worker.state.new:
@@ -117,7 +117,7 @@ def test_new_ones_that_wait_stay_leased() -> None:
 
 
 def test_a_batch_that_does_not_get_through_is_halved() -> None:
-    """Until it gets through; then batches grow again."""
+    """A sync whose reply is lost is halved until a reply arrives."""
     played = Played()
     played.offer(*"abcdefgh", size=100_000)
     sizes = []
@@ -133,7 +133,7 @@ def test_a_batch_that_does_not_get_through_is_halved() -> None:
 
 
 def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
-    """Its reply was not waited for: the next ones are small enough, though it was carried out."""
+    """A sync that is executed after the socket timeout halves the next one, too."""
     played = Played()
     played.offer(*"abcdefgh", size=100_000)
     while not played.worker.state.to_check:
@@ -148,9 +148,9 @@ def test_a_batch_that_got_through_too_late_is_halved_too() -> None:
 
 
 def test_all_that_an_exchange_carries_is_bounded() -> None:
-    """Requests that are finished, repeats, those that nobody can read and those given back count, too.
+    """Finished requests, repeats, unreadable and returned requests count, too.
 
-    A request that nobody can read goes over the link twice, as one to set aside and as one that is over.
+    A sync carries an unreadable request twice: as a dead letter and as an acknowledgement.
     """
     played = Played(batch_size=100)
     for score, kind in enumerate("abcd"):
@@ -180,7 +180,7 @@ def test_all_that_an_exchange_carries_is_bounded() -> None:
 
 
 def test_what_is_given_back_is_bounded() -> None:
-    """Those that go last are given back first; a worker that stops goes on with that."""
+    """The last requests are returned first; a stopping worker returns the others."""
     played = Played()
     for score, name in enumerate("abcdefghij"):
         played.offer(name, size=10_000, score=score)
@@ -198,7 +198,7 @@ def test_what_is_given_back_is_bounded() -> None:
 
 
 def test_fewer_are_taken_over_a_slow_link() -> None:
-    """A reply that does not come in time may have been too large: half as many are taken the next time."""
+    """A late reply may have been too large: the next sync wants half as many requests."""
     played = Played()
     played.offer(*"abcdefghijklmnopqrstuvwxyz")
     played.work()
@@ -217,7 +217,7 @@ def test_fewer_are_taken_over_a_slow_link() -> None:
 
 
 def test_settling_is_bounded() -> None:
-    """It names what is leased only if the exchange took something, and one that leaves much leased takes nothing."""
+    """A resolve lists the leases only of a sync that takes requests; a sync with many leases takes none."""
     played = Played(batch_size=1000)
     played.offer(*(str(number) for number in range(1000)))
     sync = played.worker.next_operation(8)
@@ -235,7 +235,7 @@ def test_settling_is_bounded() -> None:
 
 
 def test_fewer_are_asked_for_over_a_slow_link() -> None:
-    """The filter is asked for half as many after a reply that did not come in time."""
+    """After a late reply the filter checks half as many requests at once."""
     played = Played()
     played.offer(*"abcdefghij")
     played.step()
@@ -249,7 +249,7 @@ def test_fewer_are_asked_for_over_a_slow_link() -> None:
 
 
 def test_undelivered_after_data_were_lost() -> None:
-    """Each request counts once that is to be leased again, also if the filter is to be asked for it, too."""
+    """A request to lease again counts once, even if the filter is still to check it."""
     played = Played()
     played.offer(*"abcde")
     played.step()
@@ -259,7 +259,7 @@ def test_undelivered_after_data_were_lost() -> None:
 
 @pytest.mark.parametrize("is_in_doubt", [False, True], ids=["before the exchange", "its reply is lost"])
 def test_undelivered_after_the_filter_has_answered(is_in_doubt: bool) -> None:
-    """A request that the filter called new and that is not queued yet is undelivered, and the filter may know it."""
+    """A new request that is not queued yet is undelivered, and unsure: the filter knows it."""
     played = Played()
     played.offer("a")
     while not played.worker.state.new:
@@ -273,7 +273,7 @@ def test_undelivered_after_the_filter_has_answered(is_in_doubt: bool) -> None:
 
 
 def test_undelivered_after_a_question_without_reply() -> None:
-    """A request that the filter was asked for is undelivered, and unsure if the reply was lost."""
+    """A request under check is undelivered, and unsure if the reply was lost."""
     played = Played()
     played.offer("a")
     played.step()
@@ -285,7 +285,7 @@ def test_undelivered_after_a_question_without_reply() -> None:
 
 
 def test_what_goes_first() -> None:
-    """A request that goes before what was taken ahead has that given back; an equal one does not."""
+    """A request that precedes the ready ones sends these back; one of equal score does not."""
     played = Played()
     played.offer(*"abcdef", score=0)
     played.work(want=3)
@@ -303,7 +303,7 @@ def test_what_goes_first() -> None:
 
 
 def test_finished_after_its_children() -> None:
-    """A request is acknowledged with the exchange that leases the last of what it led to."""
+    """A request is acknowledged with the sync that leases its last child."""
     played = Played(batch_size=2)
     played.offer("a")
     played.work(want=1)
@@ -317,7 +317,7 @@ def test_finished_after_its_children() -> None:
 
 
 def test_receipts() -> None:
-    """Somebody who asks for it is told when what was offered before is in Redis, and not earlier."""
+    """A receipt is due once all requests offered before it are in Redis, and not earlier."""
     played = Played()
     told: list[str] = []
     played.offer("a")
@@ -333,7 +333,7 @@ def test_receipts() -> None:
 
 
 def test_share() -> None:
-    """A worker takes no more than its share, one of which is left for a worker that begins."""
+    """A worker takes at most its share, and leaves one for a starting worker."""
     played = Played()
     played.offer(*"abcdefghij")
     played.work()
@@ -343,7 +343,7 @@ def test_share() -> None:
 
 @pytest.mark.parametrize("ending", Ending)
 def test_end(ending: Ending) -> None:
-    """The last worker closes the queue, or leaves it as it is."""
+    """The last worker closes the queue, or keeps it."""
     played = Played()
     played.offer("a")
     played.work()
@@ -358,7 +358,7 @@ def test_end(ending: Ending) -> None:
 
 
 def test_waits_while_another_closes() -> None:
-    """A worker that begins asks again until the queue is closed."""
+    """A starting worker tries to join until the queue is closed."""
     memory = QueueMemory()
     memory.workers["other"] = "5 0 0 closing"
     worker = QueueWorker("one", "5", 10)
@@ -375,7 +375,7 @@ def test_waits_while_another_closes() -> None:
 
 @pytest.mark.parametrize("max_deliveries", [0, 3], ids=["no bound", "a death before the last"])
 def test_suspects_run_one_at_a_time(max_deliveries: int) -> None:
-    """A suspect is started in Redis before it runs, and the next one behind it; other requests run beside them."""
+    """A suspect is started in Redis before it runs, one at a time; other requests run beside it."""
     played = Played(max_deliveries=max_deliveries)
     played.put(a=1, b=1, c=0)
     for _ in range(3):
@@ -402,7 +402,7 @@ def test_suspects_run_one_at_a_time(max_deliveries: int) -> None:
 
 
 def test_suspect_on_its_last_delivery_runs_alone() -> None:
-    """It waits for what runs and for its acknowledgement, and all that is behind it waits for its own."""
+    """It waits until running requests are acknowledged; later ones wait until it is itself."""
     played = Played(max_deliveries=3)
     played.put(a=0, b=2, c=0, d=0, e=0, f=0)
     played.step(8)
@@ -410,7 +410,7 @@ def test_suspect_on_its_last_delivery_runs_alone() -> None:
     assert names(worker.state.ready) == "abc"
     assert played.take() == "a"
     assert played.take() == ""
-    # Nothing is asked of Redis meanwhile.
+    # The worker sends nothing meanwhile.
     assert worker.next_operation(8) is None
     played.offer("g", score=9)
     worker.finish(b"a")
@@ -433,7 +433,7 @@ def test_suspect_on_its_last_delivery_runs_alone() -> None:
 
 
 def test_suspect_that_runs_alone_waits_for_unreadable_ones() -> None:
-    """A request that is set aside is known as a dead letter before a suspect runs alone."""
+    """An unreadable request is a dead letter in Redis before a suspect runs alone."""
     played = Played(max_deliveries=2)
     played.put(a=0, b=1)
     played.work(2)
@@ -446,7 +446,7 @@ def test_suspect_that_runs_alone_waits_for_unreadable_ones() -> None:
 
 
 def test_started_suspect_behind_one_that_runs_alone() -> None:
-    """A suspect that was started goes first, although one that is to run alone was taken with that exchange."""
+    """A started suspect goes first, although the same sync took another that runs alone."""
     played = Played(max_deliveries=3)
     played.put(b=1)
     played.step(1)
@@ -461,7 +461,7 @@ def test_started_suspect_behind_one_that_runs_alone() -> None:
 
 
 def test_expired_while_a_suspect_runs_alone() -> None:
-    """A worker that was taken for dead goes on with it alone."""
+    """A worker presumed dead continues to run the suspect alone."""
     played = Played(max_deliveries=2)
     played.put(a=1, b=0, c=0)
     for _ in range(2):
@@ -479,7 +479,7 @@ def test_expired_while_a_suspect_runs_alone() -> None:
 
 
 def test_deaths_that_an_expired_worker_does_not_know() -> None:
-    """Others may have died with what it held: a suspect that was ready runs alone then."""
+    """Other workers may have died with its leases: its ready suspect runs alone from then on."""
     played = Played(max_deliveries=5)
     played.put(a=0, b=1, c=1)
     while len(played.worker.state.ready) < 3:
@@ -494,7 +494,7 @@ def test_deaths_that_an_expired_worker_does_not_know() -> None:
 
 
 def test_suspect_that_leads_to_itself() -> None:
-    """It runs alone until it is acknowledged, which an equal request that waits for the filter puts off."""
+    """It runs alone until its acknowledgement, which waits until the filter has checked an equal request."""
     played = Played(max_deliveries=2)
     played.put(a=1, b=0, c=0, d=0)
     for _ in range(2):
@@ -515,7 +515,7 @@ def test_suspect_that_leads_to_itself() -> None:
 
 
 def test_start_whose_reply_is_lost() -> None:
-    """Nothing runs until it is known whether a suspect that is to run alone was started."""
+    """No request runs until the worker knows whether a suspect that runs alone was started."""
     played = Played(max_deliveries=2)
     played.put(a=1, b=0, c=0, d=0)
     played.step(2)
@@ -531,7 +531,7 @@ def test_start_whose_reply_is_lost() -> None:
 
 
 def test_suspect_goes_back_unstarted() -> None:
-    """A worker that stops starts nothing, and gives back what it had taken."""
+    """A stopping worker starts no request, and returns the ready ones."""
     played = Played()
     played.memory.queue, played.memory.deliveries = {b"a": 0.0}, {b"a": (1, "")}
     played.step(1)
@@ -544,7 +544,7 @@ def test_suspect_goes_back_unstarted() -> None:
 
 
 def test_started_suspect_that_is_outranked() -> None:
-    """A suspect that was started, and goes back before it runs, is started again when it is taken again."""
+    """A started suspect that goes back before it runs is started again later."""
     played = Played()
     played.memory.queue, played.memory.deliveries = {b"a": 1.0}, {b"a": (1, "")}
     for _ in range(2):
@@ -553,7 +553,7 @@ def test_started_suspect_that_is_outranked() -> None:
     played.offer("first", score=0)
     played.work()
     assert played.memory.queue == {b"a": 1.0, b"first": 0.0}
-    # Taken again, it is not started: the death of this worker by another request does not count for it.
+    # A suspect taken again is not started: a death by another request does not count for it.
     played.step(2)
     played.step(2)
     assert (played.memory.leases["one"], played.memory.deliveries) == ({b"a": 1.0, b"first": 0.0}, {b"a": (1, "")})
@@ -568,7 +568,7 @@ def test_started_suspect_that_is_outranked() -> None:
 
 
 def test_suspect_waits_for_the_acknowledgement_of_another() -> None:
-    """The next suspect is started when the one before it is acknowledged, not when it is done: one death, one count."""
+    """A suspect is started once the last one is acknowledged, not finished: one death, one count."""
     played = Played(batch_size=1)
     played.memory.queue = {b"a": 0.0, b"b": 1.0}
     played.memory.deliveries = {b"a": (1, ""), b"b": (1, "")}
@@ -585,7 +585,7 @@ def test_suspect_waits_for_the_acknowledgement_of_another() -> None:
 
 
 def test_dead_letter_that_was_fetched_after_all() -> None:
-    """A request that is queued again by a link, and is acknowledged, is no dead letter any more."""
+    """A dead letter that a link queues again ceases to be one when it is acknowledged."""
     played = Played()
     played.memory.queue, played.memory.dead_letters = {b"a": 0.0}, {b"a": 0.0}
     played.memory.deliveries = {b"a": (5, "")}
@@ -599,7 +599,7 @@ def test_dead_letter_that_was_fetched_after_all() -> None:
 
 
 def test_leave_whose_reply_was_lost() -> None:
-    """A worker that has left, and asks again, is gone: nothing was lost with its registration."""
+    """A worker that repeats its leave is gone, and no loss is recorded."""
     played = Played()
     played.worker.leave(Ending.KEEP)
     leave = played.worker.next_operation()
