@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import report
-from benchmarks.harness.delay import delaying, ping
 from benchmarks.harness.interleaved import rotated
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Groups
 from benchmarks.subjects.distances import Run, multiples
 from benchmarks.subjects.whole_crawl import KINDS, SCRAPY, Crawl, crawl, name_of, serving
+from devtools.proxy.delay import delaying, ping
 from devtools.servers import Address, Server, available, running
 
 DELAYS = (0.25e-3, 1e-3)

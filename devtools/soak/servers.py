@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from devtools.forwarder import Forwarder, forwarding
+from devtools.proxy.link import LinkProxy, forwarding
 from devtools.servers import Server, available, running
 from devtools.soak.plan import Fault, Kind
 from devtools.waiting import LIMIT, until
@@ -39,7 +39,7 @@ class Servers:
     the server or of the link.
     """
 
-    def __init__(self, master: Server, replica: Server, link: Forwarder) -> None:
+    def __init__(self, master: Server, replica: Server, link: LinkProxy) -> None:
         self.master = master
         self.replica = replica
         self.link = link

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 from scrapy import Request
 from scrapy.utils.request import fingerprint as scrapys
 
-from devtools.forwarder import Link, forwarding
+from devtools.proxy.link import Link, forwarding
 from devtools.site import path_of, serving
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter

@@ -9,7 +9,7 @@ import redis
 from scrapy import Request
 
 from devtools import waiting
-from devtools.forwarder import Forwarder, Link, forwarding
+from devtools.proxy.link import Link, LinkProxy, forwarding
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.queue_keys import QueueKeys
@@ -25,7 +25,7 @@ def queue(key: str) -> str:
     return f"{key}:requests"
 
 
-def place(server: Server | Forwarder, key: str) -> list[str]:
+def place(server: Server | LinkProxy, key: str) -> list[str]:
     return ["--key", f"{key}:dupefilter", "--redis-url", server.url]
 
 

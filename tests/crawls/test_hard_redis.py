@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.forwarder import Link, forwarding
+from devtools.proxy.link import Link, forwarding
 from devtools.waiting import until
 from scrapy_bloom.transport.failures import advice_for
 from tests.support.pages import star, tree

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import LIMIT
-from devtools.forwarder import forwarding
+from devtools.proxy.link import forwarding
 from devtools.site import Links
 from devtools.waiting import until
 from tests.support.extensions import SlowToClose, enabling

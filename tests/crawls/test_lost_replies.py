@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import Crawl
-from tests.support.fault_proxy import CUTS, Place, at_random, proxying
+from devtools.proxy.faults import CUTS, Place, at_random, proxying
 from tests.support.pages import chain, tree
 from tests.support.scenario import (
     FILTER_ALONE,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import CUTS, Place, at_random, proxying
 from devtools.site import path_of
 from devtools.waiting import until
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from tests.support import crawling
 from tests.support.clusters import running_cluster
-from tests.support.fault_proxy import CUTS, Place, at_random, proxying
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
 from tests.support.scripts import text_and_hash
 from tests.support.selection import long_unless

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from devtools.proxy.faults import Place, proxying
 from devtools.spiders import links
 from devtools.waiting import until
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
-from tests.support.fault_proxy import Place, proxying
 from tests.support.pages import tree
 from tests.support.scenario import (
     LEASE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from benchmarks.harness.delay import delaying, ping
+from devtools.proxy.delay import delaying, ping
 from devtools.waiting import LIMIT, until
 from tests.support.servers import Server
 

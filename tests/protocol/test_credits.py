@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import redis
 
+from devtools.proxy.faults import Place, proxying
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.filter import membership
@@ -22,7 +23,6 @@ from scrapy_bloom.storage.counters import GrantCredit, Granted
 from scrapy_bloom.storage.filter_hash import DeleteField, Load, SetFieldIfAbsent
 from scrapy_bloom.storage.operation import Operations, Results, Steps, one
 from scrapy_bloom.storage.stores import MemoryStore
-from tests.support.fault_proxy import Place, proxying
 from tests.support.schedule_search import Search, Work
 from tests.support.servers import Server
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import CUTS, at_random, proxying
 from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import OutboxEntry
@@ -16,7 +17,6 @@ from scrapy_bloom.queue.sync import AskFilter, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.transport.retry import disable_client_retries
-from tests.support.fault_proxy import CUTS, at_random, proxying
 from tests.support.servers import Server
 
 

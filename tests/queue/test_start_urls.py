@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import Place, proxying
 from devtools.waiting import until
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls.leases import StartUrls
 from scrapy_bloom.transport.retry import disable_client_retries
-from tests.support.fault_proxy import Place, proxying
 from tests.support.servers import Server, free_port, running
 
 URLS = [b"a", b"b \xff", b"", b"d", b"e"]

@@ -10,10 +10,10 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
+from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
 from scrapy_bloom.queue.queue_keys import StartKeys
 from tests.support import crawling
-from tests.support.fault_proxy import Place, Proxy, proxying
 from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server
 
@@ -52,7 +52,7 @@ MADE: dict[str, tuple[Made, int, bool]] = {
 class Beside:
     """A spider and an open scheduler, over a proxy."""
 
-    def __init__(self, proxy: Proxy, client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, proxy: FaultProxy, client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.proxy = proxy
         self.client = client
         self.keys = StartKeys(f"{key}:start")

@@ -18,7 +18,7 @@ from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
-from devtools.forwarder import forwarding
+from devtools.proxy.link import forwarding
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.delivery.dispatcher import Dispatcher

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import FaultProxy
 from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter
-from tests.support.fault_proxy import Proxy
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test
 # Seconds that clients wait for a missing reply. If too short for a busy machine, it adds a stall.
@@ -30,17 +30,17 @@ def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
 
-def by_url(proxy: Proxy) -> dict[str, object]:
+def by_url(proxy: FaultProxy) -> dict[str, object]:
     """The settings of a client by REDIS_URL."""
     return {"REDIS_URL": proxy.url}
 
 
-def by_host(proxy: Proxy) -> dict[str, object]:
+def by_host(proxy: FaultProxy) -> dict[str, object]:
     """The settings of a client by REDIS_HOST."""
     return {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": proxy.port}
 
 
-def by_params(proxy: Proxy, **params: object) -> dict[str, object]:
+def by_params(proxy: FaultProxy, **params: object) -> dict[str, object]:
     """The settings of a client by REDIS_PARAMS alone."""
     return {"REDIS_PARAMS": {"host": "127.0.0.1", "port": proxy.port, **params}}
 

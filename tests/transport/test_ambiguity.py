@@ -16,9 +16,9 @@ from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
+from devtools.proxy.faults import CUTS, DONE, FaultProxy, Place, at_random, proxying
 from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter, UnavailableError
-from tests.support.fault_proxy import CUTS, DONE, Place, Proxy, at_random, proxying
 from tests.support.retries import STALL_TIMEOUT, by_host, by_url, filter_at
 from tests.support.scenario import tell
 from tests.support.selection import long_unless
@@ -71,7 +71,7 @@ def batches_of(items: list[str]) -> list[list[str]]:
 class Run:
     """Workers that add different items during faults; their lost and ambiguous items."""
 
-    def __init__(self, proxy: Proxy, key: str, place: Place, faults: int, apart: int) -> None:
+    def __init__(self, proxy: FaultProxy, key: str, place: Place, faults: int, apart: int) -> None:
         self._proxy, self._key, self._place = proxy, key, place
         self._faults, self._apart = faults, apart
         self._parts = [[f"{place} {number}" for number in range(ITEMS)][worker::WORKERS] for worker in range(WORKERS)]
@@ -106,7 +106,7 @@ class Run:
 
 
 @pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.AFTER, Place.STALL), ONE_BY_ONE))
-def test_one_by_one(proxy: Proxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_by_one(proxy: FaultProxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every item is new when it is added, with every cut; the resent commands are ambiguous.
 
     The same faults make scrapy-redis drop requests that it never scheduled.
@@ -125,7 +125,7 @@ def test_one_by_one(proxy: Proxy, key: str, place: Place, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.REQUEST, Place.REPLY), IN_BATCHES))
-def test_in_batches(proxy: Proxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_batches(proxy: FaultProxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every item of a batch is new, with every cut; the resent commands are ambiguous.
 
     The same faults make a client that sends scrapy-redis's SADD in batches lose items.
@@ -148,7 +148,7 @@ def test_in_batches(proxy: Proxy, key: str, place: Place, capsys: pytest.Capture
 # Lost replies: single ones, at the places where it matters.
 
 
-def test_ambiguous_item_is_new_once(proxy: Proxy, bloom: BloomFilter) -> None:
+def test_ambiguous_item_is_new_once(proxy: FaultProxy, bloom: BloomFilter) -> None:
     """An item is new after any number of lost replies, and then seen."""
     proxy.fail(Place.AFTER, Place.REPLY, Place.AFTER)
     assert bloom.add("a")
@@ -157,7 +157,7 @@ def test_ambiguous_item_is_new_once(proxy: Proxy, bloom: BloomFilter) -> None:
     assert bloom.counters.added == 1
 
 
-def test_known_item_is_ambiguous_too(proxy: Proxy, bloom: BloomFilter, valkey: Server, key: str) -> None:
+def test_known_item_is_ambiguous_too(proxy: FaultProxy, bloom: BloomFilter, valkey: Server, key: str) -> None:
     """An item of another worker whose reply is lost here is in doubt, so new."""
     with filter_at(valkey.port, key) as other:
         assert other.add("a")
@@ -168,7 +168,7 @@ def test_known_item_is_ambiguous_too(proxy: Proxy, bloom: BloomFilter, valkey: S
 
 @pytest.mark.parametrize("place", [Place.BEFORE, Place.REQUEST])
 def test_known_item_is_seen_by_the_next(
-    place: Place, proxy: Proxy, bloom: BloomFilter, valkey: Server, key: str
+    place: Place, proxy: FaultProxy, bloom: BloomFilter, valkey: Server, key: str
 ) -> None:
     """Only the addition with the lost reply is ambiguous, not the later ones on the same filter."""
     with filter_at(valkey.port, key) as other:
@@ -178,7 +178,7 @@ def test_known_item_is_seen_by_the_next(
     assert not bloom.add("b")
 
 
-def test_item_of_an_addition_that_failed(proxy: Proxy, key: str) -> None:
+def test_item_of_an_addition_that_failed(proxy: FaultProxy, key: str) -> None:
     """An item added again after UnavailableError is new: no caller has been told so before."""
     with filter_at(proxy.port, key, retry_timeout=0) as bloom:
         proxy.fail(Place.AFTER, Place.AFTER)
@@ -216,7 +216,7 @@ def test_two_workers_while_the_filter_grows(valkey: Server, key: str) -> None:
         assert all(good.contains_many(items))
 
 
-def test_late_replies(proxy: Proxy, bloom: BloomFilter) -> None:
+def test_late_replies(proxy: FaultProxy, bloom: BloomFilter) -> None:
     """A late reply counts: no command is sent again, and no item is ambiguous."""
     proxy.fail(Place.LATE, Place.LATE, Place.LATE)
     assert bloom.add("a")
@@ -225,7 +225,7 @@ def test_late_replies(proxy: Proxy, bloom: BloomFilter) -> None:
     assert proxy.resent == bloom.counters.ambiguous == 0
 
 
-def test_reading_again_is_no_doubt(proxy: Proxy, bloom: BloomFilter) -> None:
+def test_reading_again_is_no_doubt(proxy: FaultProxy, bloom: BloomFilter) -> None:
     """A lookup is correct after any lost reply."""
     bloom.add("a")
     proxy.fail(Place.AFTER, Place.REPLY)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import Place, proxying
 from devtools.waiting import LIMIT, until
 from scrapy_bloom.transport.client import Transport, transport_for
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.retry import disable_client_retries
-from tests.support.fault_proxy import Place, proxying
 from tests.support.servers import Server
 
 

@@ -11,10 +11,10 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from scrapy.settings import Settings
 
+from devtools.proxy.faults import Place, proxying
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError
 from scrapy_bloom.transport.client import transport_for
 from tests.support import crawling
-from tests.support.fault_proxy import Place, proxying
 from tests.support.in_process import start
 from tests.support.servers import Server
 

@@ -14,10 +14,10 @@ from redis.retry import Retry
 from scrapy import Request
 from scrapy.settings import Settings
 
+from devtools.proxy.faults import FaultProxy, Place, proxying
 from devtools.waiting import LIMIT, until
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.transport.connections import disconnect
-from tests.support.fault_proxy import Place, Proxy, proxying
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
 
@@ -31,7 +31,7 @@ class OwnRedis(redis.Redis):
     """A redis_cls of the user's own."""
 
 
-WAYS: dict[str, Callable[[Proxy], dict[str, object]]] = {
+WAYS: dict[str, Callable[[FaultProxy], dict[str, object]]] = {
     "REDIS_URL": by_url,
     "REDIS_HOST": by_host,
     "REDIS_PARAMS": by_params,
@@ -48,7 +48,7 @@ WAYS: dict[str, Callable[[Proxy], dict[str, object]]] = {
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-def assert_resent_by_us_alone(proxy: Proxy, dupefilter: BloomRFPDupeFilter) -> None:
+def assert_resent_by_us_alone(proxy: FaultProxy, dupefilter: BloomRFPDupeFilter) -> None:
     """A command whose reply is cut once is sent twice; without a cut, once."""
     proxy.done.clear()
     proxy.fail(Place.AFTER)
@@ -71,14 +71,14 @@ def assert_resent_by_us_alone(proxy: Proxy, dupefilter: BloomRFPDupeFilter) -> N
 
 
 @every_way
-def test_hidden_resending_is_off(proxy: Proxy, key: str, way: Callable[[Proxy], dict[str, object]]) -> None:
+def test_hidden_resending_is_off(proxy: FaultProxy, key: str, way: Callable[[FaultProxy], dict[str, object]]) -> None:
     """Under every configuration of the client, only the filter itself resends a command."""
     settings = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000, **way(proxy)}
     assert_resent_by_us_alone(proxy, BloomRFPDupeFilter.from_settings(Settings(settings)))
 
 
 @pytest.fixture
-def cluster() -> Iterator[Proxy]:
+def cluster() -> Iterator[FaultProxy]:
     """A proxy of a cluster of one node, which sends its clients to the proxy."""
     options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     with running("valkey", *options) as server, proxying(server.port, "BITFIELD") as proxy:
@@ -89,7 +89,7 @@ def cluster() -> Iterator[Proxy]:
         yield proxy
 
 
-def test_hidden_resending_is_off_in_a_cluster(cluster: Proxy, key: str) -> None:
+def test_hidden_resending_is_off_in_a_cluster(cluster: FaultProxy, key: str) -> None:
     """A cluster client has its own retries; they are disabled, too."""
     settings = {"REDIS_URL": cluster.url, "REDIS_PARAMS": {"redis_cls": redis.RedisCluster}}
     common = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}

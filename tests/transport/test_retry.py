@@ -14,9 +14,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from devtools.proxy.faults import FaultProxy, Place
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, UnavailableError
-from tests.support.fault_proxy import Place, Proxy
 from tests.support.retries import STALL_TIMEOUT, USES, assert_waited_once, filter_at, said, when_away
 from tests.support.servers import KINDS, Server, running
 
@@ -58,7 +58,7 @@ def test_not_up_yet(key: str, caplog: pytest.LogCaptureFixture) -> None:
         assert_waited_once(caplog)
 
 
-def test_pauses_grow(proxy: Proxy, bloom: BloomFilter, caplog: pytest.LogCaptureFixture) -> None:
+def test_pauses_grow(proxy: FaultProxy, bloom: BloomFilter, caplog: pytest.LogCaptureFixture) -> None:
     """A server that stays unreachable is tried ever less often, and logged once."""
     proxy.fail(*[Place.BEFORE] * 5)
     begin = time.monotonic()
@@ -98,7 +98,7 @@ def test_not_up_for_too_long(key: str) -> None:
         assert_names_the_timeout(caught.value, 0.2)
 
 
-def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_timeout_of_0(proxy: FaultProxy, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """With a timeout of 0 the error comes at once, after one attempt."""
     with filter_at(proxy.port, key, retry_timeout=0) as bloom:
         proxy.fail(Place.BEFORE)
@@ -108,7 +108,7 @@ def test_timeout_of_0(proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture) 
         assert bloom.add("a")
 
 
-def test_stalled_for_too_long(proxy: Proxy, key: str) -> None:
+def test_stalled_for_too_long(proxy: FaultProxy, key: str) -> None:
     """A server that never replies is unreachable, too.
 
     The last attempt may take another socket timeout.

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import FaultProxy, proxying
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
-from tests.support.fault_proxy import Proxy, proxying
 from tests.support.retries import assert_waited_once, filter_at
 from tests.support.servers import KINDS, Server, running
 
@@ -27,7 +27,7 @@ SCRIPT = "return redis.call('SET', KEYS[1], ARGV[1])"
 class Address:
     """An address of one server, and later of another."""
 
-    proxy: Proxy
+    proxy: FaultProxy
     old: Server
     new: Server
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.transport.client import Transport, transport_for
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.clusters import running_cluster
-from tests.support.fault_proxy import Place, Proxy, proxying
 from tests.support.servers import KINDS, Server, running
 
 PUSH = "return redis.call('RPUSH', KEYS[1], ARGV[1])"
@@ -33,7 +33,7 @@ def own(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def proxy(own: Server) -> Iterator[Proxy]:
+def proxy(own: Server) -> Iterator[FaultProxy]:
     """A proxy of a server that knows no script yet."""
     with own.client() as admin:
         admin.script_flush()
@@ -42,7 +42,7 @@ def proxy(own: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture(params=[redis.Redis, Wrapped])
-def transport(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Transport]:
+def transport(request: pytest.FixtureRequest, proxy: FaultProxy) -> Iterator[Transport]:
     """A transport of each kind, over the proxy."""
     with request.param("127.0.0.1", proxy.port) as client:
         yield transport_for(disable_client_retries(client))
@@ -58,14 +58,14 @@ def login(user: str) -> dict[str, Any]:
     return {"username": user, "password": "x"}
 
 
-def sent(proxy: Proxy) -> list[str]:
+def sent(proxy: FaultProxy) -> list[str]:
     """Return the names of the commands that have reached the server, and forget them."""
     names = [command.split(b"\r\n", 3)[2].decode() for command in proxy.done.elements()]
     proxy.done.clear()
     return names
 
 
-def test_the_text_goes_once(transport: Transport, proxy: Proxy, key: str) -> None:
+def test_the_text_goes_once(transport: Transport, proxy: FaultProxy, key: str) -> None:
     """The first call of each script carries its text, the others its hash."""
     assert [transport.execute([push(key, number)]) for number in range(3)] == [[1], [2], [3]]
     assert sent(proxy) == ["EVAL", "EVALSHA", "EVALSHA"]
@@ -73,7 +73,7 @@ def test_the_text_goes_once(transport: Transport, proxy: Proxy, key: str) -> Non
     assert sent(proxy) == ["EVAL"]
 
 
-def test_script_flush(transport: Transport, proxy: Proxy, own: Server, key: str) -> None:
+def test_script_flush(transport: Transport, proxy: FaultProxy, own: Server, key: str) -> None:
     """A server that has lost a script is sent its text in the same call, and the script runs once."""
     transport.execute([push(key, 1)])
     with own.client() as admin:
@@ -101,7 +101,7 @@ def test_order_of_a_round_trip(transport: Transport, own: Server, key: str, afte
 
 @pytest.mark.parametrize("client_class", [redis.Redis, Wrapped])
 def test_another_server_behind_the_address(
-    client_class: type[redis.Redis], proxy: Proxy, valkey: Server, key: str
+    client_class: type[redis.Redis], proxy: FaultProxy, valkey: Server, key: str
 ) -> None:
     """A server that takes over, or has been restarted, is sent the text."""
     with client_class("127.0.0.1", proxy.port) as client, valkey.client() as other:
@@ -115,7 +115,7 @@ def test_another_server_behind_the_address(
     assert sent(proxy) == ["EVAL", "EVALSHA", "EVAL"]
 
 
-def test_lost_reply(transport: Transport, proxy: Proxy, own: Server, key: str) -> None:
+def test_lost_reply(transport: Transport, proxy: FaultProxy, own: Server, key: str) -> None:
     """A script whose reply is lost is not sent again, neither by its hash nor in full."""
     transport.execute([push(key, 1)])
     proxy.fail(Place.AFTER)
@@ -141,7 +141,7 @@ def test_an_error_of_another_command(transport: Transport, own: Server, key: str
         assert admin.lrange(key, 0, -1) == [b"1"]
 
 
-def test_errors_of_a_script(transport: Transport, proxy: Proxy, key: str) -> None:
+def test_errors_of_a_script(transport: Transport, proxy: FaultProxy, key: str) -> None:
     """An error of a known script is raised, and the script is not run again."""
     failing = "redis.call('RPUSH', KEYS[1], 'x') return redis.call('INCR', KEYS[1])"
     for name in ("EVAL", "EVALSHA"):
@@ -151,7 +151,9 @@ def test_errors_of_a_script(transport: Transport, proxy: Proxy, key: str) -> Non
 
 
 @pytest.mark.parametrize("client_class", [redis.Redis, Wrapped])
-def test_a_user_who_may_not_use_hashes(client_class: type[redis.Redis], proxy: Proxy, own: Server, key: str) -> None:
+def test_a_user_who_may_not_use_hashes(
+    client_class: type[redis.Redis], proxy: FaultProxy, own: Server, key: str
+) -> None:
     """Where an ACL allows EVAL alone, the text is sent with each call."""
     with own.client() as admin:
         admin.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-evalsha"])
@@ -163,7 +165,7 @@ def test_a_user_who_may_not_use_hashes(client_class: type[redis.Redis], proxy: P
 
 @pytest.mark.parametrize("client_class", [redis.Redis, Wrapped])
 def test_a_command_that_a_script_may_not_use(
-    client_class: type[redis.Redis], proxy: Proxy, own: Server, key: str
+    client_class: type[redis.Redis], proxy: FaultProxy, own: Server, key: str
 ) -> None:
     """A permission that is missing inside a script does not have the script run again."""
     script = "redis.call('RPUSH', KEYS[1], 'x') return redis.call('INCR', KEYS[1])"
@@ -192,7 +194,7 @@ def test_cluster(key: str) -> None:
 
 
 @pytest.mark.parametrize("lose", [lambda admin: admin.script_flush(), lambda _: None], ids=["flush", "known"])
-def test_a_filter_has_no_doubt(proxy: Proxy, own: Server, key: str, lose: Callable[[Any], object]) -> None:
+def test_a_filter_has_no_doubt(proxy: FaultProxy, own: Server, key: str, lose: Callable[[Any], object]) -> None:
     """A script resent in full does not count as a lost reply."""
     with redis.Redis("127.0.0.1", proxy.port) as client, own.client() as admin:
         bloom = BloomFilter(client, key, capacity=100, expansion=1)

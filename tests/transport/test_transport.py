@@ -10,11 +10,11 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.proxy.faults import CUTS, Place, proxying
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand, Command
 from scrapy_bloom.transport.retry import disable_client_retries
-from tests.support.fault_proxy import CUTS, Place, proxying
 from tests.support.servers import Server
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -1,4 +1,4 @@
-"""A proxy between clients and a Redis server that fails on purpose.
+"""A proxy that fails on purpose, at chosen commands.
 
 It does not know the meaning of commands. A connection is served one command at a time. So each fault hits a known place
 of a known command, even in a pipeline, and the commands that reached the server are known exactly.
@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from io import BufferedIOBase
 from itertools import repeat
-from socketserver import StreamRequestHandler, ThreadingTCPServer
+
+from devtools.proxy import TcpProxy, running
 
 
 class Place(StrEnum):
@@ -49,7 +50,7 @@ def at_random(source: random.Random, places: Sequence[Place], faults: int, apart
         yield source.choice(places)
 
 
-class Proxy(ThreadingTCPServer):
+class FaultProxy(TcpProxy):
     """Forwards to the server at `upstream`, except for the faults of `plan`.
 
     Faults hit the commands with these names, or else all except those of a handshake; if `naming` is set, only commands
@@ -57,12 +58,8 @@ class Proxy(ThreadingTCPServer):
     the failed ones. A late reply is sent after `late_seconds`, or when `late` is set.
     """
 
-    daemon_threads = True
-
     def __init__(self, upstream: int, *names: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
-        self.upstream = upstream
-        self.port: int = self.socket.getsockname()[1]
+        super().__init__(upstream)
         self.plan: Plan = iter(())
         self.done: Counter[bytes] = Counter()
         self.faults = 0
@@ -70,12 +67,6 @@ class Proxy(ThreadingTCPServer):
         self.late = threading.Event()
         self.late_seconds = _LATE_SECONDS
         self._names = frozenset(name.encode() for name in names)
-        self._lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """The address for clients."""
-        return f"redis://127.0.0.1:{self.port}"
 
     @property
     def resent(self) -> int:
@@ -93,67 +84,62 @@ class Proxy(ThreadingTCPServer):
 
     def next_fault(self) -> Place | None:
         """Take the fault for the next command from the plan."""
-        with self._lock:
+        with self.lock:
             place = next(self.plan, None)
             self.faults += place is not None
         return place
 
     def note_done(self, command: bytes) -> None:
         """Count a command that the server has answered."""
-        with self._lock:
+        with self.lock:
             self.done[command] += 1
 
+    def serve(self, client: socket.socket, server: socket.socket) -> None:
+        """Forward one command after another, each with its reply."""
+        with client.makefile("rb") as requests, server.makefile("rb") as replies:
+            while self._exchange(client, server, requests, replies):
+                pass
 
-@contextlib.contextmanager
-def proxying(upstream: int, *names: str) -> Iterator[Proxy]:
-    """A proxy for as long as the block lasts."""
-    with Proxy(upstream, *names) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            proxy.late.set()
-            proxy.shutdown()
-            thread.join()
+    def end(self) -> None:
+        """Send the late replies."""
+        self.late.set()
 
-
-class _Connection(StreamRequestHandler):
-    disable_nagle_algorithm = True
-    server: Proxy
-
-    def handle(self) -> None:
-        # Either side may close at any time.
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream:
-            upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-            with upstream.makefile("rb") as replies:
-                while self._sync(upstream, replies):
-                    pass
-
-    def _sync(self, upstream: socket.socket, replies: BufferedIOBase) -> bool:
+    def _exchange(
+        self, client: socket.socket, server: socket.socket, requests: BufferedIOBase, replies: BufferedIOBase
+    ) -> bool:
         """Forward a command and its reply; return False to end the connection."""
-        command = _read(self.rfile)
-        is_aimed_at = self.server.is_aimed_at(command)
-        place = self.server.next_fault() if is_aimed_at else None
+        command = _read(requests)
+        is_aimed_at = self.is_aimed_at(command)
+        place = self.next_fault() if is_aimed_at else None
         if place is Place.BEFORE:
             return False
         if place is Place.REQUEST:
-            upstream.sendall(command[: len(command) // 2])
+            server.sendall(command[: len(command) // 2])
             return False
-        upstream.sendall(command)
+        server.sendall(command)
         reply = _read(replies)
         if is_aimed_at:
-            self.server.note_done(command)
-        if place is Place.LATE:
-            self.server.late.wait(self.server.late_seconds)
-        if place in {None, Place.LATE}:
-            self.wfile.write(reply)
-        elif place is Place.REPLY:
-            self.wfile.write(reply[: len(reply) // 2])
-        elif place is Place.STALL:
-            while self.rfile.read(1):  # until the client gives up
+            self.note_done(command)
+        return self._reply(client, requests, reply, place)
+
+    def _reply(self, client: socket.socket, requests: BufferedIOBase, reply: bytes, place: Place | None) -> bool:
+        """Send a reply, unless it is lost here; return False to end the connection."""
+        if place is Place.STALL:
+            while requests.read(1):  # until the client gives up
                 pass
-        return place in {None, Place.LATE}
+        if place is Place.LATE:
+            self.late.wait(self.late_seconds)
+        if place is Place.REPLY:
+            client.sendall(reply[: len(reply) // 2])
+        is_whole = place in {None, Place.LATE}
+        if is_whole:
+            client.sendall(reply)
+        return is_whole
+
+
+def proxying(upstream: int, *names: str) -> contextlib.AbstractContextManager[FaultProxy]:
+    """Run a proxy for as long as the block lasts."""
+    return running(FaultProxy(upstream, *names))
 
 
 def _read(stream: BufferedIOBase) -> bytes:
