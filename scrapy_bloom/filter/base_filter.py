@@ -345,7 +345,7 @@ class BaseBloomFilter:
         self._cache.clear()
 
     def _absent(self, unknown: list[bytes]) -> set[bytes]:
-        """Return those of these distinct items that the filter lacks; cache the others."""
+        """Return the items that the filter lacks, from distinct ones; cache the others."""
         if not unknown:
             return set()
         forgets = self._forgets

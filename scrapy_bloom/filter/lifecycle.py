@@ -26,7 +26,7 @@ from scrapy_bloom.storage.filter_hash import (
 from scrapy_bloom.storage.operation import Operation, Steps, one
 from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, SealShard
 
-# The epoch of bits that a late write has left where there is no shard.
+# The epoch of bits that a late write has left without a shard.
 _NO_EPOCH = 0
 
 

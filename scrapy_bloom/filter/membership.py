@@ -19,7 +19,7 @@ from scrapy_bloom.storage.operation import Steps
 # The largest round trip: a larger one would keep other clients waiting, and might exceed the
 # timeout.
 _MAX_CHUNK_BYTES = 1024 * 1024
-# The size of a check on the wire: for each position, and beside them.
+# The bytes of a check on the wire: for each position, and for the rest.
 _POSITION_BYTES = 36
 _CHECK_BYTES = 64
 

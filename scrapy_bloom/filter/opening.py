@@ -129,7 +129,7 @@ class Opening:
             for layer in stored
             if layer.identity == identity and not stack.parameters.has_ended(layer, snapshot.now)
         ]
-        # Where all layers have expired they stay until the next layer exists: no index is ever used
+        # If all layers have expired, they stay until the next layer exists: no index is ever used
         # twice.
         if alive:
             yield from self._delete_ended([layer for layer in stored if layer not in alive], alive, snapshot)
@@ -168,7 +168,7 @@ class Opening:
         return all(stack.owns(inspection.identity) for inspection in known) and not stack.owns(unknown.identity)
 
     def _restore(self) -> Steps[None]:
-        """Restore the hash of a filter that has lost nothing but its hash.
+        """Restore the hash of a filter that has lost only its hash.
 
         The restored fields contain none of the references: each worker that uses the filter adds
         its own when it opens the filter.

@@ -54,7 +54,7 @@ class StoredFilter:
 
 
 def read(key: str) -> Steps[StoredFilter | None]:
-    """Return the filter at a key, or None: nothing is there.
+    """Return the filter at a key, or None if the key is empty.
 
     Raises:
         MismatchError: the filter has a newer format, or another hash scheme.

@@ -16,11 +16,11 @@ _REJOINED = {
         "another slot of a cluster"
     ),
     Status.PRESUMED_DEAD: (
-        "Other workers took this one for dead and requeued its leases in the queue %r, or they started over. This "
+        "Other workers presumed this one dead and requeued its leases in the queue %r, or they started over. This "
         "worker joins again with its requests, and some may be fetched twice"
     ),
     Status.OK: (
-        "This worker was not registered with the queue %r any more: others took it for dead, or Redis has lost its "
+        "This worker was not registered with the queue %r any more: others presumed it dead, or Redis has lost its "
         "data. It joins again with its requests, and some may be fetched twice"
     ),
 }

@@ -39,11 +39,11 @@ class FailureDetector:
         self._seen: dict[str, tuple[str, float]] = {}
 
     def silent_workers(self, workers: Mapping[str, str], now: float) -> dict[str, float]:
-        """Return the workers that were silent for their leases, with the seconds.
+        """Return the workers that have been silent for their leases, with the seconds of silence.
 
-        If this worker's own check comes late, Redis was unreachable or the process was stopped. That may
-        have stopped the others, too: their leases begin again. A slow link delays every check, and
-        is no such gap.
+        If this worker's own check comes late, Redis was unreachable or the process was stopped.
+        That may have stopped the others, too: their leases start again. A slow link, which delays
+        every check, does not count as such a gap.
 
         Args:
             workers: the registrations of the other workers.

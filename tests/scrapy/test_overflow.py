@@ -235,7 +235,7 @@ def test_known_pages_after_an_expiry(
         until(lambda: opened.has_pending_requests() and opened._dispatcher.is_idle)
         fetched.append(len({*in_order_from(opened)} & {*known}))
     assert fetched == [0, 0]
-    assert "Other workers took this one for dead" in caplog.text
+    assert "Other workers presumed this one dead" in caplog.text
     other.close("finished")
 
 

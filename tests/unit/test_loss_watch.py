@@ -33,9 +33,9 @@ def watch(caplog: pytest.LogCaptureFixture) -> LossWatch:
     ("said", "told"),
     [
         (Status.ROLLED_BACK, "Redis went back to an earlier state"),
-        (Status.PRESUMED_DEAD, "Other workers took this one for dead"),
+        (Status.PRESUMED_DEAD, "Other workers presumed this one dead"),
         # The reply with the reason was lost.
-        (Status.OK, "others took it for dead, or Redis has lost its data"),
+        (Status.OK, "others presumed it dead, or Redis has lost its data"),
     ],
 )
 def test_joined_again(watch: LossWatch, said: Status, told: str, caplog: pytest.LogCaptureFixture) -> None:
