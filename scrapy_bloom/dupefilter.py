@@ -27,7 +27,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_about_memory_policy, warn_of_deleted_requests
 from scrapy_bloom.queue.inspection import delete_audit, mark_shared
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.connections import disconnect
+from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import retry_until
 

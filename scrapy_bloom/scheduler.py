@@ -37,7 +37,7 @@ from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
-from scrapy_bloom.transport.connections import disconnect
+from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisUnreachableError, disable_client_retries, retry_until
 

@@ -164,11 +164,9 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
     replies: Sequence[tuple[int, bool]] = results[:number]
     if requested:
         protocol.take(layer, results[number])
-    present = [item for item, (_, was_present) in zip(batch.pending, replies, strict=True) if was_present]
-    if results.retried:
-        batch.mark_pending_ambiguous()
-    elif present:
-        stack.credits.refund(layer, len(present))
+    batch.mark_retried(results.retried)
+    present = {index for index, (_, was_present) in enumerate(replies) if was_present}
+    stack.credits.refund(layer, len(present - results.retried))
     states = [stack.state_of(header) for header, _ in replies]
     batch.record(
         [

@@ -103,9 +103,9 @@ class PendingBatch:
         """Treat this call's marks as ambiguous: the filter has changed since."""
         self.ambiguous |= self._marked
 
-    def mark_pending_ambiguous(self) -> None:
-        """Treat all pending items as ambiguous: a lost attempt may have marked them."""
-        self.ambiguous.update(self.pending)
+    def mark_retried(self, retried: Set[int]) -> None:
+        """Treat pending items at these indexes as ambiguous: a lost attempt may have marked them."""
+        self.ambiguous.update(self.pending[index] for index in retried if index < len(self.pending))
 
     def forget_marks(self) -> None:
         """Forget this call's marks: items have other positions under a new hash key."""

@@ -8,8 +8,9 @@ from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.operations import Registration
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.transport.client import Transport, transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand, Command
+from scrapy_bloom.transport.transport import Transport
 
 # In one script, so that no worker changes either key in between.
 _READ = "return {redis.call('ZCARD', KEYS[1]), redis.call('HGETALL', KEYS[2])}"

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, Self
 from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.transport.client import Transport, transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.scripts import load_script
+from scrapy_bloom.transport.transport import Transport
 
 # The command that counts the data of a start key, by its type.
 _COUNTS = {"list": "LLEN", "set": "SCARD", "zset": "ZCARD"}

@@ -34,6 +34,11 @@ class _BitfieldCommand(Command):
         self._mark = mark
 
     @property
+    def key(self) -> str:
+        """The key of the shard."""
+        return self._key
+
+    @property
     def arguments(self) -> Sequence[Argument]:
         """The name of the command and its arguments."""
         if self._mark:

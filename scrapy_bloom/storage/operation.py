@@ -5,10 +5,11 @@ steps run over Redis, over memory, and in a search that tries every order in whi
 interleave.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.commands import Command, Failure
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,23 +77,38 @@ Operations = Sequence[Operation[Any]]
 
 
 class Results(list[Any]):
-    """The results of the operations of one round trip, in order.
+    """The results of the operations of one round trip, in their order.
 
     Attributes:
-        retried: an earlier attempt lost its reply, and may have executed some of the operations.
+        failures: the failed operations by index; their results are no results.
+        retried: the indexes of operations that were executed again after a failure in doubt. The
+            failed attempt may have had the effects that the result reports.
         contact: a number that changes once the connection was or may have been interrupted. The
             store may then lack data that earlier results reported.
     """
 
-    retried = False
+    failures: Mapping[int, Failure] = MappingProxyType({})
+    retried: Set[int] = frozenset()
     contact = 0
+
+    def replace_failures(self, results: "Results") -> None:
+        """Put the results of a retry of the failed operations, in their order, in place of the failures."""
+        indexes = list(self.failures)
+        self.retried = self.retried | {index for index, failure in self.failures.items() if failure.is_in_doubt}
+        for index, result in zip(indexes, results, strict=True):
+            self[index] = result
+        self.failures = {indexes[number]: failure for number, failure in results.failures.items()}
+        self.contact = results.contact
 
 
 class Store(Protocol):
     """Executes operations."""
 
     def execute(self, operations: Operations) -> Results:
-        """Execute operations in order, in one round trip."""
+        """Execute operations in one round trip, in any order.
+
+        A cluster executes them on several nodes, and a failed one is executed again, after the others.
+        """
 
 
 Steps = Generator[Operations, Results, T]

@@ -7,7 +7,7 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import SETTING_NAMES, Names, WrongTypeError
 from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, T, delete_expired
 from scrapy_bloom.transport.client import Client, transport_for
-from scrapy_bloom.transport.failures import FAULTS, was_not_executed
+from scrapy_bloom.transport.commands import Failure
 from scrapy_bloom.transport.retry import retry_until
 
 
@@ -18,24 +18,31 @@ class RedisStore:
         self._transport = transport_for(client)
 
     def execute(self, operations: Operations) -> Results:
-        """Execute operations in order.
+        """Execute operations, and note the failed ones in `failures`.
 
         Raises:
             WrongTypeError: a reply is not UTF-8, as all text of a filter is.
         """
         try:
-            replies = self._transport.execute([operation.command() for operation in operations])
+            outcomes = self._transport.attempt([operation.command() for operation in operations])
         except UnicodeDecodeError:
             raise WrongTypeError(
                 "a key of the filter holds bytes that are not UTF-8, which no filter stores: use another key"
             ) from None
-        results = Results([operation.parse_reply(raw) for operation, raw in zip(operations, replies, strict=True)])
+        results = Results(
+            [
+                outcome if type(outcome) is Failure else operation.parse_reply(outcome)
+                for operation, outcome in zip(operations, outcomes, strict=True)
+            ]
+        )
+        if Failure in map(type, outcomes):
+            results.failures = {index: each for index, each in enumerate(outcomes) if isinstance(each, Failure)}
         results.contact = self._transport.connections
         return results
 
 
 class RetryingStore:
-    """Retries on another store for up to `timeout` seconds, which may change.
+    """Retries failed operations on another store for up to `timeout` seconds, which may change.
 
     Errors use the user's `names`.
     """
@@ -50,23 +57,18 @@ class RetryingStore:
         self._faults = 0
 
     def execute(self, operations: Operations) -> Results:
-        """Execute operations, again after a fault.
-
-        The results are `retried` if a failed attempt may have had effects.
-        """
-        retried = False
+        """Execute operations, and the failed ones again."""
+        results: Results | None = None
 
         def attempt() -> Results:
-            nonlocal retried
-            try:
+            nonlocal results
+            if results is None:
                 results = self._store.execute(operations)
-            except FAULTS as error:
+            else:
+                results.replace_failures(self._store.execute([operations[index] for index in results.failures]))
+            if results.failures:
                 self._faults += 1
-                # A refusal proves that one operation was not executed; of several, others may have
-                # been.
-                retried = retried or len(operations) > 1 or not was_not_executed(error)
-                raise
-            results.retried = retried
+                raise next(iter(results.failures.values())).error
             results.contact += self._faults
             return results
 

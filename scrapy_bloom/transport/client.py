@@ -1,17 +1,18 @@
-"""Check a Redis client and choose its transport."""
+"""Check a Redis client, choose its transport, and close it."""
 
 import inspect
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-from redis import Redis
+from redis import Redis, RedisCluster
 from redis.client import Pipeline, PubSub
 from redis.cluster import ClusterPipeline
 
 from scrapy_bloom.errors import SETTING_NAMES, ConfigError, Names
-from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.cluster import ClusterTransport
 from scrapy_bloom.transport.pooled import PooledTransport
 from scrapy_bloom.transport.sequential import SequentialTransport
+from scrapy_bloom.transport.slots import disconnect_nodes
+from scrapy_bloom.transport.transport import Transport
 
 # They have `execute_command`, but it does not return a reply.
 _NO_CLIENTS = (type, Pipeline, ClusterPipeline, PubSub)
@@ -26,26 +27,28 @@ class Client(Protocol):
         """Send one command and return its reply."""
 
 
-class Transport(Protocol):
-    """Sends commands and returns replies. A command is never executed twice."""
-
-    @property
-    def connections(self) -> int:
-        """The number of connections so far; after a new one, the server may have lost its last writes."""
-
-    def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in order and return their replies; raise the first error among them."""
-
-
 def transport_for(client: Any) -> Transport:
-    """Return the transport for a client: pooled for a plain `redis.Redis`, sequential for all others.
+    """Return the transport for a client; a class with an `execute_command` of its own sends each command through that.
 
     Raises:
         ConfigError: the client cannot be used.
     """
     require_usable(client)
-    is_plain = type(client).execute_command is Redis.execute_command and client.connection is None
-    return PooledTransport(client) if is_plain else SequentialTransport(client)
+    execute = getattr(type(client), "execute_command", None)
+    if execute is RedisCluster.execute_command:
+        return ClusterTransport(client)
+    if execute is Redis.execute_command and client.connection is None:
+        return PooledTransport(client)
+    return SequentialTransport(client)
+
+
+def disconnect(client: Any) -> None:
+    """Close a client's connections; do nothing for a user's class without `close`."""
+    disconnect_nodes(client)
+    # A cluster's `close` leaves the connections open if the client was made from a URL.
+    close = getattr(client, "disconnect_connection_pools", None) or getattr(client, "close", None)
+    if close is not None:
+        close()
 
 
 def require_usable(client: Any, names: Names = SETTING_NAMES) -> Any:

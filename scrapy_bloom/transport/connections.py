@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from redis import BlockingConnectionPool
+from redis import BlockingConnectionPool, ResponseError
+from redis.exceptions import RedisError
 
-from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.commands import Command, Failure
+from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 
 # How long a thread waits for a connection in use by another thread, and how often it tries.
 _MAX_TURN_SECONDS = 1.0
@@ -50,6 +52,22 @@ class KnownConnections:
             self.number += 1
 
 
+def is_ready(connection: Any) -> bool:
+    """Return whether a connection is open and has no unread bytes, such as a late reply."""
+    try:
+        return getattr(connection, "_sock", None) is not None and not connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
+def read_reply(connection: Any, command: Command) -> Any:
+    """Return the reply to a command, or a `Failure` with the server's error."""
+    try:
+        return connection.read_response(disable_decoding=command.is_binary)
+    except ResponseError as error:
+        return Failure(error, is_in_doubt=not was_not_executed(error))
+
+
 def in_turn(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Return the result of a call that takes a pooled connection; wait while other threads use them all.
 
@@ -65,14 +83,6 @@ def in_turn(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
             if _ALL_IN_USE not in str(error) or now > end:
                 raise
         time.sleep(_PAUSE_SECONDS)
-
-
-def disconnect(client: Any) -> None:
-    """Close a client's connections; do nothing for a user's class without `close`."""
-    # A cluster's `close` leaves the connections open if the client was made from a URL.
-    close = getattr(client, "disconnect_connection_pools", None) or getattr(client, "close", None)
-    if close is not None:
-        close()
 
 
 def connections_of(client: Any) -> Iterator[Any]:

@@ -13,13 +13,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from redis import ConnectionPool, Redis, ResponseError
-from redis.exceptions import RedisError
+from redis import ConnectionPool, Redis
 
-from scrapy_bloom.transport.commands import Command
-from scrapy_bloom.transport.connections import KnownConnections, drop_idle_connections, in_turn
-from scrapy_bloom.transport.failures import is_from_replica
+from scrapy_bloom.transport.commands import Command, Failure
+from scrapy_bloom.transport.connections import KnownConnections, drop_idle_connections, in_turn, is_ready, read_reply
+from scrapy_bloom.transport.failures import FAULTS, is_from_replica
 from scrapy_bloom.transport.scripts import KnownScripts
+from scrapy_bloom.transport.transport import Transport, failed_round_trip
 
 
 class Borrower:
@@ -31,7 +31,7 @@ class Borrower:
 
     def take(self) -> Any:
         """Return a connection that is ready for a command, for exclusive use until `release`."""
-        pool, connection, is_ready = self.pool, None, False
+        pool, connection, can_be_used = self.pool, None, False
         # A forked process inherits its parent's lists; redis-py empties them.
         if self._is_plain and pool.pid == os.getpid():
             try:
@@ -40,17 +40,13 @@ class Borrower:
                         # Added to one list before it leaves the other: Ctrl-C in between loses no connection.
                         pool._in_use_connections.add(pool._available_connections[-1])
                         connection = pool._available_connections.pop()
-                # It is open, and has no unread bytes, such as a late reply.
-                if connection is not None:
-                    is_ready = getattr(connection, "_sock", None) is not None and not connection.can_read()
-            except (RedisError, OSError):
-                is_ready = False
+                can_be_used = connection is not None and is_ready(connection)
             finally:
-                if connection is not None and not is_ready:
+                if connection is not None and not can_be_used:
                     # With RESP3, redis-py 8 would use it, and take the unread bytes for push messages of the server.
                     connection.disconnect()
                     pool.release(connection)
-        return connection if is_ready else in_turn(pool.get_connection)
+        return connection if can_be_used else in_turn(pool.get_connection)
 
     def release(self, connection: Any) -> None:
         """Return a connection to the pool after all replies were read, or after it was disconnected."""
@@ -78,7 +74,7 @@ def _is_plain(pool: Any) -> bool:
     )
 
 
-class PooledTransport:
+class PooledTransport(Transport):
     """Sends commands together over one pooled connection and reads all replies.
 
     Attributes:
@@ -91,46 +87,41 @@ class PooledTransport:
         self._known = KnownConnections()
         self._scripts = KnownScripts()
 
-    def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands and return their replies; raise the first error among them."""
+    def attempt(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one round trip; if the connection fails meanwhile, all of them are in doubt."""
         # Not called for a BITFIELD, which is sent most, and is of a class of its own.
         hashed = self._scripts.by_hash(commands[-1]) if commands and type(commands[-1]) is Command else None
         if hashed is None:
-            replies, errors = self._round_trip(commands)
-        else:
-            replies, errors = self._round_trip([*commands[:-1], hashed])
-            if errors == [replies[-1]] and self._scripts.was_refused(errors[0]):
-                replies[-1:], errors = self._round_trip(commands[-1:])
-        if errors:
-            raise errors[0]
-        return replies
+            return self._round_trip(commands)
+        outcomes = self._round_trip([*commands[:-1], hashed])
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        if failures == [outcomes[-1]] and self._scripts.was_refused(failures[0].error):
+            outcomes[-1:] = self._round_trip(commands[-1:])
+        return outcomes
 
-    def _round_trip(self, commands: Sequence[Command]) -> tuple[list[Any], list[ResponseError]]:
-        """Send commands and return their replies, and the errors among them."""
-        connection = self._borrower.take()
+    def _round_trip(self, commands: Sequence[Command]) -> list[Any]:
+        try:
+            connection = self._borrower.take()
+        except FAULTS as error:
+            return [Failure(error, is_in_doubt=False)] * len(commands)
         try:
             connection.send_packed_command([b"".join([command.pack() for command in commands])])
-            replies = [_read(connection, command.is_binary) for command in commands]
+            outcomes = [read_reply(connection, command) for command in commands]
             sock = getattr(connection, "_sock", None)
             # Nearly always the socket of the last command. A caching connection has none of its own.
             if sock is None or sock is not self._known.last:
                 self._known.note(connection)
                 self.connections = self._known.number
-            errors = [reply for reply in replies if isinstance(reply, ResponseError)]
-            if errors and any(is_from_replica(error) for error in errors):
+            if any(isinstance(outcome, Failure) and is_from_replica(outcome.error) for outcome in outcomes):
                 drop_idle_connections(self._borrower.pool)
                 connection.disconnect()
+        except FAULTS as error:
+            connection.disconnect()
+            outcomes = failed_round_trip(error, len(commands))
         except BaseException:
             # Unread replies would be taken for the replies to the next commands.
             connection.disconnect()
             self._borrower.release(connection)
             raise
         self._borrower.release(connection)
-        return replies, errors
-
-
-def _read(connection: Any, is_binary: bool) -> Any:
-    try:
-        return connection.read_response(disable_decoding=is_binary)
-    except ResponseError as error:
-        return error
+        return outcomes

@@ -1,43 +1,44 @@
-"""The transport for clusters and other classes of clients: one command per round trip."""
+"""The transport for clients of other classes: one command per round trip."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redis.client import NEVER_DECODE
 
-from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.commands import Command, Failure
 from scrapy_bloom.transport.connections import KnownConnections, connections_of, drop_connections, in_turn
 from scrapy_bloom.transport.failures import FAULTS, is_from_replica
 from scrapy_bloom.transport.scripts import KnownScripts
+from scrapy_bloom.transport.transport import Transport, failed_round_trip
 
 
 class _Executes(Protocol):
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
-class SequentialTransport:
-    """Sends each command with the client's own `execute_command` and waits for its reply.
-
-    redis-py's cluster pipeline keeps no order between nodes. It also silently sends commands again if a reply was lost,
-    and has no option to turn this off.
-    """
+class SequentialTransport(Transport):
+    """Sends each command with the client's own `execute_command` and waits for its reply."""
 
     def __init__(self, client: _Executes) -> None:
+        self.connections = 0
         self._client = client
         self._known = KnownConnections()
         self._scripts = KnownScripts()
 
-    @property
-    def connections(self) -> int:
-        """The number of connections that the client has had."""
-        return self._known.number
-
-    def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands one by one, and stop at the first error."""
-        replies = [self._call(command) for command in commands]
+    def attempt(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands one by one, and none after the first fault."""
+        outcomes: list[Any] = []
+        for command in commands:
+            try:
+                outcomes.append(self._call(command))
+            except FAULTS as error:
+                outcomes += failed_round_trip(error, 1)
+                outcomes += [Failure(error, is_in_doubt=False)] * (len(commands) - len(outcomes))
+                break
         for connection in connections_of(self._client):
             self._known.note(connection)
-        return replies
+        self.connections = self._known.number
+        return outcomes
 
     def _call(self, command: Command) -> Any:
         hashed = self._scripts.by_hash(command)

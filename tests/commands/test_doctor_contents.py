@@ -16,7 +16,7 @@ from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Heartbeat, Join, RequestQueue, Sync
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls import leases
-from scrapy_bloom.transport.client import Transport
+from scrapy_bloom.transport.transport import Transport
 from tests.support import command
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import KINDS, Server, running

@@ -62,6 +62,8 @@ OUTSIDE = {
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
     "transport.client": {"redis"},
+    "transport.cluster": {"redis"},
+    "transport.slots": {"redis"},
     "transport.pooled": {"redis"},
     "transport.commands": {"hiredis"},
     "transport.failures": {"redis"},

@@ -20,7 +20,9 @@ from scrapy_bloom.storage.filter_hash import Unlink
 from scrapy_bloom.storage.operation import Operations, Results, Steps
 from scrapy_bloom.storage.shards import SealShard
 from scrapy_bloom.storage.stores import MemoryStore, RetryingStore
+from scrapy_bloom.transport.failures import FAULTS
 from tests.protocol.test_interleavings import SMALL, adding, growing, winners
+from tests.support.failed_results import failed
 from tests.support.schedule_search import KEY, Search
 
 PLAN = FilterParameters(capacity=100, error_rate=1e-4)
@@ -52,6 +54,19 @@ class Unlucky(MemoryStore):
         raise error
 
 
+class Failing:
+    """Returns the failures of a store, as a transport does, instead of raising."""
+
+    def __init__(self, store: Unlucky) -> None:
+        self._store = store
+
+    def execute(self, ops: Operations) -> Results:
+        try:
+            return self._store.execute(ops)
+        except FAULTS as error:
+            return failed(error, len(ops))
+
+
 LOST = redis.ConnectionError("the reply was lost")
 
 
@@ -78,7 +93,7 @@ def test_an_item_that_was_marked_without_an_answer(store: Unlucky, items: int, b
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit()], ids=repr)
 def test_whatever_ends_the_wait_for_an_answer(store: Unlucky, error: BaseException) -> None:
     """An item is new again after Ctrl-C, or any exception, while its reply is pending."""
-    bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
+    bloom = BaseBloomFilter(RetryingStore(Failing(store), 10), "k", PLAN)
     bloom.add("before")
     store.faults = [(None, error)]
     with pytest.raises(type(error)):
@@ -116,7 +131,7 @@ LOADING = redis.exceptions.BusyLoadingError("Redis is loading the dataset in mem
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: int) -> None:
     """Items marked by a server before it became a replica are new."""
-    bloom = BaseBloomFilter(RetryingStore(store, 10), "k", PLAN)
+    bloom = BaseBloomFilter(RetryingStore(Failing(store), 10), "k", PLAN)
     bloom.add_many(["before", "and", "before that"])
     store.faults = [(done, REFUSED)]
     assert bloom.add_many(["a", "b", "c"]) == [True] * 3
@@ -127,7 +142,7 @@ def test_a_batch_that_was_half_done_when_it_was_refused(store: Unlucky, done: in
 def test_a_refusal_after_a_lost_reply(store: Unlucky) -> None:
     """A refused second attempt does not undo the first, whose reply was lost: the item is new."""
     # Large enough that the addition carries no credit request: of several operations one may be executed.
-    bloom = BaseBloomFilter(RetryingStore(store, 10), "k", FilterParameters(capacity=100_000))
+    bloom = BaseBloomFilter(RetryingStore(Failing(store), 10), "k", FilterParameters(capacity=100_000))
     bloom.add("before")
     store.faults = [(None, LOST), (0, LOADING)]
     assert bloom.add("a")

@@ -69,4 +69,4 @@ def repeating(protocol: FilterProtocol) -> Steps[tuple[bool, ...]]:
     """Return which of the two steps were repeated."""
     first = yield [Load(protocol.stack.key)]
     second = yield [Load(protocol.stack.key)]
-    return first.retried, second.retried
+    return bool(first.retried), bool(second.retried)

@@ -11,7 +11,9 @@ from devtools.waiting import until
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls.leases import StartUrls
+from scrapy_bloom.transport.commands import Failure
 from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.transport import Transport
 from tests.support.servers import Server, free_port, running
 
 URLS = [b"a", b"b \xff", b"", b"d", b"e"]
@@ -135,14 +137,14 @@ def test_late_lease(start: Start) -> None:
     commands: list[Any] = []
     transport = one._transport
 
-    class Slow:
+    class Slow(Transport):
         """A link that delays the first command."""
 
         connections = 1
 
-        def execute(self, sent: Any) -> Any:
+        def attempt(self, sent: Any) -> list[Any]:
             commands.append(sent)
-            raise redis.ConnectionError
+            return [Failure(redis.ConnectionError(), is_in_doubt=True)] * len(sent)
 
     one._transport = Slow()
     with pytest.raises(redis.ConnectionError):

@@ -10,7 +10,7 @@ import redis
 from redis.crc import key_slot
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError, WrongTypeError
-from scrapy_bloom.transport.connections import disconnect
+from scrapy_bloom.transport.client import disconnect
 from tests.support import command
 from tests.support.clusters import running_cluster
 from tests.support.dupefilters import KEY, crawler_of, page, spider_of, warnings_in

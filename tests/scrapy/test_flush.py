@@ -12,7 +12,7 @@ from scrapy import Request
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.queue.worker_state import Phase
-from scrapy_bloom.transport.connections import disconnect
+from scrapy_bloom.transport.client import disconnect
 from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.in_process import start

@@ -10,7 +10,9 @@ from scrapy_bloom.queue.operations import QueueOperation, Reply, RequestQueue, S
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.storage.operation import Operation as StoreOperation
 from scrapy_bloom.storage.operation import Operations, Results
+from scrapy_bloom.transport.failures import FAULTS
 from tests.simulation.server import Server, TimedQueue
+from tests.support.failed_results import failed
 from tests.support.start_memory import StartMemory, StartScript
 
 # Called with each operation on a queue or a filter that the server executes.
@@ -187,7 +189,10 @@ class SimulatedStore:
     def execute(self, operations: Operations) -> Results:
         """Execute operations in one round trip."""
         steps = [lambda operation=operation: self._apply(operation) for operation in operations]
-        results = Results(self._client.server.round_trip("filter", steps, self._client.slowness))
+        try:
+            results = Results(self._client.server.round_trip("filter", steps, self._client.slowness))
+        except FAULTS as error:
+            return failed(error, len(operations))
         results.contact = self._client.server.incarnation
         return results
 

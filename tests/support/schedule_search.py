@@ -53,11 +53,14 @@ class Done(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A worker's replies of one round trip, and their time; `retried`: an earlier attempt lost its replies."""
+    """The replies of one round trip, and when the last one came.
+
+    Operations with the indexes in `retried` lost an earlier reply.
+    """
 
     now: float
     replies: Frozen
-    retried: bool
+    retried: frozenset[int]
 
 
 class Fields(NamedTuple):
@@ -103,11 +106,11 @@ class Past:
 
 
 class Worker(NamedTuple):
-    """A worker in a state: its past, the replies of an incomplete round trip, and whether it is a retry."""
+    """A worker in a state: its past, replies of the current round trip by index, and the indexes of lost replies."""
 
     past: Past
-    partial: Frozen = ()
-    retried: bool = False
+    partial: tuple[tuple[int, Any], ...] = ()
+    retried: frozenset[int] = frozenset()
 
 
 class Move(NamedTuple):
@@ -123,9 +126,11 @@ class Search:
     """Explores all behaviours of workers that have opened the same filter.
 
     The work in `before` is executed first, each part at its time. Then the clock may advance to each of the `ticks` at
-    any moment. With `whole`, no operation comes between those of one round trip. Each worker starts with `credit`. At
-    any moment, up to `replies` replies may be lost, and up to `crashes` workers may crash. A worker repeats a round
-    trip whose reply was lost, and a crashed worker stops. `protocol` and `lifecycle` may contain mistakes.
+    any moment. With `whole`, no operation comes between those of one round trip. With `scattered`, the operations of a
+    round trip are executed in any order, at any time, and lose their replies one by one, as over a cluster. Only an
+    operation whose reply was lost is executed again. Each worker starts with `credit`. At any moment, up to `replies`
+    replies may be lost, and up to `crashes` workers may crash. A worker repeats a round trip whose reply was lost, and
+    a crashed worker stops. `protocol` and `lifecycle` may contain mistakes.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class Search:
         before: Sequence[tuple[float, Work]] = (),
         ticks: Sequence[float] = (),
         whole: bool = False,
+        scattered: bool = False,
         protocol: type[FilterProtocol] = FilterProtocol,
         lifecycle: type[Lifecycle] = Lifecycle,
         credit: int = 1_000_000,
@@ -147,6 +153,7 @@ class Search:
         self._protocol = protocol
         self._lifecycle = lifecycle
         self._whole = whole
+        self._scattered = scattered
         self._credit = credit
         self._faults = (replies, crashes)
         self._now = 0.0
@@ -223,25 +230,41 @@ class Search:
         return self._moved[memory, number, ticks]
 
     def _new_moves(self, memory: int, worker: Worker, ticks: int) -> Iterator[Move]:
-        past, partial, retried = worker
+        past = worker.past
         ops = self._next(past)
         if isinstance(ops, Done):
             return
         if self._faults[1]:
             yield Move(memory, self._workers.number(Worker(self._ended(past.number, Done(None)))), crashes=1)
-        for op in ops if self._whole else ops[len(partial) : len(partial) + 1]:
-            memory, said = self._apply(memory, op, ticks)
-            partial = (*partial, said)
-        if len(partial) < len(ops):
+        pending = [index for index in range(len(ops)) if index not in dict(worker.partial)]
+        portions = [[index] for index in pending] if self._scattered else [pending if self._whole else pending[:1]]
+        for portion in portions:
+            yield from self._executed(memory, worker, ops, portion, ticks)
+
+    def _executed(
+        self, memory: int, worker: Worker, ops: Operations, portion: Sequence[int], ticks: int
+    ) -> Iterator[Move]:
+        """The moves that execute a portion of a round trip, with and without its reply."""
+        past, partial, retried = worker
+        for index in portion:
+            memory, said = self._apply(memory, ops[index], ticks)
+            partial = tuple(sorted((*partial, (index, said)), key=lambda each: each[0]))
+        is_complete = len(partial) == len(ops)
+        if is_complete:
+            after = past.after(Told(self._times[ticks], tuple(said for _, said in partial), retried))
+            following = self._next(after)
+            if isinstance(following, Done):
+                after = self._ended(past.number, following)
+            yield Move(memory, self._workers.number(Worker(after)))
+        else:
             yield Move(memory, self._workers.number(Worker(past, partial, retried)))
+        if not self._faults[0]:
             return
-        after = past.after(Told(self._times[ticks], partial, retried))
-        following = self._next(after)
-        if isinstance(following, Done):
-            after = self._ended(past.number, following)
-        yield Move(memory, self._workers.number(Worker(after)))
-        if self._faults[0]:
-            yield Move(memory, self._workers.number(Worker(past, retried=True)), replies=1)
+        if self._scattered:
+            lost = retried.union(portion)
+            yield Move(memory, self._workers.number(Worker(past, worker.partial, lost)), replies=1)
+        elif is_complete:
+            yield Move(memory, self._workers.number(Worker(past, retried=frozenset(range(len(ops))))), replies=1)
 
     def _ended(self, number: int, done: Done) -> Past:
         """Return the one past for all in which a worker ended with this result."""
@@ -292,7 +315,7 @@ class Search:
             return None  # type: ignore[return-value]  # the first thing sent is None
         self._now = told.now
         said = Results(_plain(each) for each in told.replies)
-        said.retried = told.retried
+        said.retried = set(told.retried)
         return said
 
     @contextmanager

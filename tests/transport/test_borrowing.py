@@ -11,9 +11,10 @@ import redis
 
 from devtools.proxy.faults import Place, proxying
 from devtools.waiting import LIMIT, until
-from scrapy_bloom.transport.client import Transport, transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.transport import Transport
 from tests.support.servers import Server
 
 

@@ -8,9 +8,10 @@ import redis
 
 from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.transport.client import Transport, transport_for
+from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.transport import Transport
 from tests.support.clusters import running_cluster
 from tests.support.servers import KINDS, Server, running
 

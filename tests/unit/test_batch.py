@@ -68,12 +68,12 @@ def test_marks_are_ambiguous_once_the_filter_changed() -> None:
     assert [item in batch.ambiguous for item in batch.pending] == [True, False]
 
 
-def test_everything_pending_is_ambiguous_after_a_lost_reply() -> None:
-    """Deferred items were not sent, and are not ambiguous."""
+def test_retried_items_are_ambiguous() -> None:
+    """Only items whose reply was lost are ambiguous. A request for credit, behind them, is no item."""
     batch = begun()
     batch.put_off(2, NO_LAYER, IDENTITY)
-    batch.mark_pending_ambiguous()
-    assert [item in batch.ambiguous for item in ITEMS] == [True, True, False, False]
+    batch.mark_retried({1, 2})
+    assert [item in batch.ambiguous for item in ITEMS] == [False, True, False, False]
 
 
 def test_marks_are_forgotten_with_the_filter() -> None:
