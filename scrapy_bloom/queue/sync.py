@@ -1,12 +1,12 @@
 """Sync batches: their contents, their bytes on a slow link, and pending syncs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Protocol, Self, TypeVar
 
 from scrapy_bloom._runtime import TUNING
-from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry
+from scrapy_bloom.queue.entries import OutboxEntry, OutboxItem, QueueEntry
 from scrapy_bloom.queue.operations import Sync
 
 
@@ -108,37 +108,24 @@ class SyncBatch:
         repeats: the first repeats.
         unreadable: the first entries that cannot be deserialized.
         outbox: the first items of the outbox.
+        to_lease: the entries of the outbox to lease, for the filter to check.
+        queued: the entries to push: new ones, and those of the outbox that bypass the filter.
+        finished: the finished requests whose children all stand before their markers.
     """
 
     new: tuple[OutboxEntry, ...] = ()
     repeats: tuple[OutboxEntry, ...] = ()
     unreadable: tuple[QueueEntry, ...] = ()
     outbox: tuple[OutboxItem, ...] = ()
-
-    @property
-    def to_lease(self) -> tuple[OutboxEntry, ...]:
-        """The entries of the outbox to lease, for the filter to check."""
-        return tuple(entry for entry in self._entries if entry.fingerprint is not None)
-
-    @property
-    def queued(self) -> tuple[QueueEntry, ...]:
-        """The entries to push: new ones, and those of the outbox that bypass the filter."""
-        unfiltered = (entry for entry in self._entries if entry.fingerprint is None)
-        return tuple(entry.in_queue for entry in (*self.new, *unfiltered))
-
-    @property
-    def finished(self) -> tuple[bytes, ...]:
-        """The finished requests whose children all stand before their markers."""
-        return tuple(item.member for item in self.outbox if isinstance(item, Finished))
+    # They follow from the others.
+    to_lease: tuple[OutboxEntry, ...] = field(default=(), compare=False)
+    queued: tuple[QueueEntry, ...] = field(default=(), compare=False)
+    finished: tuple[bytes, ...] = field(default=(), compare=False)
 
     @property
     def acknowledged(self) -> tuple[bytes, ...]:
         """The members whose leases end, unless an equal request needs them."""
         return (*members_of(self.repeats), *members_of(self.unreadable), *self.finished)
-
-    @property
-    def _entries(self) -> list[OutboxEntry]:
-        return [item for item in self.outbox if isinstance(item, OutboxEntry)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from scrapy_bloom.queue.dead_letters import DeadLetterScan, Suspects
-from scrapy_bloom.queue.entries import OutboxEntry, OutboxItem, QueueEntry, Receipt
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, OutboxItem, QueueEntry, Receipt
 from scrapy_bloom.queue.operations import Ending
 from scrapy_bloom.queue.sync import AdaptiveWindow, PendingSync, SyncBatch, members_of
 
@@ -91,6 +91,9 @@ class WorkerState:
         new, repeats = budget.first_of(self.new), budget.first_of(self.repeats)
         unreadable = budget.first_of(self.unreadable.values())
         items: list[OutboxItem] = []
+        to_lease: list[OutboxEntry] = []
+        queued = [entry.in_queue for entry in new]
+        finished: list[bytes] = []
         entries = 0
         for item in self.outbox:
             if isinstance(item, OutboxEntry):
@@ -98,7 +101,13 @@ class WorkerState:
             if entries > batch_size or not budget.takes(item):
                 break
             items.append(item)
-        return SyncBatch(new, repeats, unreadable, tuple(items))
+            if isinstance(item, Finished):
+                finished.append(item.member)
+            elif isinstance(item, OutboxEntry) and item.fingerprint is None:
+                queued.append(item.in_queue)
+            elif isinstance(item, OutboxEntry):
+                to_lease.append(item)
+        return SyncBatch(new, repeats, unreadable, tuple(items), tuple(to_lease), tuple(queued), tuple(finished))
 
     def outranked_by(self, queued: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
         """Return the ready entries to push back in one sync, the last first.

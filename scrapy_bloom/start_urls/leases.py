@@ -187,7 +187,7 @@ class StartUrls:
             WrongTypeError: the start key is not a `kind`.
         """
         names = (self.key, self.keys.leased, self.keys.dead_letters)
-        command = Command("EVAL", _load(script), len(names), *names, *arguments)
+        command = Command("EVAL", load_script(__package__, "start_key", script), len(names), *names, *arguments)
         status, *result = self._transport.execute([command])[0]
         if as_text(status) != "ok":
             raise self._wrong_type(status)
@@ -225,12 +225,3 @@ def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
     names = sorted(queues)
     replies = transport.execute([Command("HKEYS", QueueKeys(name).workers) for name in names]) if names else []
     return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
-
-
-_texts: dict[str, str] = {}
-
-
-def _load(script: str) -> str:
-    if script not in _texts:
-        _texts[script] = load_script(__package__, "start_key", script)
-    return _texts[script]

@@ -3,12 +3,11 @@
 from typing import Any, NamedTuple, Self
 
 from scrapy_bloom.queue.queue_keys import StartKeys
-from scrapy_bloom.start_urls.leases import _load
 from scrapy_bloom.storage.filter_hash import Snapshot
 from scrapy_bloom.storage.stores import MemoryStore
 from scrapy_bloom.transport.commands import Command
 from tests.support.replay import HOUR, State, Value
-from tests.support.start_memory import StartMemory, StartScript
+from tests.support.start_memory import StartMemory, StartScript, text_of
 
 
 class StoreCase(NamedTuple):
@@ -102,7 +101,7 @@ class StartCase(NamedTuple):
     def command(self, key: str, now: int) -> Command:  # noqa: ARG002  # no script has a time
         """Return the command."""
         names = StartKeys(key).start, StartKeys(key).leased, StartKeys(key).dead_letters
-        return Command("EVAL", _load(self.operation.script), len(names), *names, *self.operation.arguments)
+        return Command("EVAL", text_of(self.operation.script), len(names), *names, *self.operation.arguments)
 
     def difference(self, reply: Any, found: State, key: str) -> str:
         """Return how a server's reply and state differ from the twin's; "" if they are equal."""

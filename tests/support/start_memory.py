@@ -4,8 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
-from scrapy_bloom.start_urls import leases
 from scrapy_bloom.transport.commands import Argument
+from scrapy_bloom.transport.scripts import load_script
+
+SCRIPTS = ("lease_start", "release_start", "bury_start")
+
+
+def text_of(script: str) -> str:
+    """Return the text of a script of start URLs."""
+    return load_script("scrapy_bloom.start_urls", "start_key", script)
 
 
 class StartScript(NamedTuple):
@@ -17,7 +24,7 @@ class StartScript(NamedTuple):
     @classmethod
     def of(cls, text: str, arguments: Sequence[Argument]) -> Self:
         """Return the script that has a text."""
-        return cls(next(name for name, known in leases._texts.items() if known == text), tuple(arguments))
+        return cls(next(name for name in SCRIPTS if text_of(name) == text), tuple(arguments))
 
 
 @dataclass
