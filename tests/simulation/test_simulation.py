@@ -21,7 +21,7 @@ KEPT = {
     "kill 1": "A worker dies with leases, and the others wait for its pages.",
     "calm 13": "Nothing happens at all, on a link that is slow for some workers.",
     "lossy 75": "The filter marks a request, and its reply is lost.",
-    "flush 212": "A starter flushes the queue beside another one, and is killed before it deletes the filter.",
+    "flush 137": "A starter flushes the queue beside a worker, and is killed before it deletes the filter.",
     "flush 87": "A worker at work adds to the filter while a starter flushes the queue.",
     "flush 132": "A worker at work remembers pages of the filter that a starter deletes.",
     "flush 2": "A starter begins the crawl anew, and all pages are fetched again.",
