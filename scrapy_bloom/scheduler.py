@@ -20,17 +20,17 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
+from scrapy_bloom._scrapy.components import require_scheduler_settings
 from scrapy_bloom._scrapy.connection import connect, refusing_unfit, with_socket_timeouts
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
 from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.dispatcher import MAX_PAUSE, MIN_PAUSE, Dispatcher, IdleBackoff
 from scrapy_bloom.delivery.executor import Executor
-from scrapy_bloom.delivery.requirements import require_own_queue, require_settings
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.monitoring.stats import DEQUEUED, ENQUEUED, QUEUE_LOSSES, RECOVERED, RequestNotifier
 from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat, RequestQueue
+from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat, RequestQueue, require_own_queue
 from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
@@ -122,7 +122,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
         """
-        require_settings(settings, BloomRFPDupeFilter)
+        require_scheduler_settings(settings, BloomRFPDupeFilter)
 
     def __len__(self) -> int:
         """Return the number of requests in the queue and in this process.

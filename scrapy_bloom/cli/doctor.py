@@ -15,8 +15,7 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.cli.checks import configuration, contents, leftovers, server
-from scrapy_bloom.cli.checks.case import Case
-from scrapy_bloom.cli.checks.findings import Finding, Level, skipped
+from scrapy_bloom.cli.checks.case import Case, Finding, Level, skipped
 from scrapy_bloom.errors import RefusedError
 
 EXAMPLES = """\

@@ -16,9 +16,8 @@ from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.monitoring.stats import ENQUEUED, RequestNotifier
-from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import Ending, Join, QueueOperation, Sync
-from scrapy_bloom.queue.sync import AskFilter, FilterOperation, members_of
+from scrapy_bloom.queue.entries import OutboxEntry, members_of
+from scrapy_bloom.queue.operations import AskFilter, Ending, FilterOperation, Join, QueueOperation, Sync
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.buffer import DiskBuffer
 from scrapy_bloom.spool.directory import SpoolDirectory

@@ -4,26 +4,28 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from scrapy_bloom._format import as_size
-from scrapy_bloom._log import LimitedWarnings
+from scrapy_bloom._format import LimitedWarnings, as_size
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.delivery.requirements import require_own_queue
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import (
+    AskFilter,
     EndClosing,
     Ending,
+    FilterOperation,
     Join,
     Leave,
     QueueOperation,
+    ReleaseFilter,
     Reply,
     RequestQueue,
     Status,
     Sync,
+    UseFilter,
+    require_own_queue,
 )
-from scrapy_bloom.queue.sync import AskFilter, FilterOperation, ReleaseFilter, UseFilter
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 

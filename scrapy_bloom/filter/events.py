@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from scrapy_bloom._format import as_size
-from scrapy_bloom._log import LimitedWarnings
+from scrapy_bloom._format import LimitedWarnings, as_size
 from scrapy_bloom.errors import SETTING_NAMES, Names
 from scrapy_bloom.filter.layer import Layer
 

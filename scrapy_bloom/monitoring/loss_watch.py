@@ -2,7 +2,7 @@
 
 import logging
 
-from scrapy_bloom._log import LimitedWarnings
+from scrapy_bloom._format import LimitedWarnings
 from scrapy_bloom.queue.operations import REGISTERED, Join, QueueOperation, Reply, Status
 
 logger = logging.getLogger(__name__)

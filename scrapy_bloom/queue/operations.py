@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from scrapy_bloom._format import as_bytes, as_text
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.entries import QueueEntry
+from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Argument, Command
@@ -351,6 +351,26 @@ class Flush(QueueOperation):
         return self.lease_seconds, self.kind, *self.known
 
 
+@dataclass(frozen=True)
+class AskFilter:
+    """Check entries against the filter, and add them to it."""
+
+    entries: tuple[OutboxEntry, ...]
+
+
+@dataclass(frozen=True)
+class UseFilter:
+    """Add the queue's reference to the filter."""
+
+
+@dataclass(frozen=True)
+class ReleaseFilter:
+    """Remove the queue's reference; the filter is deleted with its last one."""
+
+
+FilterOperation = AskFilter | UseFilter | ReleaseFilter
+
+
 class RequestQueue:
     """The queue at `key`, a sorted set of serialized requests by score.
 
@@ -400,3 +420,20 @@ class RequestQueue:
     def decode(self, member: bytes) -> str | bytes:
         """Return a serialized request as the client does: text if it decodes replies."""
         return member if self._encoder is None else self._encoder.decode(member)
+
+
+def require_own_queue(queue: str, reply: Reply, spider: str) -> None:
+    """Refuse a queue with a registered worker of a spider other than `spider`.
+
+    Raises:
+        ConfigError: a worker of another spider is registered.
+    """
+    for worker, value in (reply.workers or {}).items():
+        other = Registration.parse(value).spider
+        if other not in ("", spider):
+            raise ConfigError(
+                f"SCHEDULER_QUEUE_KEY: worker {worker} of the spider {other!r} is registered with the queue {queue!r}. "
+                "Spiders cannot share a queue, since each would take the other's requests; set a key with %(spider)s "
+                "in it. If that worker is dead, start its spider again, or delete the queue with `scrapy bloom clear "
+                "--with-queue`"
+            )

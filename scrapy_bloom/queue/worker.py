@@ -60,7 +60,7 @@ Why they hold:
     flush, each worker that uses the new one adds its queue's reference again, before its first
     check. The audit in Redis counts the waiting requests, so that a reply reports a queue that
     vanished (S7).
-*   A request that a worker has died with is started in Redis before it runs: `queue.dead_letters`
+*   A request that a worker has died with is started in Redis before it runs: `queue.worker_state`
     (S8).
 """
 
@@ -71,19 +71,20 @@ from itertools import chain
 
 from scrapy_bloom._runtime import TUNING, Tuning
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.dead_letters import Suspects
-from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry, Receipt
-from scrapy_bloom.queue.operations import REGISTERED, Ending, QueueOperation, Reply, Status, Sync
-from scrapy_bloom.queue.sync import (
-    AdaptiveWindow,
+from scrapy_bloom.queue.entries import AdaptiveWindow, Finished, OutboxEntry, QueueEntry, Receipt, members_of
+from scrapy_bloom.queue.operations import (
+    REGISTERED,
     AskFilter,
+    Ending,
     FilterOperation,
-    PendingSync,
+    QueueOperation,
     ReleaseFilter,
+    Reply,
+    Status,
+    Sync,
     UseFilter,
-    members_of,
 )
-from scrapy_bloom.queue.worker_state import Phase, WorkerState
+from scrapy_bloom.queue.worker_state import PendingSync, Phase, Suspects, WorkerState
 
 
 class QueueWorker:

@@ -10,7 +10,7 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.checks import server
-from scrapy_bloom.cli.checks.findings import MEANINGS, Level
+from scrapy_bloom.cli.checks.case import MEANINGS, Level
 from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support.clusters import running_cluster

@@ -9,8 +9,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.cli.checks import leftovers
-from scrapy_bloom.cli.checks.case import Case
-from scrapy_bloom.cli.checks.findings import Level
+from scrapy_bloom.cli.checks.case import Case, Level
 from scrapy_bloom.cli.doctor import SERVER_CHECKS
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Heartbeat, Join, RequestQueue, Sync

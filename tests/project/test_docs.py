@@ -9,7 +9,7 @@ import pytest
 
 from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom.cli.bloom import ACTIONS
-from scrapy_bloom.cli.checks.findings import MEANINGS
+from scrapy_bloom.cli.checks.case import MEANINGS
 from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP
 from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
 from scrapy_bloom.monitoring import stats

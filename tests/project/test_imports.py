@@ -10,7 +10,7 @@ from scrapy_bloom.cli.bloom import ACTIONS
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
-    {"errors", "_cache", "_format", "_log", "_runtime"},
+    {"errors", "_cache", "_format", "_runtime"},
     {"options", "serializers", "transport"},
     {"_scrapy", "queue", "storage"},
     {"_filter_key", "filter", "spool"},
@@ -20,7 +20,7 @@ LEVELS = (
 )
 # The places allowed to import each third-party package; all others use the standard library alone.
 OUTSIDE = {
-    "_scrapy.components": {"scrapy"},
+    "_scrapy.components": {"scrapy", "scrapy_redis"},
     "_scrapy.engine": {"scrapy", "twisted"},
     "_runtime": {"twisted"},
     "_filter_key": {"scrapy", "scrapy_redis"},
@@ -50,7 +50,6 @@ OUTSIDE = {
     "_scrapy.connection": {"redis", "scrapy", "scrapy_redis"},
     "delivery.codec": {"scrapy"},
     "delivery.dispatcher": {"scrapy"},
-    "delivery.requirements": {"scrapy", "scrapy_redis"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "filter.hashing": {"mmh3"},
     "_scrapy.fingerprints": {"scrapy"},

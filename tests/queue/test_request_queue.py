@@ -12,8 +12,18 @@ from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.operations import Ending, Heartbeat, Join, Reply, RequestQueue, Requeue, Status
-from scrapy_bloom.queue.sync import AskFilter, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.operations import (
+    AskFilter,
+    Ending,
+    Heartbeat,
+    Join,
+    ReleaseFilter,
+    Reply,
+    RequestQueue,
+    Requeue,
+    Status,
+    UseFilter,
+)
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.transport.retry import disable_client_retries

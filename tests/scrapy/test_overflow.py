@@ -12,7 +12,7 @@ from scrapy import Request
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom._runtime import TUNING
-from scrapy_bloom.queue.sync import AskFilter
+from scrapy_bloom.queue.operations import AskFilter
 from scrapy_bloom.spool.directory import SpoolDirectory
 from tests.support import crawling
 from tests.support.in_process import start

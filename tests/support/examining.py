@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scrapy_bloom.cli.checks.findings import MEANINGS
+from scrapy_bloom.cli.checks.case import MEANINGS
 from tests.support import command
 
 SPIDERS = "tests.support.spiders.examined"

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from scrapy_bloom._runtime import TUNING
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import Reply
-from scrapy_bloom.queue.sync import AdaptiveWindow, FilterOperation
+from scrapy_bloom.queue.entries import AdaptiveWindow, OutboxEntry, QueueEntry
+from scrapy_bloom.queue.operations import FilterOperation, Reply
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import WorkerState
 from tests.support.explore import Numbered

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import REGISTERED, Ending, Reply, Status
-from scrapy_bloom.queue.sync import FilterOperation, PendingSync, ReleaseFilter, members_of
+from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry, members_of
+from scrapy_bloom.queue.operations import REGISTERED, Ending, FilterOperation, ReleaseFilter, Reply, Status
 from scrapy_bloom.queue.worker import QueueWorker
-from scrapy_bloom.queue.worker_state import Phase
+from scrapy_bloom.queue.worker_state import PendingSync, Phase
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
 from tests.support.queue_model import FAULTS, Rule, Scenario
 

@@ -12,8 +12,16 @@ from functools import partial
 from typing import Any
 
 from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.operations import REGISTERED, Ending, Reply, Status
-from scrapy_bloom.queue.sync import AskFilter, FilterOperation, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.operations import (
+    REGISTERED,
+    AskFilter,
+    Ending,
+    FilterOperation,
+    ReleaseFilter,
+    Reply,
+    Status,
+    UseFilter,
+)
 from scrapy_bloom.queue.worker_state import Phase
 from tests.support.explore import Move
 from tests.support.queue_memory import Registration

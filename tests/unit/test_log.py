@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from scrapy_bloom._log import LimitedWarnings
+from scrapy_bloom._format import LimitedWarnings
 
 logger = logging.getLogger("tests.limited")
 

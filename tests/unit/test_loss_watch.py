@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from scrapy_bloom._log import LimitedWarnings
+from scrapy_bloom._format import LimitedWarnings
 from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.queue.operations import Join, QueueOperation, Reply, Status, Sync
 

@@ -2,9 +2,21 @@
 
 import pytest
 
-from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry
-from scrapy_bloom.queue.operations import Ending, Join, Leave, Reply, Requeue, ResolveInDoubt, Status, Sync, digests
-from scrapy_bloom.queue.sync import AdaptiveWindow, AskFilter, ReleaseFilter, UseFilter
+from scrapy_bloom.queue.entries import AdaptiveWindow, Finished, OutboxEntry, QueueEntry
+from scrapy_bloom.queue.operations import (
+    AskFilter,
+    Ending,
+    Join,
+    Leave,
+    ReleaseFilter,
+    Reply,
+    Requeue,
+    ResolveInDoubt,
+    Status,
+    Sync,
+    UseFilter,
+    digests,
+)
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import Phase
 from tests.support.queue_memory import QueueMemory

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scrapy_bloom.cli.checks import server
-from scrapy_bloom.cli.checks.findings import Level
+from scrapy_bloom.cli.checks.case import Level
 
 
 def level(**replica: Any) -> Level:

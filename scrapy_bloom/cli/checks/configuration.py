@@ -11,8 +11,17 @@ from scrapy_redis.spiders import RedisMixin
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._format import as_expected_pages, as_number, plural
 from scrapy_bloom.cli._target import UNREADABLE
-from scrapy_bloom.cli.checks.case import BLOOM_SCHEDULER, LEASED_START_URLS, Case, name_of
-from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok, refused
+from scrapy_bloom.cli.checks.case import (
+    BLOOM_SCHEDULER,
+    LEASED_START_URLS,
+    Case,
+    Finding,
+    advice,
+    loss,
+    name_of,
+    ok,
+    refused,
+)
 from scrapy_bloom.cli.planning import make_plan
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters

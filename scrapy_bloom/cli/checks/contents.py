@@ -9,9 +9,8 @@ from scrapy_redis.queue import PriorityQueue
 from scrapy_bloom._filter_key import are_in_one_slot
 from scrapy_bloom._format import as_number, plural
 from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.checks.case import Case, is_a, load_class
+from scrapy_bloom.cli.checks.case import Case, Finding, advice, is_a, load_class, loss, ok, refused, skipped
 from scrapy_bloom.cli.checks.configuration import JSON
-from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok, refused, skipped
 from scrapy_bloom.cli.importing.import_state import ImportKeys
 from scrapy_bloom.cli.report import FilterReport
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError

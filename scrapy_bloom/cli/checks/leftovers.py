@@ -10,8 +10,7 @@ from redis import ResponseError
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom._format import as_size, as_text, plural
-from scrapy_bloom.cli.checks.case import Case
-from scrapy_bloom.cli.checks.findings import Finding, advice, ok
+from scrapy_bloom.cli.checks.case import Case, Finding, advice, ok
 from scrapy_bloom.queue.queue_keys import QueueKeys
 
 # The keys that crawls under Scrapy's own scheduler draw: see _filter_key.

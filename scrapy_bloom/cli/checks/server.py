@@ -8,8 +8,7 @@ from redis import exceptions
 from scrapy_redis import defaults
 
 from scrapy_bloom._format import as_size
-from scrapy_bloom.cli.checks.case import Case
-from scrapy_bloom.cli.checks.findings import Finding, advice, loss, ok
+from scrapy_bloom.cli.checks.case import Case, Finding, advice, loss, ok
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.transport.retry import retry_until
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, Info, evicts, nodes, policy
