@@ -48,7 +48,8 @@ Why they hold:
     so that a late packet has no effect. Entries that the sync took go back to the queue, since
     their worker never saw them (S1, S5).
 *   A lost reply of the filter makes its entries `is_unsure`: the filter may know them from this
-    very worker, so "seen" no longer counts, and a page may be fetched twice (S1 before S5).
+    very worker, so "seen" no longer counts, and a page may be fetched twice (S1 before S5). Once one
+    of them is new, this worker holds it, and "seen" counts again for others of the same item.
 *   A worker whose registration expired keeps everything that it holds, leases it again
     (`to_reclaim`) and distrusts earlier replies of the filter, which may have been cleared
     meanwhile (S1).
@@ -65,7 +66,7 @@ Why they hold:
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 
@@ -367,7 +368,19 @@ class QueueWorker:
         state.fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
         state.new += tuple(entry for entry, is_new in answered if is_new)
         state.repeats += repeats
+        self._trust({entry.fingerprint for entry, is_new in answered if is_new and entry.is_unsure})
         return repeats
+
+    def _trust(self, fingerprints: Set[bytes | None]) -> None:
+        """Trust the filter about other entries of these items: this worker holds a new one."""
+        state = self.state
+
+        def trusted(item: OutboxEntry) -> OutboxEntry:
+            return replace(item, is_unsure=False) if item.fingerprint in fingerprints else item
+
+        if fingerprints:
+            state.to_check = tuple(map(trusted, state.to_check))
+            state.outbox = deque(trusted(item) if isinstance(item, OutboxEntry) else item for item in state.outbox)
 
     def _enter_phase(self, operation: QueueOperation | FilterOperation, status: Status) -> None:
         state = self.state

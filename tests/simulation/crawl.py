@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 from scrapy_redis import spiders
 
-from scrapy_bloom.queue.operations import Flush, QueueOperation, Requeue, Status
+from scrapy_bloom.queue.operations import Flush, Join, QueueOperation, Requeue, Status
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.faults import Faults
@@ -94,6 +94,8 @@ class World:
         self.processes: list[Process] = []
         self.fetched: dict[str, list[Fetch]] = defaultdict(list)
         self.begun: Counter[str] = Counter()
+        # How many requests of each page there were at most, at a fault or where a worker noticed one.
+        self.copies: Counter[str] = Counter()
         # The last flush of a queue, the process that did it, and the numbers of flushes and of ends of filters.
         self.flushed_at: float | None = None
         self.flusher = ""
@@ -130,12 +132,18 @@ class World:
             self.flusher = operation.worker.partition("-")[0]
             self.generation += 1
             self.faults.on_flush()
+        if isinstance(operation, Requeue | Join) and f": {Status.OK}," not in text:
+            self.count_copies()
         if isinstance(operation, Requeue) and f": {Status.REQUEUED}," in text:
             self.outcome.hits += self._was_late(operation.dead)
         elif isinstance(operation, QueueOperation):
             self._last_heard[operation.worker] = self.hub.now
         if kind == "DeleteShard":
             self.generation += 1
+
+    def count_copies(self) -> None:
+        """Note the number of requests of each page that a fault may bring back."""
+        self.copies |= Counter(self.url_of(member) for member in set(checks.held_requests(self)))
 
     def _was_late(self, worker: str) -> bool:
         """Return whether a worker taken for dead is alive, and its heartbeats were late on a slow link."""

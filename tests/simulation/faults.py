@@ -45,7 +45,9 @@ class Faults:
             # Each process may notice a fault of the server.
             is_of_one = fault.kind in ("stop", "kill", "term")
             world.outcome.hits += 1 if is_of_one else max(1, len(world.alive))
+        world.count_copies()
         _KINDS[fault.kind](self, fault, Random(fault.number))
+        world.count_copies()
 
     def _away(self, fault: Fault, _: Random) -> None:
         server, end = self._world.server, self._world.hub.now + fault.seconds

@@ -65,12 +65,16 @@ class Played:
 
     def expire(self) -> None:
         """Let another worker requeue the worker's leases, and let the worker rejoin."""
+        self.expire_registration()
+        self.work()
+
+    def expire_registration(self) -> None:
+        """Let another worker requeue the worker's leases."""
         self.memory.apply(Join("other", "5", 0, is_new=True))
         self.memory.apply(
             Requeue("other", "one", self.memory.workers["one"], "5", 0, self.worker.state.suspects.max_deliveries)
         )
         self.worker.receive_reply(ResolveInDoubt("one", 1, None), Reply(Status.EXPIRED))
-        self.work()
 
     def offer(self, *names: str, score: float = 0, size: int = 1) -> None:
         """Offer requests of `size` bytes."""
@@ -109,6 +113,24 @@ def test_batches_are_bounded() -> None:
     for each in played.syncs:
         entries = (*each.leases, *each.pushes)
         assert len(entries) == 1 or sum(len(entry.member) for entry in entries) <= 512 * 1024
+
+
+def test_one_of_equal_requests_is_new_after_a_doubt() -> None:
+    """Once an unsure entry is new, the filter's "seen" counts for the worker's other requests of its page."""
+    played = Played(batch_size=1)
+    for name in ("leased", "waiting", "later"):
+        played.worker.offer(OutboxEntry(name.encode(), 0, b"page"))
+    played.worker.offer(OutboxEntry(b"other", 0, b"other page"))
+    while not played.worker.state.to_check:
+        played.step()
+    played.expire_registration()
+    doubts = []
+    while played.worker.has_news:
+        operation = played.worker.next_operation()
+        if isinstance(operation, AskFilter):
+            doubts += [(entry.member, entry.is_unsure) for entry in operation.entries]
+        played.step()
+    assert doubts == [(b"leased", True), (b"waiting", False), (b"later", False), (b"other", True)]
 
 
 def test_new_ones_that_wait_stay_leased() -> None:
