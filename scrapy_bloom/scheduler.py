@@ -317,7 +317,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         self._requests.execute(Flush(self.worker_name, lease_seconds=f"{self._config.lease:g}"))
         self.df.clear()
-        self._requests.execute(EndClosing(self.worker_name, clears=False))
+        # A worker that is about to join stays registered. A worker at work rejoins, as all others do.
+        stays = not self._has_joined
+        self._requests.execute(EndClosing(self.worker_name, clears=False, stays=stays, spider=self.spider.name))
 
     def when_queued(self, call: Callable[[], object]) -> None:
         """Call `call` once all requests enqueued so far are leased or queued.

@@ -299,13 +299,21 @@ class Leave(QueueOperation):
 
 @dataclass(frozen=True)
 class EndClosing(QueueOperation):
-    """End the closing and remove the registration; `clears` deletes waiting requests."""
+    """End the closing.
+
+    Attributes:
+        clears: delete the waiting requests.
+        stays: the worker stays registered, with its `spider`, and joins next. Otherwise a worker
+            that joins before it would find no worker, and report a loss of the queue.
+    """
 
     script = "end_closing"
     clears: bool
+    stays: bool = False
+    spider: str = ""
 
     def _arguments(self) -> Iterable[Argument]:
-        return (int(self.clears),)
+        return int(self.clears), int(self.stays), spider_mark(self.spider)
 
 
 @dataclass(frozen=True)

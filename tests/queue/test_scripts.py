@@ -47,7 +47,7 @@ operations = st.one_of(
     st.builds(ops.Heartbeat, names),
     st.builds(ops.Requeue, names, names, st.sampled_from(VALUES), st.just("5"), numbers, st.integers(0, 3)),
     st.builds(ops.Leave, names, numbers, st.sampled_from(Ending)),
-    st.builds(ops.EndClosing, names, st.booleans()),
+    st.builds(ops.EndClosing, names, st.booleans(), st.booleans(), st.sampled_from(["", "spider"])),
     st.builds(ops.ReadDeadLetters, names, st.integers(0, 2), st.integers(1, 3)),
     st.builds(ops.Redrive, names, some),
     st.builds(

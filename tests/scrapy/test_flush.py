@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
-from scrapy import Request
+from scrapy import Request, Spider
 
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
@@ -146,6 +146,29 @@ def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: s
     assert fetched_by(following) == []
     enqueue(following)
     assert fetched_by(following) == [*PAGES]
+
+
+def test_flush_is_no_loss(open_one: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An old worker that joins before the starter does reports no loss, nor does the starter."""
+    old = open_one()
+    enqueue(old)
+    assert fetched_by(old) == [*PAGES]
+    set_up = BloomScheduler._set_up_delivery
+
+    def let_old_join(scheduler: BloomScheduler, spider: Spider) -> None:
+        monkeypatch.setattr(BloomScheduler, "_set_up_delivery", set_up)
+        assert old.next_request() is None
+        assert fetched_by(old) == []
+        set_up(scheduler, spider)
+
+    monkeypatch.setattr(BloomScheduler, "_set_up_delivery", let_old_join)
+    new = open_one(SCHEDULER_FLUSH_ON_START=True)
+    assert old._watch.losses == new._watch.losses == 0
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    assert "lost" not in told
+    assert "or they started over" in told
+    enqueue(new)
+    assert fetched_by(new) == [*PAGES]
 
 
 def test_flush_of_a_shared_filter(open_one: Opening, key: str) -> None:

@@ -24,7 +24,7 @@ KEPT = {
     "flush 137": "A starter flushes the queue beside a worker, and is killed before it deletes the filter.",
     "flush 87": "A worker at work adds to the filter while a starter flushes the queue.",
     "flush 132": "A worker at work remembers pages of the filter that a starter deletes.",
-    "flush 2": "A starter begins the crawl anew, and all pages are fetched again.",
+    "flush 24": "A starter begins the crawl anew, and all pages are fetched again.",
     "flush 1": "A starter dies while it closes the queue, and the workers that wait for it take over.",
     "kill 0": "A worker dies with a page of which the callback has not run.",
     "mixed 137": "Redis refuses a heartbeat, and others die later.",
@@ -34,6 +34,8 @@ KEPT = {
     "fed 153": "A machine is lost while requests of start URLs come back from its disk.",
     "fed 574": "A machine is lost with requests of start URLs in its memory.",
     "fed 899": "A machine is lost with requests of start URLs on its disk.",
+    "stop 1005143": "Several links to a page wait in a worker that is taken for dead.",
+    "rollback 2005096": "Several links to a page are on their way while Redis goes back to an earlier state.",
     "spool 284": "A worker dies while it queues the requests of a file.",
 }
 

@@ -254,6 +254,9 @@ class QueueMemory:
             self.audit = Audit()
             self.deliveries = {m: value for m, value in self.deliveries.items() if m in self.dead_letters}
         del self.workers[op.worker]
+        if op.stays:
+            mark = spider_mark(op.spider)
+            self.record(op.worker, replace(mine, is_closing=False, beats=mine.beats + 1, spider=mark))
         return Reply(Status.OK)
 
     @_execute.register

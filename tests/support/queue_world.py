@@ -130,7 +130,7 @@ class QueueWorld:
         if life.flushing[0] == "clear":
             done = _without_filter(done)
         else:
-            done = self._executed(done, number, ops.EndClosing(f"w{number}", clears=False))
+            done = self._executed(done, number, ops.EndClosing(f"w{number}", clears=False, stays=True))
         yield Move(lambda: f"w{number}: {life.flushing[0]}", done)
 
     def _executed(self, state: State, number: int, operation: ops.QueueOperation) -> State:

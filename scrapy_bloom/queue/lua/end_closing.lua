@@ -1,6 +1,6 @@
--- Removes the registration of worker ARGV[1], which has closed the queue. If ARGV[2] is 1, the
--- waiting requests are deleted. An empty queue loses its audit, too, and its deliveries except for
--- those of dead letters.
+-- Ends the closing of the queue by worker ARGV[1]. If ARGV[2] is 1, the waiting requests are
+-- deleted. An empty queue loses its audit, too, and its deliveries except for those of dead letters.
+-- If ARGV[3] is 1, the worker stays registered, with the spider mark ARGV[4].
 local my = find(ARGV[1])
 if not my or my.closing == '' then return {'expired'} end
 if ARGV[2] == '1' then redis.call('DEL', KEYS[1]) end
@@ -10,5 +10,10 @@ if redis.call('ZCARD', KEYS[1]) == 0 then
     if not redis.call('ZSCORE', KEYS[3], member) then redis.call('HDEL', KEYS[6], member) end
   end
 end
-redis.call('HDEL', KEYS[2], ARGV[1])
+if ARGV[3] == '1' then
+  my.closing, my.spider, my.beats = '', ARGV[4], next_beat(my.beats)
+  record(ARGV[1], my)
+else
+  redis.call('HDEL', KEYS[2], ARGV[1])
+end
 return {'ok'}
