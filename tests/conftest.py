@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import wraps
 from typing import Any
 
 import hypothesis
@@ -34,6 +35,35 @@ CONNECTIONS = {
     "redis": ("redis", {"protocol": 2}),
     "redis-resp3-decoded": ("redis", {"protocol": 3, "decode_responses": True}),
 }
+
+
+# The garbage collector may finalize the socket of an unclosed connection first: a ResourceWarning in some later test.
+_pools: list[redis.ConnectionPool] = []
+_make_pool = redis.ConnectionPool.__init__
+
+
+@wraps(_make_pool)
+def _make_noted_pool(pool: redis.ConnectionPool, *args: Any, **kwargs: Any) -> None:
+    _make_pool(pool, *args, **kwargs)
+    _pools.append(pool)
+
+
+redis.ConnectionPool.__init__ = _make_noted_pool  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True)
+def pools_are_closed() -> Iterator[None]:
+    """Close the connections of all clients that a test makes."""
+    _pools.clear()  # the pools of modules and sessions are theirs to close
+    yield
+    for pool in _pools:
+        pool.disconnect()
+    _pools.clear()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make warnings errors in the processes that tests start, with the exceptions of these tests."""
+    os.environ["PYTHONWARNINGS"] = ",".join(config.getini("filterwarnings"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,6 +1,7 @@
 """Resolve the filter and the queue of an action, from a spider of the project or from named keys."""
 
 import argparse
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,6 +32,7 @@ from scrapy_bloom.queue.queue_keys import key_of
 from scrapy_bloom.settings import PREFIX, BloomSettings
 from scrapy_bloom.storage.operation import Steps, T
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
+from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.retry import retry_until
 
 # Errors of Scrapy and redis-py for settings that they cannot use.
@@ -106,8 +108,10 @@ class CrawlTarget:
 
     @cached_property
     def client(self) -> Any:
-        """A client with the crawl's options."""
-        return connect(self.settings)
+        """A client with the crawl's options; its connections are closed with the target, or at exit."""
+        client = connect(self.settings)
+        weakref.finalize(self, disconnect, client)
+        return client
 
     @cached_property
     def store(self) -> RetryingStore:

@@ -158,6 +158,8 @@ def assert_ended_well(*crawls: Crawl) -> None:
     """Assert that each crawl ended by itself, without errors for the user."""
     for ended in crawls:
         assert "Traceback" not in ended.log
+        # A warning in a destructor.
+        assert "Exception ignored in" not in ended.log
         assert ended.exit_code == 0
         assert ended.stats["finish_reason"] == "finished"
         # Otherwise a missing page may have been taken for seen.
