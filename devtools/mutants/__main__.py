@@ -3,6 +3,8 @@
 A mutant is a `[[mutant]]` table in one of the `.toml` files beside this module. It replaces the `old` text, which
 occurs exactly once in `file`, by the `new` text. At least one of its `tests` must fail, and `hurts` describes the
 consequence for users. The working tree is never touched.
+
+`--touched` tries the mutants that the last commit may have brought to life: it changed their file or their tests.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +23,11 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-# Seconds; the tests of one mutant take a few, or hang.
-LIMIT = 300
+from devtools.mutants.selection import PARENT, ROOT, changed_since, drawn
+
+# Seconds; the tests of one mutant take a few, or hang. A multiple of their time without it is a shorter limit.
+LIMIT = 300.0
+_GRACE, _SLOWER = 30.0, 10
 # pytest's exit codes for "all passed" and "some failed"; any other means that they could not run.
 _PASSED, _FAILED = 0, 1
 
@@ -48,6 +53,11 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     hurts: str
+
+    @property
+    def files(self) -> set[str]:
+        """The files that decide whether it is killed: its own and its tests'."""
+        return {self.file, *(test.partition("::")[0] for test in self.tests)}
 
     @property
     def is_stale(self) -> bool:
@@ -82,7 +92,7 @@ def copied() -> Iterator[Path]:
         yield copy
 
 
-def run(copy: Path, tests: Sequence[str]) -> int | None:
+def run(copy: Path, tests: Sequence[str], limit: float = LIMIT) -> int | None:
     """Run tests over a copy; return pytest's exit code, or None if it hung.
 
     The copy comes first in PYTHONPATH, which every process of a test inherits, so that no installed package is tested
@@ -96,7 +106,7 @@ def run(copy: Path, tests: Sequence[str]) -> int | None:
         command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        return process.wait(LIMIT)
+        return process.wait(limit)
     except subprocess.TimeoutExpired:
         return None
     finally:
@@ -106,45 +116,72 @@ def run(copy: Path, tests: Sequence[str]) -> int | None:
 
 
 @cache
-def is_green(tests: tuple[str, ...]) -> bool:
-    """Return whether these tests pass in a copy without any mistake."""
+def seconds_of(tests: tuple[str, ...]) -> float | None:
+    """Return how long these tests take in a copy without any mistake, or None if they fail."""
     with copied() as copy:
         where = [sys.executable, "-c", "import scrapy_bloom; print(scrapy_bloom.__file__)"]
         environment = {**os.environ, "PYTHONPATH": str(copy)}
         found = subprocess.run(where, cwd=copy.parent, env=environment, check=True, capture_output=True, text=True)
         if not Path(found.stdout.strip()).is_relative_to(copy):
             sys.exit(f"the tests would import {found.stdout.strip()}, which is not the copy's")
-        return run(copy, tests) == _PASSED
+        begin = time.monotonic()
+        return time.monotonic() - begin if run(copy, tests) == _PASSED else None
 
 
-def outcome(mutant: Mutant) -> Outcome:
-    """Try a mutant whose tests pass without it."""
+def outcome(mutant: Mutant, limit: float = LIMIT) -> Outcome:
+    """Try a mutant whose tests pass without it; tests that take longer than the limit hang."""
     with copied() as copy:
         file = copy / mutant.file
         file.write_text(file.read_text().replace(mutant.old, mutant.new))
-        code = run(copy, mutant.tests)
+        code = run(copy, mutant.tests, limit)
     found = {None: Outcome.HUNG, _FAILED: Outcome.KILLED, _PASSED: Outcome.SURVIVED}
     return found.get(code, Outcome.BROKEN)
+
+
+def judge(mutant: Mutant) -> Outcome:
+    """Try a mutant, and its tests without it."""
+    if mutant.is_stale:
+        return Outcome.STALE
+    seconds = seconds_of(mutant.tests)
+    return Outcome.RED if seconds is None else outcome(mutant, min(LIMIT, _GRACE + _SLOWER * seconds))
+
+
+def touched(mutants: Sequence[Mutant], commit: str) -> Sequence[Mutant]:
+    """Return the mutants whose file or tests differ between a commit and HEAD; all if the clone lacks the commit."""
+    changed = changed_since(commit)
+    if changed is None:
+        print(f"{commit}: no such commit in this clone, which may be shallow; any mutant may be drawn")
+        return mutants
+    found = [mutant for mutant in mutants if mutant.files & changed]
+    print(f"{len(found)} of {len(mutants)} mutants have a file or a test that changed since {commit}")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try the named mutants, or all; return 1 if one was not killed."""
     parser = argparse.ArgumentParser(prog="python -m devtools.mutants", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all if none is named")
-    names = parser.parse_args(arguments).names
-    mutants = read()
-    if unknown := set(names) - {mutant.name for mutant in mutants}:
+    parser.add_argument(
+        "--touched",
+        nargs="?",
+        const=PARENT,
+        metavar="COMMIT",
+        help=f"mutants with a change of their file or tests since COMMIT ({PARENT})",
+    )
+    parser.add_argument("--most", type=int, metavar="N", help="at most N of them, drawn by the hash of HEAD")
+    options = parser.parse_args(arguments)
+    mutants: Sequence[Mutant] = read()
+    if unknown := set(options.names) - {mutant.name for mutant in mutants}:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
+    if options.names:
+        mutants = [mutant for mutant in mutants if mutant.name in options.names]
+    if options.touched is not None:
+        mutants = touched(mutants, options.touched)
+    if options.most is not None:
+        mutants = drawn(mutants, options.most)
     failed = 0
     for mutant in mutants:
-        if names and mutant.name not in names:
-            continue
-        if mutant.is_stale:
-            found = Outcome.STALE
-        elif not is_green(mutant.tests):
-            found = Outcome.RED
-        else:
-            found = outcome(mutant)
+        found = judge(mutant)
         is_killed = found in {Outcome.KILLED, Outcome.HUNG}
         failed += not is_killed
         print(f"{found:<13} {mutant.name}" + ("" if is_killed else f": {mutant.hurts}"), flush=True)

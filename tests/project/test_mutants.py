@@ -1,12 +1,16 @@
 """The driver of the mutants judges correctly, and its tables fit the code."""
 
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from devtools.mutants import __main__ as driver
-from devtools.mutants.__main__ import ROOT, Mutant, Outcome
+from devtools.mutants import selection
+from devtools.mutants.__main__ import Mutant, Outcome
+from devtools.mutants.selection import ROOT
 
 MUTANTS = driver.read()
 FILE, LINE = "scrapy_bloom/_format.py", '        return plural(size, "byte")\n'
@@ -63,10 +67,9 @@ def test_outcome(tried: Mutant, outcome: Outcome) -> None:
 
 
 @pytest.mark.long
-def test_outcome_of_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcome_of_one_that_hangs() -> None:
     """Tests that hang are killed."""
-    monkeypatch.setattr(driver, "LIMIT", 2)
-    assert driver.outcome(ENDLESS) is Outcome.HUNG
+    assert driver.outcome(ENDLESS, limit=2) is Outcome.HUNG
 
 
 @pytest.mark.parametrize(
@@ -95,3 +98,79 @@ def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
         driver.main(["nothing"])
     assert ended.value.code == 2
     assert "no such mutant: nothing" in capsys.readouterr().err
+
+
+def git(directory: Path, *arguments: str) -> None:
+    """Run git as some user."""
+    user = ("-c", "user.name=a", "-c", "user.email=a@b.test", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *user, *arguments], cwd=directory, check=True, capture_output=True)
+
+
+def commit(directory: Path, name: str) -> None:
+    """Commit a change of a file."""
+    with (directory / name).open("a") as file:
+        file.write("changed\n")
+    git(directory, "add", ".")
+    git(directory, "commit", "-m", f"Change {name}")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of two commits, of which the second one changed `b` and `c`."""
+    directory = tmp_path / "checkout"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
+    for name in ("a", "b", "c"):
+        (directory / name).write_text("first\n")
+    commit(directory, "a")
+    (directory / "c").unlink()
+    commit(directory, "b")
+    monkeypatch.setattr(selection, "ROOT", directory)
+    return directory
+
+
+def over(file: str, *tests: str) -> Mutant:
+    """A stale mutant of a file."""
+    return Mutant(f"of {file}", file, "no such text", "", tests or ("t",), "It hurts.")
+
+
+def names_tried(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The names of the mutants that were tried: all are stale."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.split(":")[0].removeprefix("STALE         ") for line in lines if line.startswith("STALE")]
+
+
+def test_touched(checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mutant is touched by a change of its file or of a test of it."""
+    mutants = [over("a"), over("b"), over("c"), over("d", "a::test", "b::test"), over("e", "a::b")]
+    monkeypatch.setattr(driver, "read", lambda: mutants)
+    assert driver.main(["--touched"]) == 1
+    assert names_tried(capsys) == ["of b", "of c", "of d"]
+    assert driver.main(["--touched", "HEAD"]) == 0
+    assert names_tried(capsys) == []
+    commit(checkout, "a")
+    assert driver.main(["--touched", "HEAD~2"]) == 1
+    assert names_tried(capsys) == ["of a", "of b", "of c", "of d", "of e"]
+
+
+def test_shallow_clone(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a clone without the parent of HEAD every mutant may be drawn."""
+    git(tmp_path, "clone", "--depth", "1", checkout.as_uri(), "shallow")
+    monkeypatch.setattr(selection, "ROOT", tmp_path / "shallow")
+    monkeypatch.setattr(driver, "read", lambda: [over(name) for name in "abcdef"])
+    assert driver.main(["--touched", "--most", "2"]) == 1
+    assert "HEAD^: no such commit in this clone, which may be shallow" in (out := capsys.readouterr().out)
+    assert out.count("STALE") == 2
+
+
+def test_draw(checkout: Path) -> None:
+    """A commit draws the same mutants each time, in their order, and another commit others."""
+    items = range(1000)
+    first = selection.drawn(items, 6)
+    assert (len(first), sorted(first)) == (6, first)
+    assert selection.drawn(items, 6) == first
+    commit(checkout, "a")
+    assert selection.drawn(items, 6) != first
+    assert selection.drawn(items, 1001) == list(items)
