@@ -13,6 +13,7 @@ from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
+from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Operations, Results, Steps, Store
@@ -58,7 +59,7 @@ class BaseBloomFilter:
         cache_size = options.CACHE_SIZE.read("cache_size", cache_size)
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
         self._stack = LayerStack(self.key, parameters, monotonic)
-        self._protocol = FilterProtocol(
+        opening = Opening(
             self._stack,
             events or LoggedEvents(self._names, monotonic),
             self.forget_cached,
@@ -66,6 +67,7 @@ class BaseBloomFilter:
             names=self._names,
             randbelow=randbelow,
         )
+        self._protocol = FilterProtocol(opening)
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
         if flush:
@@ -197,7 +199,8 @@ class BaseBloomFilter:
             # Inside the `try`: even an interrupt on this line leaves the caller without a result.
             return results
         except BaseException:
-            self._retract(asked)
+            # The server may have marked them, but the caller got no result.
+            self.mark_ambiguous(asked)
             raise
 
     def __contains__(self, item: Item) -> bool:
@@ -378,13 +381,6 @@ class BaseBloomFilter:
         if self._forgets == forgets:
             for item in present:
                 self._cache.put(item, True)
-
-    def _retract(self, items: Iterable[bytes]) -> None:
-        """Mark items as ambiguous after any interruption, a KeyboardInterrupt too.
-
-        The server may have marked them, but the caller got no result.
-        """
-        self.mark_ambiguous(items)
 
     def _return_credit(self, keep: int) -> None:
         """Return credit in a single attempt: after a failure the room stays unused."""

@@ -34,7 +34,7 @@ class Opening:
         self,
         stack: LayerStack,
         events: Events,
-        forget: Callable[[], None],
+        forget: Callable[[], None] = lambda: None,
         *,
         opens_unfinished: bool = False,
         names: Names = SETTING_NAMES,

@@ -1,12 +1,6 @@
 """The steps of one worker: opening, lifecycle, and admission of items by credit."""
 
-import secrets
-from collections.abc import Callable
-
-from scrapy_bloom.errors import SETTING_NAMES, Names
-from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
-from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.storage.counters import Granted
@@ -22,25 +16,14 @@ class FilterProtocol:
     """One worker's steps over its `stack`, in three parts.
 
     `opening` reads the stored filter, `lifecycle` changes its layers, and the credit of `stack`
-    admits items. Arguments are those of `Opening`.
+    admits items.
     """
 
-    def __init__(
-        self,
-        stack: LayerStack,
-        events: Events,
-        forget: Callable[[], None] = lambda: None,
-        *,
-        opens_unfinished: bool = False,
-        names: Names = SETTING_NAMES,
-        randbelow: Callable[[int], int] = secrets.randbelow,
-    ) -> None:
-        self.stack = stack
-        self.events = events
-        self.opening = Opening(
-            stack, events, forget, opens_unfinished=opens_unfinished, names=names, randbelow=randbelow
-        )
-        self.lifecycle = Lifecycle(self.opening)
+    def __init__(self, opening: Opening) -> None:
+        self.stack = opening.stack
+        self.events = opening.events
+        self.opening = opening
+        self.lifecycle = Lifecycle(opening)
 
     def obtain(self, need: int) -> Steps[bool]:
         """Get credit for some or all of `need` items; create layers and grow as necessary.

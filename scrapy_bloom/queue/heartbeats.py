@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
+from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Heartbeat, Registration, RequestQueue, Requeue, Status
@@ -129,10 +130,10 @@ class Heartbeats:
             self.dead_letters += requeued.entries
             self.requeued += requeued.waiting
             logger.warning(
-                "Worker %s has been silent for %.0f s: requeued %d requests of its leases in the queue %r",
+                "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
                 name,
                 seconds,
-                requeued.waiting,
+                plural(requeued.waiting, "request"),
                 self._queue.keys.queue,
             )
 

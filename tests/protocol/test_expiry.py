@@ -8,6 +8,7 @@ import pytest
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.layer_stack import LayerStack
+from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Steps
 from tests.protocol.test_interleavings import AGEING, ITEM, SMALL, adding, ageing, growing_once, winners
@@ -41,7 +42,7 @@ def opening(protocol: FilterProtocol) -> Steps[int]:
 
 def replacing(protocol: FilterProtocol) -> Steps[int]:
     """A worker replaces this filter by one without a TTL, as often as it must."""
-    other = FilterProtocol(LayerStack(KEY, SMALL, lambda: 0.0), protocol.events)
+    other = FilterProtocol(Opening(LayerStack(KEY, SMALL, lambda: 0.0), protocol.events))
     while True:
         yield from protocol.lifecycle.clear()
         try:

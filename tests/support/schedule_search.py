@@ -20,6 +20,7 @@ from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.lifecycle import Lifecycle
+from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits
@@ -337,7 +338,7 @@ class Search:
 
     def _opened(self) -> FilterProtocol:
         stack = LayerStack(KEY, self._parameters, lambda: self._now)
-        protocol = self._protocol(stack, cast(Events, Silent()))
+        protocol = self._protocol(Opening(stack, cast(Events, Silent())))
         protocol.lifecycle = self._lifecycle(protocol.opening)
         self._run(protocol.opening.open())
         if stack.layers and self._credit:

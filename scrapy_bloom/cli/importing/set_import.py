@@ -34,9 +34,9 @@ from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.bloom_filter import CrawlFilter
 from scrapy_bloom.filter.events import LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
-from scrapy_bloom.filter.opening import foreign_string, reject_foreign_key
+from scrapy_bloom.filter.lifecycle import Lifecycle
+from scrapy_bloom.filter.opening import Opening, foreign_string, reject_foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.storage.filter_hash import Load, RestoreFields, Snapshot
@@ -89,7 +89,7 @@ class StagingFilter:
     def delete(self) -> None:
         """Delete the filter."""
         stack = LayerStack(self.key, self._parameters, time.monotonic)
-        run_steps(FilterProtocol(stack, LoggedEvents()).lifecycle.clear(), self._store.execute)
+        run_steps(Lifecycle(Opening(stack, LoggedEvents())).clear(), self._store.execute)
 
 
 class SetImport:
