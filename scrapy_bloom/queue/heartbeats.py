@@ -2,17 +2,19 @@
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Heartbeat, Registration, RequestQueue, Requeue, Status
+from scrapy_bloom.queue.operations import Heartbeat, ReadDeadLetters, Registration, RequestQueue, Requeue, Status
 from scrapy_bloom.transport.failures import describe
 
 logger = logging.getLogger(__name__)
 
 _LAST_BEAT_SECONDS = 2.0
+# Dead letters read after a lost reply.
+_MAX_DEAD_LETTERS = 100
 # Heartbeats in the shortest lease of all workers, and the shortest pause between two of them.
 _HEARTBEATS_PER_LEASE = 4
 _MIN_PAUSE_SECONDS = 0.02
@@ -96,6 +98,9 @@ class Heartbeats:
         self.requeued = 0
         self.dead_letters: deque[QueueEntry] = deque()
         self._max_deliveries = max_deliveries
+        # The reply to a Requeue was lost, and the dead letters in it with it.
+        self._has_lost_reply = False
+        self._reported: set[bytes] = set()
         self._queue = queue
         self._name = name
         self._lease = lease
@@ -117,6 +122,8 @@ class Heartbeats:
     def beat(self) -> None:
         """Send a heartbeat, and requeue the leases of dead workers."""
         reply = self._queue.execute(Heartbeat(self._name))
+        if self._has_lost_reply:
+            self._read_dead_letters()
         workers = {name: value for name, value in (reply.workers or {}).items() if name != self._name}
         for name, seconds in self._failure_detector.silent_workers(workers, self._monotonic()).items():
             # An unregistered worker may only take over the closing of the queue.
@@ -125,9 +132,11 @@ class Heartbeats:
 
     def _requeue(self, name: str, value: str, seconds: float) -> None:
         operation = Requeue(self._name, name, value, f"{self._lease:g}", 0, self._max_deliveries)
+        self._has_lost_reply = self._max_deliveries > 0
         requeued = self._queue.execute(operation)
+        self._has_lost_reply = False
         if requeued.status is Status.REQUEUED:
-            self.dead_letters += requeued.entries
+            self._report(requeued.entries)
             self.requeued += requeued.waiting
             logger.warning(
                 "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
@@ -136,6 +145,19 @@ class Heartbeats:
                 plural(requeued.waiting, "request"),
                 self._queue.keys.queue,
             )
+
+    def _read_dead_letters(self) -> None:
+        """Report the dead letters of a lost reply, and perhaps some that others have reported."""
+        reply = self._queue.execute(ReadDeadLetters(self._name, 0, _MAX_DEAD_LETTERS))
+        self._has_lost_reply = False
+        unreported = (entry for entry in reply.entries if entry.member not in self._reported)
+        self._report(entry for entry in unreported if reply.suspects.get(entry.member, 0) >= self._max_deliveries)
+
+    def _report(self, entries: Iterable[QueueEntry]) -> None:
+        """Pass dead letters on."""
+        for entry in entries:
+            self._reported.add(entry.member)
+            self.dead_letters.append(entry)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

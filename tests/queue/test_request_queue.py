@@ -1,5 +1,6 @@
 """The queue on real servers: under any faults, each request is in Redis or fetched."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -125,6 +126,36 @@ def test_dead_one_is_requeued_by_the_thread(client: redis.Redis, key: str) -> No
     dead.worker.finish(b"a")
     dead.step()
     assert dead.worker.phase is Phase.JOINING
+
+
+def test_dead_letter_whose_reply_is_lost(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker whose Requeue lost its reply reports the dead letter, once."""
+    dead, living = Driven(client, key, "dead", lease="0.05"), Driven(client, key, "living")
+    dead.worker.offer(OutboxEntry(b"a", 3, b"a"))
+    while dead.worker.has_news:
+        dead.step()
+    dead.step(1)
+    while living.worker.phase is not Phase.WORKING:
+        living.step()
+    execute = living.queue.execute
+    lost: list[Any] = []
+
+    def lose_first_requeue(operation: Any) -> Reply:
+        reply = execute(operation)
+        if isinstance(operation, Requeue) and not lost:
+            lost.append(operation)
+            raise redis.ConnectionError
+        return reply
+
+    monkeypatch.setattr(living.queue, "execute", lose_first_requeue)
+    heartbeats = Heartbeats(living.queue, "living", 0.2, max_deliveries=1)
+    while not lost:
+        with contextlib.suppress(redis.ConnectionError):
+            heartbeats.beat()
+    assert not heartbeats.dead_letters
+    heartbeats.beat()
+    heartbeats.beat()
+    assert [entry.member for entry in heartbeats.dead_letters] == [b"a"]
 
 
 def test_heartbeats_after_an_outage(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
