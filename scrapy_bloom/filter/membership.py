@@ -164,9 +164,12 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
     replies: Sequence[tuple[int, bool]] = results[:number]
     if requested:
         protocol.take(layer, results[number])
-    batch.mark_retried(results.retried)
+    if results.retried:
+        batch.mark_retried(results.retried)
     present = {index for index, (_, was_present) in enumerate(replies) if was_present}
-    stack.credits.refund(layer, len(present - results.retried))
+    refunded = present - results.retried
+    if refunded:
+        stack.credits.refund(layer, len(refunded))
     states = [stack.state_of(header) for header, _ in replies]
     batch.record(
         [
