@@ -16,6 +16,7 @@ from scrapy_redis import defaults
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom._scrapy.components import read_flag
+from scrapy_bloom._scrapy.redis_settings import is_filter_separate
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.queue_keys import QueueKeys, key_of, queue_name
 from scrapy_bloom.storage import filter_keys
@@ -39,6 +40,7 @@ class FilterKey:
         is_unique: the key was generated for this crawl.
         queue: the key of the workers' shared queue, or None.
         slot_key: a key in the queue's slot, which replaces `name` on a cluster, or None.
+        is_separate: the filter is on another server than the queue.
     """
 
     name: str
@@ -48,6 +50,7 @@ class FilterKey:
     is_unique: bool = False
     queue: str | None = None
     slot_key: str | None = None
+    is_separate: bool = False
 
     @classmethod
     def of_spider(cls, spider: Spider) -> Self:
@@ -67,8 +70,10 @@ class FilterKey:
         _refuse_common_keys(name, queue)
         # Spiders that share a queue would share this filter, too.
         is_own_queue = queue != queue_of(settings, f"not {spider}")
-        slot_key = None if template or not is_own_queue else QueueKeys(queue).dupefilter
-        return cls(name, persists=read_flag(settings, "SCHEDULER_PERSIST"), queue=queue, slot_key=slot_key)
+        is_separate = is_filter_separate(settings)
+        slot_key = QueueKeys(queue).dupefilter if is_own_queue and not (template or is_separate) else None
+        persists = read_flag(settings, "SCHEDULER_PERSIST")
+        return cls(name, persists=persists, queue=queue, slot_key=slot_key, is_separate=is_separate)
 
     @classmethod
     def of_crawler(cls, crawler: Crawler) -> Self:
@@ -120,7 +125,15 @@ class FilterKey:
         return replace(self, name=self.slot_key)
 
     def warn_of_failovers(self, client: Any) -> None:
-        """Warn if a failover of the cluster may lose requests that the filter knows."""
+        """Warn if a failover of the cluster, or of the queue's server, may lose requests that the filter knows."""
+        if self.queue is not None and self.is_separate:
+            logger.info(
+                "The filter %r and the queue %r are on different servers: if the queue's server loses its last writes, "
+                "by a restart or a failover, the pages of these requests are missed",
+                self.name,
+                self.queue,
+            )
+            return
         if self.queue is None or not is_cluster(client):
             return
         if are_in_one_slot(self.name, self.queue):

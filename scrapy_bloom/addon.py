@@ -10,6 +10,7 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._scrapy.components import load_setting, require_serializer
 from scrapy_bloom._scrapy.exit_report import reports_at_exit, running_command
+from scrapy_bloom._scrapy.redis_settings import RedisSettings
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import BloomSettings
@@ -107,6 +108,11 @@ def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool
     # A method is checked, not the class: users may bring their own scheduler.
     if hasattr(scheduler, "check_settings"):
         scheduler.check_settings(settings)
+    elif _is_a(scheduler, Scheduler) and RedisSettings(settings).is_selected_by_url:
+        raise ConfigError(
+            f"SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis cannot connect to the cluster or the Sentinels in "
+            f"REDIS_URL; set {_OURS['SCHEDULER']!r}"
+        )
     if filters and _is_a(scheduler, Scheduler):
         require_serializer(settings)
         FilterKey.for_workers(settings, spider)

@@ -18,11 +18,12 @@ from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import read_flag
-from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.connection import connect, connect_filter
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
-from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
+from scrapy_bloom._scrapy.redis_settings import RedisSettings, is_filter_separate
+from scrapy_bloom.errors import FILTER_SERVER_NAMES, SETTING_NAMES, BloomError, ConfigError, Names
+from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter, SeparateFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_about_memory_policy, warn_of_deleted_requests
 from scrapy_bloom.queue.inspection import delete_audit, mark_shared
@@ -50,6 +51,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         key: the filter's key.
         debug: log every repeat, not only the first.
 
+    Attributes:
+        is_separate: True if BLOOMFILTER_REDIS_URL names another server than the queue's.
+
     Raises:
         ConfigError: a setting is not allowed.
         MismatchError: the stored filter has other parameters.
@@ -64,7 +68,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     """
 
     _runtime: ClassVar[Runtime] = RUNTIME
-    _filter_type: ClassVar[type[BloomFilter]] = CrawlFilter
+    _filter_type: type[BloomFilter] = CrawlFilter
+    _names: Names = SETTING_NAMES
+    is_separate = False
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
@@ -109,7 +115,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self = cls._build(spider.settings, key, spider.crawler)
         if key.queue and _bypasses_audit(load_object(spider.settings["SCHEDULER"])):
             try:
-                mark_shared(self.server, key.queue)
+                self._mark_shared(spider.settings, key.queue)
             except (BloomError, *FAULTS) as error:
                 # An ACL may deny it. BloomScheduler would then report these requests as lost.
                 logger.debug("The queue %r could not be marked as shared: %s", key.queue, describe(error))
@@ -159,7 +165,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             A dupefilter that opens its filter at the first use.
         """
         config = BloomSettings.from_settings(settings)
-        self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
+        self = cls(connect_filter(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
+        self.is_separate = is_filter_separate(settings)
+        if RedisSettings.of_filter(settings).prefix:
+            self._filter_type, self._names = SeparateFilter, FILTER_SERVER_NAMES
         self.config = config
         self._crawler = crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
@@ -324,7 +333,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self.filter.remove_reference(user)
 
     def _retry(self, work: Callable[[], T]) -> T:
-        return retry_until(work, self.config.retry_timeout, runtime=self._runtime)
+        return retry_until(work, self.config.retry_timeout, self._names, self._runtime)
+
+    def _mark_shared(self, settings: BaseSettings, queue: str) -> None:
+        """Mark the queue as shared with scrapy-redis's Scheduler, on its own server."""
+        client = connect(settings) if self.is_separate else self.server
+        try:
+            mark_shared(client, queue)
+        finally:
+            if client is not self.server:
+                disconnect(client)
 
     def _disconnect(self) -> None:
         disconnect(self.server)
@@ -337,7 +355,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         # An error here must not prevent the deletion.
         with contextlib.suppress(Exception):
             queue = scheduler.queue_key % {"spider": scheduler.spider.name}
-            delete_audit(self.server, queue)
+            delete_audit(scheduler.server, queue)
             if waiting := len(scheduler):
                 warn_of_deleted_requests(waiting, queue)
 

@@ -1,6 +1,6 @@
 """The errors of this package. Each text has the setting or key, the fact, and the action."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class BloomError(Exception):
@@ -70,7 +70,8 @@ class UnavailableError(BloomError):
     ) -> None:
         self.timeout = timeout
         self.cause = cause
-        self._names = (option, address)
+        self.address = address
+        self._option = option
         super().__init__(
             f"{option} = {timeout:g}: Redis was unreachable for longer ({cause}); check {address}, restart Redis, "
             "or set a longer time"
@@ -78,7 +79,7 @@ class UnavailableError(BloomError):
 
     def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str, str, str]]:
         """Pickle the arguments: the default would pickle the text."""
-        return type(self), (self.timeout, self.cause, *self._names)
+        return type(self), (self.timeout, self.cause, self._option, self.address)
 
 
 class StoppedError(UnavailableError):
@@ -112,6 +113,7 @@ class Names:
         address: where to set the server's address.
         login: where to set the user name and the password.
         protocol: how to select RESP2.
+        cluster: how to connect to a cluster.
         client: how to choose a client class, after "pass a redis.Redis or redis.RedisCluster".
         encoding: where to set the encoding, after "decode_responses=False".
     """
@@ -123,6 +125,7 @@ class Names:
     address: str
     login: str
     protocol: str
+    cluster: str
     client: str
     encoding: str
 
@@ -139,8 +142,19 @@ SETTING_NAMES = Names(
     address="REDIS_URL",
     login="in REDIS_URL or REDIS_PARAMS",
     protocol="REDIS_PARAMS = {'protocol': 2}",
+    cluster="begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit the database",
     client=", in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
     encoding=" (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in settings)",
+)
+# Of a filter with a server of its own.
+FILTER_SERVER_NAMES = replace(
+    SETTING_NAMES,
+    address="BLOOMFILTER_REDIS_URL",
+    login="in BLOOMFILTER_REDIS_URL or BLOOMFILTER_REDIS_PARAMS",
+    protocol="BLOOMFILTER_REDIS_PARAMS = {'protocol': 2}",
+    cluster=SETTING_NAMES.cluster.replace("REDIS_URL", "BLOOMFILTER_REDIS_URL"),
+    client=", in settings BLOOMFILTER_REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
+    encoding=" (BLOOMFILTER_REDIS_PARAMS in settings)",
 )
 ARGUMENT_NAMES = Names(
     prefix="",
@@ -150,6 +164,7 @@ ARGUMENT_NAMES = Names(
     address="the client's address",
     login="of the client",
     protocol="protocol=2 for the client",
+    cluster="pass a redis.RedisCluster",
     client="",
     encoding=" to the client",
 )

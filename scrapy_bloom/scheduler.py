@@ -21,8 +21,9 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import require_scheduler_settings
-from scrapy_bloom._scrapy.connection import connect, refusing_unfit, with_socket_timeouts
+from scrapy_bloom._scrapy.connection import connect, refusing_unfit
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
+from scrapy_bloom._scrapy.redis_settings import RedisSettings
 from scrapy_bloom.delivery.codec import RequestCodec
 from scrapy_bloom.delivery.dispatcher import MAX_PAUSE, MIN_PAUSE, Dispatcher, IdleBackoff
 from scrapy_bloom.delivery.executor import Executor
@@ -105,8 +106,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # An unusable client is refused before scrapy-redis makes its own.
         retry = partial(retry_until, timeout=config.retry_timeout, runtime=cls._runtime)
         disconnect(retry(lambda: connect(settings)))
-        with refusing_unfit(settings):
-            self: Self = retry(lambda: parent(with_socket_timeouts(settings)))
+        queue = RedisSettings(settings)
+        with refusing_unfit(queue):
+            self: Self = retry(lambda: parent(queue.for_scrapy_redis()))
         disable_client_retries(self.server)
         self._has_made_server = True
         self._config = config
@@ -217,6 +219,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             directory=self._spool_directory(job_dir(spider.settings)),
             crawler=spider.crawler,
             end_crawl=self.df.end_crawl,
+            has_separate_filter=self.df.is_separate,
             tuning=self._tuning,
             runtime=self._runtime,
         )

@@ -12,6 +12,8 @@ from scrapy_bloom.filter.parameters import FilterParameters
 
 PREFIX = "BLOOMFILTER_"
 SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
+# Read by `_scrapy.redis_settings`: the server of the filter, by default the queue's.
+SERVER_SETTINGS = ("BLOOMFILTER_REDIS_URL", "BLOOMFILTER_REDIS_PARAMS")
 
 # Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
@@ -89,8 +91,9 @@ class BloomSettings:
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
+    known = (*SETTINGS, *SERVER_SETTINGS)
     for name in settings:
-        if not isinstance(name, str) or not name.startswith(PREFIX) or name in SETTINGS:
+        if not isinstance(name, str) or not name.startswith(PREFIX) or name in known:
             continue
         if name in _LEGACY_SETTINGS:
             raise ConfigError(
@@ -99,8 +102,9 @@ def _refuse_unknown(settings: BaseSettings) -> None:
                 f"requests (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the share of new "
                 f"requests that may be taken for seen (default {options.ERROR_RATE.default_text})"
             )
-        nearest = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0)[0]
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+        # The value may contain a password.
+        shown = "…" if nearest in SERVER_SETTINGS or "://" in str(settings[name]) else repr(settings[name])
         raise ConfigError(
-            f"{name} = {settings[name]!r}: there is no such setting; did you mean {nearest}? "
-            f"The settings are {', '.join(SETTINGS)}"
+            f"{name} = {shown}: there is no such setting; did you mean {nearest}? The settings are {', '.join(known)}"
         )

@@ -1,5 +1,6 @@
 """scrapy-redis's spiders with leased start URLs: a worker that dies loses none."""
 
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from scrapy.crawler import Crawler
@@ -10,6 +11,7 @@ from scrapy_redis import spiders
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
+from scrapy_bloom._scrapy.redis_settings import RedisSettings
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.start_urls.feed import StartUrlFeed
 from scrapy_bloom.transport.client import disconnect
@@ -33,9 +35,12 @@ class LeasedStartUrls:
             UnavailableError: the client connects eagerly, and Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT s.
         """
         if self.server is None:
-            _wait_for_redis((crawler or self.crawler).settings, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
-            super().setup_redis(crawler)  # type: ignore[misc]  # scrapy-redis's
-            self._start_url_feed = StartUrlFeed(self, crawler or self.crawler, self._runtime)  # type: ignore[attr-defined]  # Scrapy's
+            mine: Crawler = crawler or self.crawler  # type: ignore[attr-defined]  # Scrapy's
+            _wait_for_redis(mine.settings, self._runtime)
+            # scrapy-redis reads only these two, and some URLs only with settings of ours.
+            settings = RedisSettings(mine.settings).for_scrapy_redis()
+            super().setup_redis(SimpleNamespace(settings=settings, signals=mine.signals))  # type: ignore[misc]  # scrapy-redis's
+            self._start_url_feed = StartUrlFeed(self, mine, self._runtime)
 
     def spider_idle(self) -> None:
         """Take start URLs, or let the spider close after MAX_IDLE_TIME_BEFORE_CLOSE seconds without any.

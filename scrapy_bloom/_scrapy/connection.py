@@ -2,144 +2,150 @@
 
 import difflib
 import inspect
+import re
 import socket
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from redis import Redis
 from scrapy.settings import BaseSettings
-from scrapy_redis import defaults
 from scrapy_redis.connection import SETTINGS_PARAMS_MAP, get_redis_from_settings
 
-from scrapy_bloom._scrapy.components import load_component
+from scrapy_bloom._scrapy.redis_settings import PARAMS, TIMEOUTS, URL, RedisSettings
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.transport.client import require_usable
 from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.from_url import SENTINEL, FromUrl, service_and_database
+from scrapy_bloom.transport.redis_url import SCHEMES, RedisUrl
 from scrapy_bloom.transport.retry import disable_client_retries
 
-# A command or a connection blocks the reactor until the reply. scrapy-redis's default is 30.
-_SOCKET_TIMEOUT_SECONDS = 5.0
-_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _SECRETS = ("username", "password", "credential_provider", "sentinel_kwargs")
 # Packages whose clients, except those of a cluster, connect with their first command.
 _LAZY = ("redis", "scrapy_bloom")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}://", re.IGNORECASE)
 
 
 def connect(settings: BaseSettings) -> Any:
-    """Return scrapy-redis's client with short timeouts and without its own retries.
+    """Return the client of the queue's server, with short timeouts and without its own retries.
 
     Raises:
         ConfigError: the settings are invalid, or the client cannot be used.
     """
-    with refusing_unfit(settings):
-        client = _make(with_socket_timeouts(settings))
-    return disable_client_retries(require_usable(client))
+    return _connect(RedisSettings(settings))
+
+
+def connect_filter(settings: BaseSettings) -> Any:
+    """Return the client of the filter's server, by default the queue's; as `connect` otherwise."""
+    return _connect(RedisSettings.of_filter(settings))
+
+
+def _connect(given: RedisSettings) -> Any:
+    with refusing_unfit(given):
+        client = _make(given)
+    return disable_client_retries(require_usable(client, given.names))
 
 
 @contextmanager
-def refusing_unfit(settings: BaseSettings) -> Iterator[None]:
+def refusing_unfit(given: RedisSettings) -> Iterator[None]:
     """Turn errors of a client, except a server's faults, into a ConfigError that names the setting.
 
     The ConfigError leaves out the original text, which may cite a part of the password.
     """
-    kind = _client_class(settings)
-    _require_readable_url(settings, kind)
+    kind = given.client_class
+    _require_readable_url(given, kind)
     try:
         yield
     except (BloomError, *FAULTS):
         raise
     except Exception as error:  # any error of redis-py or of a user's class
-        raise _refusal(settings, kind, error) from None
+        raise _refusal(given, kind, error) from None
 
 
-def with_socket_timeouts(settings: BaseSettings) -> BaseSettings:
-    """Return the settings with a short timeout, unless REDIS_PARAMS has one; REDIS_URL overrides both."""
-    ours = dict.fromkeys(_TIMEOUTS, _SOCKET_TIMEOUT_SECONDS)
-    return _with(settings, "REDIS_PARAMS", {**ours, **_params(settings)})
-
-
-def _make(settings: BaseSettings) -> Any:
+def _make(given: RedisSettings) -> Any:
     """Return a client. Invalid options raise here; redis-py alone would raise when it connects."""
-    client = get_redis_from_settings(settings)
+    client = get_redis_from_settings(given.for_scrapy_redis())
     pool = getattr(client, "connection_pool", None)
     if pool is not None and hasattr(pool, "connection_class"):
         pool.connection_class(**pool.connection_kwargs)
         with socket.socket() as probe:
-            for name in _TIMEOUTS:
+            for name in TIMEOUTS:
                 probe.settimeout(pool.connection_kwargs.get(name))
     return client
 
 
-def _with(settings: BaseSettings, name: str, value: Any) -> BaseSettings:
-    """Return a copy of the settings with one value replaced."""
-    result = BaseSettings()
-    result.attributes = {each: attribute for each, attribute in settings.attributes.items() if each != name}
-    result.set(name, value)
-    return result
-
-
-def _params(settings: BaseSettings) -> dict[str, Any]:
-    try:
-        return settings.getdict("REDIS_PARAMS")
-    except (TypeError, ValueError):
-        # The value may contain a password.
-        raise ConfigError("REDIS_PARAMS must be a dict, or one as JSON; write {'name': value, …}") from None
-
-
-def _url(settings: BaseSettings) -> str:
-    return settings.get("REDIS_URL") or _params(settings).get("url") or ""
-
-
-def _client_class(settings: BaseSettings) -> Any:
-    path = _params(settings).get("redis_cls") or defaults.REDIS_CLS
-    return load_component("REDIS_PARAMS['redis_cls']", path, "redis.RedisCluster")
-
-
-def _require_readable_url(settings: BaseSettings, kind: Any) -> None:
-    """Refuse a URL that redis-py would misread.
+def _require_readable_url(given: RedisSettings, kind: Any) -> None:
+    """Refuse a URL that redis-py would misread, or whose scheme selects no client.
 
     If an unquoted character cuts the password, errors would show its first part as a host or a port.
     """
-    try:
-        parts = urlsplit(_url(settings))
-    except ValueError:
-        raise _unreadable_url() from None
+    url = given.url
+    parts = RedisUrl.parse(url)
     if parts.scheme == "unix":
         return
-    if "@" in parts.path + parts.query.partition("=")[0] + parts.fragment:
-        raise _unreadable_url()
-    if _is_lazy(kind) and (database := parts.path.strip("/")) and not database.isdecimal():
+    if "@" in parts.path + parts.query.partition("=")[0] or "#" in url:
+        raise _unreadable_url(given)
+    if url and _is_lazy(kind):
+        _require_scheme(given, kind)
+        _require_path(given, parts)
+
+
+def _require_scheme(given: RedisSettings, kind: Any) -> None:
+    """Refuse a URL whose beginning selects no client, or another one than REDIS_PARAMS."""
+    name, begin = given.prefix + URL, _SCHEME.match(given.url)
+    if not begin or not given.url.startswith(SCHEMES):
+        shown = f" = '{begin[0]}…'" if begin else ""
+        raise ConfigError(f"{name}{shown}: must begin with one of {', '.join(SCHEMES)}")
+    if RedisUrl.parse(given.url).kind and kind is not FromUrl:
         raise ConfigError(
-            "REDIS_URL names a database that is no number: end it with one, as in redis://localhost:6379/0"
+            f"{given.prefix}{PARAMS}['redis_cls'] = {given.params['redis_cls']!r}: {name} selects the client itself, "
+            f"since it begins with {begin[0]}; remove redis_cls"
         )
+
+
+def _require_path(given: RedisSettings, parts: RedisUrl) -> None:
+    """Refuse a URL without a master's name, or whose database is invalid."""
+    name, database = given.prefix + URL, parts.path.strip("/")
+    if parts.kind == "sentinel":
+        try:
+            service_and_database(parts.path)
+        except ValueError:
+            raise ConfigError(
+                f"{name} names no master: end it with the Sentinels' name for the master, and with a database if it "
+                "is not 0, as in redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster/0"
+            ) from None
+    elif parts.kind == "cluster" and database.strip("0"):
+        raise ConfigError(f"{name} names a database, but a cluster has none: end it with the last host's port")
+    elif database and not database.isdecimal():
+        raise ConfigError(f"{name} names a database that is no number: end it with one, as in redis://localhost:6379/0")
 
 
 def _is_lazy(kind: Any) -> bool:
     return str(getattr(kind, "__module__", "")).partition(".")[0] in _LAZY
 
 
-def _refusal(settings: BaseSettings, kind: Any, error: Exception) -> ConfigError:
+def _refusal(given: RedisSettings, kind: Any, error: Exception) -> ConfigError:
     """Return an error that names the faulty setting: without that setting, a client can be made."""
     if not _is_lazy(kind):
         last = traceback.extract_tb(error.__traceback__)[-1]
         return ConfigError(
-            f"REDIS_PARAMS['redis_cls'] = {_params(settings)['redis_cls']!r}: it raised {type(error).__name__} at "
-            f"{Path(last.filename).name}:{last.lineno}; check how it uses REDIS_URL and the other REDIS_PARAMS"
+            f"{given.prefix}{PARAMS}['redis_cls'] = {given.params['redis_cls']!r}: it raised {type(error).__name__} at "
+            f"{Path(last.filename).name}:{last.lineno}; check how it uses {given.prefix}{URL} and the other "
+            f"{given.prefix}{PARAMS}"
         )
-    for label, advice, others in _suspects(settings, kind):
+    for label, advice, others in _suspects(given, kind):
         if _is_fit(others):
             return ConfigError(f"{label}: {type(error).__name__} in {kind.__module__}.{kind.__name__}; {advice}")
-    return _unreadable_url()
+    return _unreadable_url(given)
 
 
-def _is_fit(settings: BaseSettings) -> bool:
+def _is_fit(given: RedisSettings) -> bool:
     """Return whether a client can be made, even if its server is unreachable."""
     try:
-        _make(with_socket_timeouts(settings))
+        _make(given)
     except FAULTS:
         return True
     except Exception:  # the error to explain, or another one
@@ -147,43 +153,41 @@ def _is_fit(settings: BaseSettings) -> bool:
     return True
 
 
-def _suspects(settings: BaseSettings, kind: Any) -> Iterator[tuple[str, str, BaseSettings]]:
+def _suspects(given: RedisSettings, kind: Any) -> Iterator[tuple[str, str, RedisSettings]]:
     """Yield each part of the settings as a label, with advice and with the settings without this part."""
-    params, url = _params(settings), _url(settings)
-    known = {**inspect.signature(Redis).parameters, **inspect.signature(kind.from_url).parameters}
+    params, url = given.params, given.url
+    known = {*inspect.signature(Redis).parameters, *inspect.signature(kind.from_url).parameters}
     for name in params:
         shown = repr(params[name]) if name in known and name not in _SECRETS else "…"
         others = {each: value for each, value in params.items() if each != name}
-        label = f"REDIS_PARAMS = {{{name!r}: {shown}}}"
-        yield label, _advice(name, known, url), _with(settings, "REDIS_PARAMS", others)
+        label = f"{given.prefix}{PARAMS} = {{{name!r}: {shown}}}"
+        yield label, _advice(given, name, known), given.having(PARAMS, others)
     for name in SETTINGS_PARAMS_MAP:
-        if name != "REDIS_URL" and settings.get(name):
-            yield f"{name} = {settings[name]!r}", "correct it, or remove it", _with(settings, name, None)
-    parts = urlsplit(url)
-    options = parse_qsl(parts.query, keep_blank_values=True)
+        if name != URL and given.values.get(name):
+            yield f"{name} = {given.values[name]!r}", "correct it, or remove it", given.having(name, None)
+    begin, _, query = url.partition("?")
+    options = parse_qsl(query, keep_blank_values=True)
+    in_url = {*known, *(SENTINEL + name for name in known)} if RedisUrl.parse(url).kind == "sentinel" else known
     for name, _ in options:
         rest = urlencode([each for each in options if each[0] != name])
         # After an unquoted `?`, a query may begin with the rest of a password.
-        shown = name if "@" not in parts.query else "…"
-        yield f"REDIS_URL with ?{shown}=…", _advice(name, known, url), _with_url(settings, parts._replace(query=rest))
+        shown = name if "@" not in query else "…"
+        label = f"{given.prefix}{URL} with ?{shown}=…"
+        yield label, _advice(given, name, in_url), given.having(URL, f"{begin}?{rest}")
 
 
-def _with_url(settings: BaseSettings, parts: Any) -> BaseSettings:
-    return _with(settings, "REDIS_URL", parts.geturl())
-
-
-def _advice(name: str, known: Any, url: str) -> str:
+def _advice(given: RedisSettings, name: str, known: set[str]) -> str:
     """Return advice on a client's option."""
-    if name == "ssl" and url:
-        return "remove it, and begin REDIS_URL with rediss://"
+    if name == "ssl" and given.url:
+        return f"remove it, and begin {given.prefix}{URL} with rediss, not redis"
     if name in known:
         return "correct its value, or remove it"
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else "there is no such option; remove it"
 
 
-def _unreadable_url() -> ConfigError:
+def _unreadable_url(given: RedisSettings) -> ConfigError:
     return ConfigError(
-        "REDIS_URL cannot be read: it must be like redis://user:password@host:6379/0, with every character of the "
-        "password that is not a letter or a digit written as %XX, as urllib.parse.quote does"
+        f"{given.prefix}{URL} cannot be read: it must be like redis://user:password@host:6379/0, with every character "
+        "of the password that is not a letter or a digit written as %XX, as urllib.parse.quote does"
     )

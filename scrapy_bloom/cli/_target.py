@@ -19,17 +19,19 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom import _filter_key
 from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._format import plural
-from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.connection import connect, connect_filter
+from scrapy_bloom._scrapy.redis_settings import RedisSettings, is_filter_separate
 from scrapy_bloom.cli._console import note
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, WrongTypeError
 from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.filter.bloom_filter import CrawlFilter, SeparateFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.queue_keys import key_of
-from scrapy_bloom.settings import PREFIX, BloomSettings
+from scrapy_bloom.settings import PREFIX, SERVER_SETTINGS, BloomSettings
 from scrapy_bloom.storage.operation import Steps, T
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
 from scrapy_bloom.transport.client import disconnect
@@ -46,7 +48,9 @@ def add_target_options(parser: argparse.ArgumentParser, *, spider: bool = True) 
         parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project")
     parser.add_argument("--key", metavar="KEY", help="the key of the filter (default: the spider's)")
     parser.add_argument("--queue", metavar="KEY", help="the key of the queue (default: the spider's)")
-    parser.add_argument("--redis-url", metavar="URL", help="the URL of the server (default: from the settings)")
+    parser.add_argument(
+        "--redis-url", metavar="URL", help="the URL of the server, of filter and queue (default: from the settings)"
+    )
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ class CrawlTarget:
         if options.redis_url:
             settings = settings.copy()
             settings.set("REDIS_URL", options.redis_url, priority="cmdline")
+            # `-s` can still name another server for the filter.
+            for name in SERVER_SETTINGS:
+                if settings.getpriority(name) != SETTINGS_PRIORITIES["cmdline"]:
+                    settings.set(name, None, priority="cmdline")
         has_spider = spider is not None or (options.key is None and inside_project())
         crawler = Crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
         refusal = None
@@ -107,16 +115,39 @@ class CrawlTarget:
         return getattr(self.crawler.spidercls, "name", None) or ""
 
     @cached_property
-    def client(self) -> Any:
-        """A client with the crawl's options; its connections are closed with the target, or at exit."""
+    def queue_client(self) -> Any:
+        """A client of the queue's server; its connections are closed with the target, or at exit."""
         client = connect(self.settings)
         weakref.finalize(self, disconnect, client)
         return client
 
     @cached_property
+    def filter_client(self) -> Any:
+        """A client of the filter's server, by default the queue's; closed in the same way."""
+        if not self._filter_settings.prefix:
+            return self.queue_client
+        client = connect_filter(self.settings)
+        weakref.finalize(self, disconnect, client)
+        return client
+
+    @property
+    def is_separate(self) -> bool:
+        """True if the filter is on another server than the queue."""
+        return is_filter_separate(self.settings)
+
+    @property
+    def _filter_settings(self) -> RedisSettings:
+        return RedisSettings.of_filter(self.settings)
+
+    @property
+    def filter_type(self) -> type[CrawlFilter]:
+        """The class of the filter, whose errors name the settings of its server."""
+        return SeparateFilter if self._filter_settings.prefix else CrawlFilter
+
+    @cached_property
     def store(self) -> RetryingStore:
         """The store of the filter."""
-        return RetryingStore(RedisStore(self.client), self.wait)
+        return RetryingStore(RedisStore(self.filter_client), self.wait, self._filter_settings.names)
 
     @cached_property
     def key(self) -> str:
@@ -128,7 +159,8 @@ class CrawlTarget:
         if issubclass(load_object(self.settings["SCHEDULER"]), Scheduler):
             key = FilterKey.for_workers(self.settings, self.spider)
             memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
-            return retry_until(lambda: key.on(self.client, memory_bytes), self.wait).name
+            names = self._filter_settings.names
+            return retry_until(lambda: key.on(self.filter_client, memory_bytes), self.wait, names).name
         return self._key_without_scheduler()
 
     @property
@@ -166,7 +198,7 @@ class CrawlTarget:
 
     def inspect_queue(self, key: str) -> QueueState:
         """Return the state of a queue."""
-        return retry_until(lambda: inspect(self.client, key), self.wait)
+        return retry_until(lambda: inspect(self.queue_client, key), self.wait)
 
     def warn_about_queued(self, queues: Iterable[str]) -> None:
         """Warn about unfetched requests of these queues: the filter knows them, and the queues are not exported."""
@@ -195,16 +227,25 @@ class CrawlTarget:
 
     @cached_property
     def server(self) -> str:
-        """The server's address and database, without any password."""
-        pool = getattr(self.client, "connection_pool", None)
-        where: dict[str, Any] = getattr(pool, "connection_kwargs", {})
-        if "path" in where:
-            address = f"unix:{where['path']}"
-        elif "host" in where:
-            address = f"{where['host']}:{where.get('port', 6379)}"
-        else:
-            address = type(self.client).__name__
-        return f"{address}, database {where.get('db', 0) or 0}"
+        """The address and database of the filter's server, without any password."""
+        return _address(self.filter_client)
+
+    @cached_property
+    def queue_server(self) -> str:
+        """The address and database of the queue's server, without any password."""
+        return _address(self.queue_client)
+
+    @property
+    def clients(self) -> dict[str, Any]:
+        """The clients, by the servers' names for a report; a single server has none."""
+        if not self.is_separate:
+            return {"": self.filter_client}
+        return {"the filter's server": self.filter_client, "the queue's server": self.queue_client}
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """The servers for a report: `server`, and `queue_server` if the filter has a server of its own."""
+        return {"server": self.server, **({"queue_server": self.queue_server} if self.is_separate else {})}
 
     def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
         """Return whether another spider has this queue, under a scheduler that shares queues.
@@ -235,6 +276,18 @@ class CrawlTarget:
             "that key by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
             f"{defaults.SCHEDULER_DUPEFILTER_KEY!r}"
         )
+
+
+def _address(client: Any) -> str:
+    pool = getattr(client, "connection_pool", None)
+    where: dict[str, Any] = getattr(pool, "connection_kwargs", {})
+    if "path" in where:
+        address = f"unix:{where['path']}"
+    elif "host" in where:
+        address = f"{where['host']}:{where.get('port', 6379)}"
+    else:
+        address = type(client).__name__
+    return f"{address}, database {where.get('db', 0) or 0}"
 
 
 def require_file(options: argparse.Namespace, settings: Settings) -> None:

@@ -47,11 +47,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.with_queue and not flushed:
         raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
     filters = [target.key, ImportKeys.of(target.key).staging]
-    plan = key_contents.plan_deletion(target.store, target.client, filters, target.queues, flushed)
+    plan = key_contents.plan_deletion(
+        target.store, target.filter_client, target.queue_client, filters, queues=target.queues, flushed=flushed
+    )
     # Before any output, whose reader may be gone.
-    left = key_contents.execute_deletion(target.store, target.client, plan) if options.yes else []
+    left = key_contents.execute_deletion(target.store, target.queue_client, plan) if options.yes else []
     report = {
-        "server": target.server,
+        **target.servers,
         "key": target.key,
         "filters": [_filter_as_dict(contents, info) for contents, info in plan.filters],
         "queues": _queues_as_dicts(plan),
@@ -69,6 +71,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _text(target: CrawlTarget, plan: DeletionPlan, left: list[str], *, is_deleted: bool) -> str:
     lines = [f"server: {target.server}"]
+    if target.is_separate:
+        lines.append(f"server of the queue: {target.queue_server}")
     if plan.is_empty:
         lines.append(f"key: {target.key}: empty")
     lines += [f"key: {contents.key}: {_filter_text(contents, info)}" for contents, info in plan.filters]

@@ -74,7 +74,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     case = Case(CrawlTarget.of(options, settings, may_be_refused=True), options.idle)
     findings = list(_examine(case))
-    report = {"server": case.address, "key": case.key, "findings": [asdict(finding) for finding in findings]}
+    servers = {"server": case.address, **({"queue_server": case.queue_address} if case.target.is_separate else {})}
+    report = {**servers, "key": case.key, "findings": [asdict(finding) for finding in findings]}
     _console.print_report(options, report, _text(case, findings))
     return ExitCode.NO if _FAILING[options.fail_on] & {finding.level for finding in findings} else ExitCode.DONE
 
@@ -96,7 +97,10 @@ def _examine(case: Case) -> Iterator[Finding]:
 
 def _text(case: Case, findings: list[Finding]) -> str:
     subject = case.key or f"the spider {case.target.spider!r}"
-    lines = [f"{subject} on {case.address or 'an unknown server'}", ""]
+    title = f"{subject} on {case.address or 'an unknown server'}"
+    if case.target.is_separate:
+        title += f"; the queue on {case.queue_address or 'an unknown server'}"
+    lines = [title, ""]
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         lines.append(f"{_SIGNS[finding.level]}  {finding.check:<{width}}  {finding.text}")

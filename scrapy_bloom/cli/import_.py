@@ -22,12 +22,12 @@ from scrapy_bloom.cli._console import ConsoleProgress
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, add_target_options, given_parameters
 from scrapy_bloom.cli.importing import file_import
-from scrapy_bloom.cli.importing.import_errors import require_sets_scheme
+from scrapy_bloom.cli.importing.import_errors import require_no_set, require_sets_scheme
 from scrapy_bloom.cli.importing.import_state import ImportReport
 from scrapy_bloom.cli.importing.set_import import SetImport
 from scrapy_bloom.errors import RefusedError, UnavailableError
-from scrapy_bloom.filter.bloom_filter import CrawlFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.transport.retry import retry_until
 
 EXAMPLES = """\
 examples:
@@ -111,8 +111,10 @@ def _import_set(
     options: argparse.Namespace, target: CrawlTarget, parameters: FilterParameters, progress: ConsoleProgress
 ) -> ImportReport:
     require_sets_scheme(parameters.fingerprint)
+    if target.is_separate:
+        retry_until(lambda: require_no_set(target.queue_client, target.key), target.wait)
     retry_timeout = target.dupefilter.config.retry_timeout
-    action = SetImport(target.client, target.key, parameters, progress, retry_timeout=retry_timeout)
+    action = SetImport(target.filter_client, target.key, parameters, progress, retry_timeout=retry_timeout)
     wait = _WAIT_SECONDS if options.wait is None else options.wait
     return action.run(
         copy_only=options.copy_only,
@@ -128,8 +130,12 @@ def _import_file(
     config = target.dupefilter.config
     return file_import.import_file(
         path,
-        lambda: CrawlFilter.with_parameters(
-            target.client, target.key, parameters, cache_size=config.cache_size, retry_timeout=config.retry_timeout
+        lambda: target.filter_type.with_parameters(
+            target.filter_client,
+            target.key,
+            parameters,
+            cache_size=config.cache_size,
+            retry_timeout=config.retry_timeout,
         ),
         lambda url: target.dupefilter.fingerprint_of(Request(url)),
         progress,

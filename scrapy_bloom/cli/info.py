@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         # A metric reports a missing filter; the output must be published in any case.
         return ExitCode.DONE
     report = {
-        "server": target.server,
+        **target.servers,
         "key": target.key,
         "exists": found is not None,
         **({} if found is None else found.as_dict()),
@@ -100,6 +100,8 @@ def _text(
     target: CrawlTarget, found: FilterReport | None, queues: list[QueueState], first: FilterReport | None = None
 ) -> str:
     title = f"{target.key} on {target.server}"
+    if target.is_separate:
+        title += f"; the queue on {target.queue_server}"
     stored = f"\nThere is no filter at {target.key!r}." if found is None else _filter_text(found, first)
     return "\n".join([title, stored, *map(_queue_text, queues)])
 

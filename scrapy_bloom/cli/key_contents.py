@@ -194,13 +194,20 @@ class DeletionPlan:
 
 
 def plan_deletion(
-    store: Store, client: Any, filters: Sequence[str], queues: Sequence[str], flushed: Sequence[str]
+    store: Store,
+    filter_client: Any,
+    queue_client: Any,
+    filters: Sequence[str],
+    *,
+    queues: Sequence[str],
+    flushed: Sequence[str],
 ) -> DeletionPlan:
     """Plan the deletion of filters, and of the `flushed` queues.
 
     Args:
         store: the store of the filters.
-        client: a client of the same server.
+        filter_client: a client of the same server.
+        queue_client: a client of the queues' server.
         filters: the keys of a filter and of its import's staging filter.
         queues: queues to show, in addition to the filters' users.
         flushed: queues to delete.
@@ -219,25 +226,25 @@ def plan_deletion(
         if contents.kind == NOTHING or (contents.kind == SET and key != filters[0]):
             continue
         if contents.kind == SET:
-            contents = replace(contents, sample=_fingerprints(client, key))
+            contents = replace(contents, sample=_fingerprints(filter_client, key))
         info, stored = None, contents.filter
         if stored is not None:
             users += stored.references
             if stored.layers:
                 info = run_steps(describe_layers(stored.parameters, stored.layers, stored.is_made), store.execute)
         found.append((contents, info))
-    states = [inspect(client, queue) for queue in dict.fromkeys([*queues, *flushed, *users])]
+    states = [inspect(queue_client, queue) for queue in dict.fromkeys([*queues, *flushed, *users])]
     return DeletionPlan(found, states, flushed)
 
 
-def execute_deletion(store: Store, client: Any, plan: DeletionPlan) -> list[str]:
+def execute_deletion(store: Store, queue_client: Any, plan: DeletionPlan) -> list[str]:
     """Execute a plan and return the keys that were kept because they hold other data by now.
 
     If a filter is kept, its queues are kept: another crawl has begun.
     """
     left = [contents.key for contents, _ in plan.filters if not delete_contents(store, contents)]
     queues = [queue for queue in plan.queues if queue.key in plan.flushed and not queue.is_empty]
-    return left + [queue.key for queue in queues if left or not _flush(client, queue)]
+    return left + [queue.key for queue in queues if left or not _flush(queue_client, queue)]
 
 
 def _flush(client: Any, queue: QueueState) -> bool:

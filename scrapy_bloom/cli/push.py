@@ -20,7 +20,6 @@ from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.errors import RefusedError
-from scrapy_bloom.filter.bloom_filter import CrawlFilter
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import Ending, Join, RequestQueue
 from scrapy_bloom.queue.worker import QueueWorker
@@ -69,7 +68,9 @@ class _FilterHolder:
         parameters = target.parameters
         if stored is not None and not target.has_spider:
             parameters = stored.parameters
-        self.filter = CrawlFilter.with_parameters(target.client, target.key, parameters, retry_timeout=target.wait)
+        self.filter = target.filter_type.with_parameters(
+            target.filter_client, target.key, parameters, retry_timeout=target.wait
+        )
 
     def note_workers(self, *, is_alone: bool) -> None:
         """Do nothing: no crawl reports it."""
@@ -110,7 +111,7 @@ class _VisitingWorker:
         config = BloomSettings.from_settings(target.settings)
         name = f"push-{secrets.token_hex(4)}"
         self._worker = QueueWorker(name, f"{config.lease:g}", config.batch_size, lambda _: False)
-        self._executor = Executor(self._worker, RequestQueue(target.client, queue), holder)
+        self._executor = Executor(self._worker, RequestQueue(target.queue_client, queue), holder)
         self._wait = target.wait
         while self._worker.phase is not Phase.WORKING:
             operation, _ = retry_until(self._executor.execute_next, self._wait)

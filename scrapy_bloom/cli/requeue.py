@@ -77,7 +77,7 @@ class _DeadLetters:
     """The dead letters of a queue, moved by a worker that registers for the time of the move."""
 
     def __init__(self, target: CrawlTarget, queue: str) -> None:
-        self._requests = RequestQueue(target.client, queue)
+        self._requests = RequestQueue(target.queue_client, queue)
         self._wait = target.wait
         self._worker = f"requeue-{secrets.token_hex(4)}"
         self._lease_seconds = f"{BloomSettings.from_settings(target.settings).lease:g}"

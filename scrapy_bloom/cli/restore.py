@@ -51,7 +51,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         # All bytes are written, and then compared.
         total = 2 * sum(layer.size.bits // 8 for layer in saved.filter.layers)
         with _console.byte_progress("restoring", total) as advance:
-            done = restore(target.store, target.client, target.key, saved, overwrite=options.overwrite, advance=advance)
+            done = restore(
+                target.store, target.filter_client, target.key, saved, overwrite=options.overwrite, advance=advance
+            )
     report = {"server": target.server, "key": target.key, **asdict(done), "warnings": warnings}
     text = (
         f"restored {plural(done.layers, 'layer')} of {as_size(done.written)} at {target.key!r} on {target.server}, "

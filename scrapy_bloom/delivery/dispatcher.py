@@ -79,10 +79,13 @@ class Dispatcher:
         directory: SpoolDirectory,
         crawler: Crawler,
         end_crawl: Callable[[Exception], object],
+        has_separate_filter: bool = False,
         tuning: Tuning = TUNING,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self.breaker = CircuitBreaker(runtime)
+        # A reply of one server does not show that the other one is back.
+        self._filter_breaker = CircuitBreaker(runtime, "The filter's server") if has_separate_filter else self.breaker
         self.disk_buffer = DiskBuffer(directory, tuning)
         self.wakeup = engine.EngineWakeup(crawler, runtime)
         self.has_ended = False
@@ -198,8 +201,12 @@ class Dispatcher:
         else:
             self.disk_buffer.afterwards.append(call)
 
-    def call(self, work: Callable[[], T]) -> T:
+    def call(self, work: Callable[[], T], breaker: CircuitBreaker | None = None) -> T:
         """Return the result of `work`, which sends commands to Redis.
+
+        Args:
+            work: the function.
+            breaker: the breaker of the server in question, by default the queue's.
 
         Raises:
             RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
@@ -207,7 +214,7 @@ class Dispatcher:
         if self.has_ended:
             raise RedisUnreachableError
         try:
-            return self.breaker.call(work)
+            return (breaker or self.breaker).call(work)
         except RedisUnreachableError:
             self.wakeup.set(MAX_PAUSE)
             raise
@@ -279,7 +286,9 @@ class Dispatcher:
         """Execute the worker's next operation and return it."""
         if self.breaker.is_open or self.has_ended:
             raise RedisUnreachableError
-        operation, repeats = self.call(partial(self._executor.execute_next, want))
+        operation = self._worker.next_operation(want)
+        breaker = self._filter_breaker if isinstance(operation, FilterOperation) else self.breaker
+        repeats = self.call(partial(self._executor.execute, operation), breaker)
         if self._worker.phase is Phase.JOINING and operation is not None:
             if isinstance(operation, Join):
                 self._log_closing()

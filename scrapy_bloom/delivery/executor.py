@@ -66,11 +66,15 @@ class Executor:
         self._waiting = 0
 
     def execute_next(self, want: int = 0) -> tuple[QueueOperation | FilterOperation | None, Sequence[OutboxEntry]]:
-        """Execute the worker's next operation; return it with the repeats that the filter found.
+        """Execute the worker's next operation; return it with the repeats that the filter found."""
+        operation = self.worker.next_operation(want)
+        return operation, self.execute(operation)
+
+    def execute(self, operation: QueueOperation | FilterOperation | None) -> Sequence[OutboxEntry]:
+        """Execute an operation of the worker; return the repeats that the filter found.
 
         Between a reply and the worker runs no code that can fail, except the refusal of another spider's queue.
         """
-        operation = self.worker.next_operation(want)
         repeats: Sequence[OutboxEntry] = ()
         try:
             match operation:
@@ -92,7 +96,7 @@ class Executor:
                 if isinstance(operation, Sync) and isinstance(error, FAULTS):
                     self._warn_of_slow_link(operation)
             raise
-        return operation, repeats
+        return repeats
 
     def _execute(self, operation: QueueOperation) -> None:
         if isinstance(operation, EndClosing) and self._waiting:

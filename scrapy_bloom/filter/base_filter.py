@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from scrapy_bloom import options
 from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom.errors import ARGUMENT_NAMES, BloomError, ConfigError
+from scrapy_bloom.errors import ARGUMENT_NAMES, BloomError, ConfigError, Names
 from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents
@@ -35,7 +35,7 @@ class BaseBloomFilter:
     """
 
     _opens_unfinished = False
-    _names = ARGUMENT_NAMES
+    _names: Names = ARGUMENT_NAMES
 
     def __init__(
         self,

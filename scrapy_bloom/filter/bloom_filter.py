@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from scrapy_bloom import options
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import SETTING_NAMES
+from scrapy_bloom.errors import FILTER_SERVER_NAMES, SETTING_NAMES, Names
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.storage.operation import Store
@@ -164,7 +164,13 @@ class BloomFilter(BaseBloomFilter):
 class CrawlFilter(BloomFilter):
     """The filter of a crawl: its errors name settings, such as BLOOMFILTER_CAPACITY."""
 
-    _names = SETTING_NAMES
+    _names: Names = SETTING_NAMES
+
+
+class SeparateFilter(CrawlFilter):
+    """The filter of a crawl on a server of its own: its errors name BLOOMFILTER_REDIS_URL."""
+
+    _names = FILTER_SERVER_NAMES
 
 
 class MemoryBloomFilter(BaseBloomFilter):

@@ -40,6 +40,7 @@ _PERMISSION = (
 )
 _MEMORY = "raise the server's maxmemory, or set a smaller {capacity}"
 _OLD_SERVER = "the server is older than RESP3: set {names.protocol}"
+_CLUSTER = "the server is a node of a cluster: {names.cluster}"
 _WRONG_TYPE = "a key holds data of another type: use other keys{names.keys}"
 _UNKNOWN = "see the error"
 
@@ -78,6 +79,8 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_says("ACL failure"), _PERMISSION),
     (_says("can't run this command"), _PERMISSION),
     (_says("WRONGTYPE"), _WRONG_TYPE),
+    (_is(exceptions.AskError), _CLUSTER),
+    (_says("SELECT is not allowed in cluster mode"), _CLUSTER),
 )
 
 

@@ -110,10 +110,15 @@ class CircuitBreaker:
     """Stops calls to an unreachable server: after a failure the breaker is open, and calls fail at once.
 
     About twice a second it lets one call through as a probe (half-open). A successful probe closes the breaker.
+
+    Args:
+        runtime: the clock.
+        subject: the server's name in log lines.
     """
 
-    def __init__(self, runtime: Runtime = RUNTIME) -> None:
+    def __init__(self, runtime: Runtime = RUNTIME, subject: str = "Redis") -> None:
         self._runtime = runtime
+        self._subject = subject
         self._open_since: float | None = None
         self._next_probe = 0.0
 
@@ -137,11 +142,12 @@ class CircuitBreaker:
         except UnavailableError as error:
             if self._open_since is None:
                 self._open_since = now
-                logger.warning("Redis is unreachable (%s); the crawl pauses until it answers", error.cause)
+                text = "%s is unreachable (%s); the crawl pauses until it answers"
+                logger.warning(text, self._subject, error.cause)
             self._next_probe = self._runtime.monotonic() + _jittered(_PROBE_INTERVAL, self._runtime)
             raise RedisUnreachableError from None
         if self._open_since is not None:
-            logger.warning("Redis is back after %.1f s; the crawl resumes", now - self._open_since)
+            logger.warning("%s is back after %.1f s; the crawl resumes", self._subject, now - self._open_since)
             self._open_since = None
         return result
 

@@ -1,15 +1,13 @@
 """Connect to the master that Redis Sentinel announces."""
 
 from typing import Any
-from urllib.parse import urlsplit
 
-from redis import SSLConnection
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.transport.redis_url import RedisUrl
 
 _SENTINEL_PORT = 26379
 # For all Sentinels together, unless `socket_timeout` is set.
@@ -65,22 +63,14 @@ class FromSentinel:
             >>> client.connection_pool.service_name
             'crawl'
         """
-        parts = urlsplit(url)
-        login, at, addresses = parts.netloc.rpartition("@")
-        hosts = [_host_and_port(address) for address in addresses.split(",")]
-        # redis-py parses a URL with one host only.
-        options |= parse_url(parts._replace(netloc=f"{login}{at}sentinel").geturl())  # type: ignore[no-untyped-call]
-        del options["host"]
-        if options.pop("connection_class", None) is SSLConnection:
-            options["ssl"] = True
-        share = (options.get("socket_timeout") or _TIMEOUT_SECONDS) / len(hosts)
-        asked_once = {"socket_timeout": share, "socket_connect_timeout": share, "retry": Retry(NoBackoff(), 0)}
-        sentinels: Any = Sentinel(hosts, sentinel_kwargs={**asked_once, **(sentinel_kwargs or {})})  # type: ignore[no-untyped-call]
-        return sentinels.master_for(service_name, **options)
+        return client_of_master(RedisUrl.parse(url), service_name, sentinel_kwargs or {}, options)
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{address.strip()}")
-    if not parts.hostname:
-        raise ValueError("an address without a host")
-    return parts.hostname, parts.port or _SENTINEL_PORT
+def client_of_master(url: RedisUrl, service_name: str, sentinel_kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Return a client of the master, as `FromSentinel.from_url` does for a parsed URL."""
+    hosts = url.addresses(_SENTINEL_PORT)
+    options = {**options, **url.options()}
+    share = (options.get("socket_timeout") or _TIMEOUT_SECONDS) / len(hosts)
+    asked_once = {"socket_timeout": share, "socket_connect_timeout": share, "retry": Retry(NoBackoff(), 0)}
+    sentinels: Any = Sentinel(hosts, sentinel_kwargs={**asked_once, **sentinel_kwargs})  # type: ignore[no-untyped-call]
+    return sentinels.master_for(service_name, **options)

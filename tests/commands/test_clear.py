@@ -225,7 +225,7 @@ def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> N
     shown(client, key)
     client.zadd(f"{key}:queue", {"request": 0})
     store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, [key], [], [f"{key}:queue"])
+    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
     change(client, key)
     before = {name: client.dump(name) for name in keys_at(client, key)}
     assert key_contents.execute_deletion(store, client, doomed) == [key, f"{key}:queue"]
@@ -242,7 +242,9 @@ def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
     client.delete(f"{key}:lost", f"{key}:lost:0:0")
     client.zadd(f"{key}:queue", {"request": 0})
     store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, [key], [], [f"{key}:queue", f"{key}:other"])
+    doomed = key_contents.plan_deletion(
+        store, client, client, [key], queues=[], flushed=[f"{key}:queue", f"{key}:other"]
+    )
     bloom.add_many(items(1000))
     client.zadd(f"{key}:other", {"a request that was not shown": 0})
     assert key_contents.execute_deletion(store, client, doomed) == []
@@ -254,7 +256,7 @@ def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None
     """A key with other contents than were listed stays."""
     client.zadd(key, {"request": 0})
     store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
+    doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
     client.delete(key)
     client.set(key, "a")
     assert key_contents.execute_deletion(store, client, doomed) == [key]
@@ -267,11 +269,11 @@ def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, ke
     queue.execute(Join("shown", "30", 0, is_new=True))
     client.zadd(key, {"request": 0})
     store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
+    doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
     queue.execute(Join("new", "30", 0, is_new=True))
     assert key_contents.execute_deletion(store, client, doomed) == [key]
     assert queue.count() == 1
-    doomed = key_contents.plan_deletion(store, client, [f"{key}:filter"], [], [key])
+    doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
     assert key_contents.execute_deletion(store, client, doomed) == []
     assert not client.exists(key)
 
@@ -282,8 +284,8 @@ def test_exit_code_of_what_was_not_shown(
     """No kept key is listed as deleted, and the last line gives the reason."""
     look = key_contents.plan_deletion
 
-    def look_and_begin_anew(*arguments: Any) -> DeletionPlan:
-        doomed = look(*arguments)
+    def look_and_begin_anew(*arguments: Any, **named: Any) -> DeletionPlan:
+        doomed = look(*arguments, **named)
         begin_anew(client, key)
         return doomed
 

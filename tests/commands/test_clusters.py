@@ -38,7 +38,7 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
     store = RedisStore(cluster)
     places = ["{crawl}:one", "elsewhere"]
     cluster.zadd("queue", {"request": 0})
-    doomed = key_contents.plan_deletion(store, cluster, places, [], ["queue"])
+    doomed = key_contents.plan_deletion(store, cluster, cluster, places, queues=[], flushed=["queue"])
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)
     key_contents.execute_deletion(store, cluster, doomed)
     assert not [*cluster.scan_iter()]

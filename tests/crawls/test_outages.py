@@ -14,6 +14,7 @@ import redis
 from devtools.crawl_process import LIMIT, Crawl
 from devtools.waiting import until
 from tests.support import crawling
+from tests.support.outages import Outage
 from tests.support.pages import chain, tree
 from tests.support.scenario import (
     LEASE,
@@ -34,22 +35,6 @@ from tests.support.selection import long_unless
 from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
-
-
-class Outage:
-    """Kills a server, and starts it again after some seconds."""
-
-    def __init__(self, server: Server, seconds: float) -> None:
-        self._server = server
-        self._timer = threading.Timer(seconds, server.start)
-
-    def __call__(self, _: str) -> None:
-        self._server.kill()
-        self._timer.start()
-
-    def join(self) -> None:
-        """Wait until the server is back."""
-        self._timer.join()
 
 
 # By name: the shape of the site, and the seconds without Redis.

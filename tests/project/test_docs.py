@@ -15,8 +15,9 @@ from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import ERROR_RATE, OPTIONS
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.settings import SETTINGS, BloomSettings
+from scrapy_bloom.settings import SERVER_SETTINGS, SETTINGS, BloomSettings
 from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.transport.redis_url import SCHEMES
 from scrapy_bloom.transport.server_info import OLDEST_REDIS
 from tests.project.test_imports import LEVELS
 
@@ -56,6 +57,13 @@ def test_settings() -> None:
     assert tuple(rows) == SETTINGS
     for each, default in zip(fields(BloomSettings), rows.values(), strict=True):
         assert float(default.replace(",", "")) == (each.default or 0)
+
+
+def test_settings_of_the_server() -> None:
+    """The settings of the filter's server have a row each, and each beginning of a URL has one."""
+    assert tuple(row[0].strip("`") for row in table("docs/settings.md", "The filter's server")) == SERVER_SETTINGS
+    rows = [row[0].strip("`") for row in table("docs/operations.md", "Kinds of servers")]
+    assert sorted(row.partition("://")[0] + "://" for row in rows) == sorted(SCHEMES)
 
 
 def test_options() -> None:

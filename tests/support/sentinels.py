@@ -11,6 +11,7 @@ import redis
 
 from devtools.waiting import until
 from tests.support.servers import BINARIES, Server, free_port
+from tests.support.tls import Certificate
 
 MASTER = "crawl"
 
@@ -18,9 +19,10 @@ MASTER = "crawl"
 class Watch:
     """A Sentinel process."""
 
-    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[bytes], **options: Any) -> None:
         self.port = port
         self._process = process
+        self._options = options
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
@@ -33,27 +35,47 @@ class Watch:
 
     def client(self) -> redis.Redis:
         """Make a client of the Sentinel itself."""
-        return redis.Redis(port=self.port)
+        return redis.Redis(port=self.port, **self._options)
 
 
 @contextlib.contextmanager
 def watching(
-    master: Server, directory: Path, knows: Callable[[redis.Redis], bool], password: str | None = None
+    master: Server,
+    directory: Path,
+    knows: Callable[[redis.Redis], bool],
+    password: str | None = None,
+    *,
+    own_password: str | None = None,
+    encrypted: tuple[Certificate, int] | None = None,
 ) -> Iterator[Watch]:
-    """A Sentinel that decides alone; the password is the master's."""
+    """A Sentinel that decides alone.
+
+    The first password is the master's. An encrypted Sentinel reaches the master at its TLS port.
+    """
     port = free_port()
     config = directory / f"sentinel-{port}.conf"
+    options: dict[str, Any] = {"password": own_password}
+    own, kind, master_port = [f"port {port}"], "valkey", master.port
+    if own_password:
+        own.append(f"requirepass {own_password}")
+    if encrypted:
+        # The valkey of the wheel has no TLS.
+        kind, (certificate, master_port) = "redis", encrypted
+        own = ["port 0", "tls-replication yes", *own[1:]]
+        given = certificate.options(port)
+        own += [f"{name.removeprefix('--')} {value}" for name, value in zip(given[::2], given[1::2], strict=True)]
+        options |= {"ssl": True, "ssl_ca_certs": str(certificate.public)}
     config.write_text(
-        f"port {port}\n"
+        "\n".join(own) + "\n"
         "bind 127.0.0.1\n"
         f"dir {directory}\n"
-        f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 1\n"
+        f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1\n"
         f"sentinel down-after-milliseconds {MASTER} 500\n"
         f"sentinel failover-timeout {MASTER} 3000\n" + (f"sentinel auth-pass {MASTER} {password}\n" if password else "")
     )
-    command = [str(BINARIES["valkey"]), str(config), "--sentinel"]
+    command = [str(BINARIES[kind]), str(config), "--sentinel"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    watch = Watch(port, process)
+    watch = Watch(port, process, **options)
     try:
         with watch.client() as client:
             until(lambda: _answers(client, knows))

@@ -1,6 +1,5 @@
 """For every way to create a client, only the filter itself resends commands."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,6 +19,7 @@ from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.transport.client import disconnect
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
+from tests.support.tls import make_certificate
 
 
 def factory(**kwargs: Any) -> redis.Redis:
@@ -101,23 +101,9 @@ def test_hidden_resending_is_off_in_a_cluster(cluster: FaultProxy, key: str) -> 
 @pytest.fixture
 def encrypted(tmp_path: Path) -> Iterator[tuple[Server, str]]:
     """A server, and the URL of its TLS port."""
-    certificate, private = (str(tmp_path / name) for name in ("certificate.pem", "key.pem"))
-    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-out", certificate, "-keyout", private]
-    subprocess.run([*command, *subject], check=True, capture_output=True)
-    port = str(free_port())
-    options = (
-        "--tls-port",
-        port,
-        "--tls-cert-file",
-        certificate,
-        "--tls-key-file",
-        private,
-        "--tls-auth-clients",
-        "no",
-    )
-    with running("redis", *options) as server:
-        yield server, f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}"
+    certificate, port = make_certificate(tmp_path), free_port()
+    with running("redis", *certificate.options(port)) as server:
+        yield server, f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate.public}"
 
 
 def test_tls_connection_cut(encrypted: tuple[Server, str], key: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,6 +23,10 @@ PERMISSION = (
 MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
 PROTOCOL = "the server is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
 WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
+CLUSTER = (
+    "the server is a node of a cluster: begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit "
+    "the database"
+)
 WAIT = None
 
 # Servers' error texts as redis-py passes them on: without the code, where redis-py has a class for it. Redis up to 6
@@ -106,6 +110,8 @@ ROWS: list[tuple[str | None, list[Exception]]] = [
     ),
     (PERMISSION, [exceptions.ResponseError("The user executing the script can't run this command or subcommand")]),
     (WRONG_TYPE, [exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")]),
+    (CLUSTER, [exceptions.MovedError("866 127.0.0.1:7001"), exceptions.AskError("866 127.0.0.1:7001")]),
+    (CLUSTER, [exceptions.ResponseError("SELECT is not allowed in cluster mode")]),
 ]
 UNKNOWN: list[Exception] = [
     exceptions.ResponseError("ERR value is not an integer or out of range"),

@@ -15,7 +15,15 @@ from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
 from scrapy_bloom.cli.report import FilterReport, build_report
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
+from scrapy_bloom.errors import (
+    FILTER_SERVER_NAMES,
+    BloomError,
+    ConfigError,
+    MismatchError,
+    RefusedError,
+    UnavailableError,
+    WrongTypeError,
+)
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.inspection import QueueState
 from scrapy_bloom.settings import BloomSettings
@@ -257,9 +265,16 @@ class Case:
 
     @cached_property
     def address(self) -> str | None:
-        """The server's address and database, without any password."""
+        """The address and database of the filter's server, without any password."""
         with suppress(BloomError, *UNREADABLE):
             return self.target.server
+        return None
+
+    @cached_property
+    def queue_address(self) -> str | None:
+        """The address and database of the queue's server, without any password."""
+        with suppress(BloomError, *UNREADABLE):
+            return self.target.queue_server
         return None
 
     @cached_property
@@ -270,23 +285,26 @@ class Case:
             UnavailableError: Redis is unreachable.
         """
         try:
-            retry_until(self._ping, self.target.wait)
+            retry_until(lambda: _ping(self.target.queue_client), self.target.wait)
+            if self.target.is_separate:
+                retry_until(lambda: _ping(self.target.filter_client), self.target.wait, FILTER_SERVER_NAMES)
         except UnavailableError:
             raise
         except (BloomError, *UNREADABLE) as error:
             return refused("server", describe(error))
         return None
 
-    def _ping(self) -> None:
-        # Another check covers the permission for PING.
-        with suppress(exceptions.NoPermissionError):
-            self.target.client.ping()
-
     def get_flag(self, name: str) -> bool:
         """Return a boolean setting; an unreadable one is reported by another check."""
         with suppress(ValueError):
             return self.settings.getbool(name)
         return False
+
+
+def _ping(client: Any) -> None:
+    # Another check covers the permission for PING.
+    with suppress(exceptions.NoPermissionError):
+        client.ping()
 
 
 def load_class(setting: Any) -> type | None:

@@ -25,7 +25,7 @@ from scrapy_bloom.cli.checks.case import (
 from scrapy_bloom.cli.planning import make_plan
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import PREFIX, BloomSettings
 from scrapy_bloom.transport.failures import FAULTS, describe
 
 _PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
@@ -128,13 +128,13 @@ def _serializer(case: Case) -> Finding:
     if name == JSON:
         return ok(check, "JSON: write access to Redis is no way to execute code in the workers")
     kind = "pickle" if name is None else repr(name)
-    if case.address is not None and not case.address.startswith(_LOCAL):
+    if case.queue_address is not None and not case.queue_address.startswith(_LOCAL):
         return advice(
             check,
             f"{kind}: anybody who can write to this Redis can execute code in the workers",
             f"set SCHEDULER_SERIALIZER = {JSON!r} when the queue is empty",
         )
-    where = "" if case.address is None else ", on this machine"
+    where = "" if case.queue_address is None else ", on this machine"
     return ok(check, f"{kind}{where}; {JSON!r} is safer if others can write to Redis")
 
 
@@ -200,10 +200,14 @@ def _lease(seconds: float) -> Finding:
 
 def _timeouts(case: Case, config: BloomSettings) -> Iterator[Finding]:
     check, setting = "timeouts", f"BLOOMFILTER_RETRY_TIMEOUT = {config.retry_timeout:g}"
-    connection: dict[str, object] = {}
+    harms: list[tuple[object, str, str]] = []
     with suppress(BloomError, *FAULTS, *UNREADABLE):
-        connection = case.target.client.get_connection_kwargs()
-    harm = _socket_timeout_harm(connection["socket_timeout"], config.lease) if "socket_timeout" in connection else ""
+        for prefix, client in {"": case.target.queue_client, PREFIX: case.target.filter_client}.items():
+            connection = client.get_connection_kwargs()
+            if "socket_timeout" in connection and (not prefix or case.target.is_separate):
+                seconds = connection["socket_timeout"]
+                harms.append((seconds, _socket_timeout_harm(seconds, config.lease), prefix))
+    harms = [each for each in harms if each[1]]
     if config.retry_timeout == 0:
         yield advice(check, f"{setting}: a worker that starts while Redis is unreachable fails at once", "set seconds")
     elif config.retry_timeout > _MAX_RETRY_SECONDS:
@@ -212,13 +216,13 @@ def _timeouts(case: Case, config: BloomSettings) -> Iterator[Finding]:
             f"{setting}: a worker that starts while Redis is unreachable waits in silence for so long",
             f"set {_MAX_RETRY_SECONDS:g} or less",
         )
-    elif not harm:
+    elif not harms:
         yield ok(check, setting)
-    if harm:
+    for seconds, harm, prefix in harms:
         yield advice(
             check,
-            f"socket_timeout = {connection['socket_timeout']}: {harm}",
-            "remove it from REDIS_PARAMS and REDIS_URL: the default is 5",
+            f"socket_timeout = {seconds}: {harm}",
+            f"remove it from {prefix}REDIS_PARAMS and {prefix}REDIS_URL: the default is 5",
         )
 
 

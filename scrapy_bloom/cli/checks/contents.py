@@ -33,7 +33,14 @@ _MAX_LAYERS = 5
 def check_slots(case: Case) -> Iterator[Finding]:
     """Check that a cluster has the filter in the slot of its queues."""
     check, key = "slots", case.key
-    if key is None or not is_cluster(case.target.client):
+    if key is not None and case.queues and case.target.is_separate:
+        yield ok(
+            check,
+            "the filter and the queue are on different servers: if the queue's server loses its last writes, the pages "
+            "of these requests are missed",
+        )
+        return
+    if key is None or not is_cluster(case.target.filter_client):
         return
     for queue in case.queues:
         if are_in_one_slot(key, queue):
@@ -181,7 +188,7 @@ def _queue(state: QueueState, *, may_be_list: bool) -> Iterator[Finding]:
 
 def _first_request(case: Case, queue: str) -> Iterator[Finding]:
     """Check that the SCHEDULER_SERIALIZER reads the first pending request."""
-    name, first = case.serializer, first_request(case.target.client, queue)
+    name, first = case.serializer, first_request(case.target.queue_client, queue)
     if first is None or name not in (None, JSON):
         return
     is_pickle = first.startswith(_PICKLE_MARK)
@@ -201,7 +208,7 @@ def check_start_urls(case: Case) -> Iterator[Finding]:
         key = case.start_key
     if key is None or not case.has_bloom_scheduler:
         return
-    state = leases.inspect(case.target.client, key)
+    state = leases.inspect(case.target.queue_client, key)
     if state.dead_letters:
         yield loss(
             check,

@@ -34,7 +34,7 @@ class _Leftover(NamedTuple):
 
 def check_filters(case: Case) -> Iterator[Finding]:
     """Check for filters of killed crawls under Scrapy's own scheduler."""
-    check, client = "leftover filters", case.target.client
+    check, client = "leftover filters", case.target.filter_client
     scanned, is_complete = _scan(client, _PATTERN)
     filters: dict[str, list[str]] = {}
     for key in scanned:
@@ -74,7 +74,7 @@ def check_files(case: Case) -> Iterator[Finding]:
 def check_leases(case: Case) -> Iterator[Finding]:
     """Check each queue for leases of unregistered workers."""
     for state in case.queue_states:
-        yield stray_leases(case.target.client, state.key, partial(_workers, case, state.key))
+        yield stray_leases(case.target.queue_client, state.key, partial(_workers, case, state.key))
 
 
 def stray_leases(client: Any, queue: str, workers: Callable[[], Iterable[str]]) -> Finding:

@@ -2,6 +2,8 @@
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from redis import exceptions
@@ -45,30 +47,38 @@ def check_nodes(case: Case) -> Iterator[Finding]:
     is_new = case.found is None or not case.found.has_layers
     new_bytes = parameters.memory_bytes if parameters is not None and is_new else 0
     expires = parameters is not None and bool(parameters.ttl)
-    for node in retry_until(lambda: nodes_of(case.target.client), case.target.wait):
-        yield from examine(node, new_bytes, expires=expires)
+    for server, client in case.target.clients.items():
+        has_filter = client is case.target.filter_client
+        for node in retry_until(partial(nodes_of, client), case.target.wait):
+            for finding in examine(node, new_bytes if has_filter else 0, expires=expires and has_filter):
+                yield replace(finding, text=f"{server}: {finding.text}") if server else finding
 
 
 def check_permissions(case: Case) -> Iterator[Finding]:
     """Check the user's permissions for the commands and keys of the filter and of the first queue."""
-    client, check = case.target.client, "permissions"
-    pool = getattr(client, "connection_pool", None)
-    user = str(getattr(pool, "connection_kwargs", {}).get("username") or "default")
     # Keys drawn by crawls have this prefix.
     key = case.key or defaults.DUPEFILTER_KEY.partition(":")[0]
     # Some probes would change existing data, so they use a new key.
     nobody = f"doctor-{secrets.token_hex(8)}"
-    rules = _missing_rules(client, FILTER_COMMANDS, f"{key}:{nobody}", (f"~{key}", f"~{key}:*"))
-    if case.queues:
-        queue = case.queues[0]
-        probe = QueueKeys(queue).leases(nobody)
-        patterns = (f"~{queue}", f"~{probe.partition(':leases:')[0]}:*")
-        rules += _missing_rules(client, QUEUE_COMMANDS, probe, patterns)
-    if rules:
-        rule = f"ACL SETUSER {user} {' '.join(dict.fromkeys(rules))}"
-        yield loss(check, f"the user {user!r} lacks permissions that a crawl needs", f"as an admin, run {rule}")
-    else:
-        yield ok(check, f"the user {user!r} has all permissions of a crawl")
+    for server, client in case.target.clients.items():
+        rules: list[str] = []
+        if client is case.target.filter_client:
+            rules += _missing_rules(client, FILTER_COMMANDS, f"{key}:{nobody}", (f"~{key}", f"~{key}:*"))
+        if case.queues and (not server or client is case.target.queue_client):
+            queue = case.queues[0]
+            probe = QueueKeys(queue).leases(nobody)
+            patterns = (f"~{queue}", f"~{probe.partition(':leases:')[0]}:*")
+            rules += _missing_rules(client, QUEUE_COMMANDS, probe, patterns)
+        yield _permissions(client, rules, f" on {server}" if server else "")
+
+
+def _permissions(client: Any, rules: Sequence[str], where: str) -> Finding:
+    check, pool = "permissions", getattr(client, "connection_pool", None)
+    user = str(getattr(pool, "connection_kwargs", {}).get("username") or "default")
+    if not rules:
+        return ok(check, f"the user {user!r} has all permissions of a crawl{where}")
+    rule = f"ACL SETUSER {user} {' '.join(dict.fromkeys(rules))}"
+    return loss(check, f"the user {user!r} lacks permissions that a crawl needs{where}", f"as an admin, run {rule}")
 
 
 def _missing_rules(client: Any, commands: Sequence[str], probe: str, patterns: Sequence[str]) -> list[str]:

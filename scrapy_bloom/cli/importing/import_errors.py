@@ -4,13 +4,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom._format import as_size, plural
+from scrapy_bloom._format import as_size, as_text, plural
 from scrapy_bloom.cli.importing.import_state import ImportKeys, ImportState
 from scrapy_bloom.cli.planning import layers_for
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.transport.client import transport_for
+from scrapy_bloom.transport.commands import Command
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,18 @@ def require_sets_scheme(scheme: str) -> None:
             f"a SET has fingerprints of scrapy-redis, but this project makes those of {scheme!r} and would find none "
             "of them. Remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, to keep "
             "scrapy-redis's; or start over"
+        )
+
+
+def require_no_set(queue_client: Any, key: str) -> None:
+    """Raise a ConfigError if the queue's server has the SET, and the filter is on another server."""
+    (kind,) = transport_for(queue_client).execute([Command("TYPE", key)])
+    if as_text(kind) == "set":
+        raise ConfigError(
+            f"BLOOMFILTER_REDIS_URL: the SET at {key!r} is on the queue's server, and an import swaps the SET and the "
+            "filter in one step on one server. Run the import with -s BLOOMFILTER_REDIS_URL= and -s "
+            "BLOOMFILTER_REDIS_PARAMS= to make the filter there. Then move it: run `scrapy bloom export` with the same "
+            "options, and `scrapy bloom restore` without"
         )
 
 
