@@ -125,9 +125,9 @@ def delete_contents(store: Store, contents: KeyContents) -> bool:
     layers = {*_layers(contents.key, contents.fields), *_layers(contents.key, fields)}
     strings = {(name, layer.identity.epoch) for layer in layers for name in layer.shard_keys}
     late = {(name, _NO_EPOCH) for name, _ in strings}
-    deletions = [DeleteShard(name, epoch) for name, epoch in sorted(strings | late | set(contents.strays.items()))]
-    if deletions:
-        store.execute(deletions)
+    for name, epoch in sorted(strings | late | set(contents.strays.items())):
+        # One after another: freeing much memory at once keeps other clients waiting.
+        store.execute([DeleteShard(name, epoch)])
     return True
 
 

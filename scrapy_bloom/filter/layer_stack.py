@@ -66,10 +66,13 @@ class LayerStack:
             total += layer.error_rate_with(self.count(layer))
         return min(1.0, total)
 
-    @property
-    def error_bound(self) -> float:
-        """The maximum of the layers' error rates together, however their bits fell."""
-        return sum(layer.error_bound(self.count(layer)) for layer in self.layers)
+    def error_bound(self, full: Layer, items: int) -> float:
+        """Return the maximum of the layers' error rates together, however their bits fell.
+
+        The layer that is `full` counts with at least so many items.
+        """
+        counts = (max(self.count(layer), items if layer == full else 0) for layer in self.layers)
+        return sum(layer.error_bound(count) for layer, count in zip(self.layers, counts, strict=True))
 
     @property
     def needs_rotation(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from scrapy_bloom.errors import RefusedError, WrongTypeError
 from scrapy_bloom.filter.layer import Layer, sample_bits, sampled_count
 from scrapy_bloom.filter.layer_stack import ShardState
-from scrapy_bloom.filter.opening import Opening, foreign_string, stored_layers
+from scrapy_bloom.filter.opening import Opening, foreign_string, portions, stored_layers
 from scrapy_bloom.filter.parameters import has_counters
 from scrapy_bloom.storage import filter_keys, shards
 from scrapy_bloom.storage.counters import ChargeCounter, CloseCounter, closed
@@ -24,19 +24,28 @@ from scrapy_bloom.storage.filter_hash import (
     Unlink,
 )
 from scrapy_bloom.storage.operation import Operation, Steps, one
-from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, SealShard
+from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, PrepareShard, SealShard
 
 # The epoch of bits that a late write has left without a shard.
 _NO_EPOCH = 0
+# From this share of a layer's room on, the strings of the next one are prepared, one per addition.
+_PREPARED_FROM = 7 / 8
 
 
 class Lifecycle:
     """Steps that change the layers of a filter.
 
-    The first addition creates the first layer: opening a filter stores none.
+    The first addition creates the first layer: opening a filter stores none. A next layer of at
+    least `min_prepared_bytes` is allocated ahead, while the newest one fills up: the addition that
+    grows the filter, and other clients of the server, then need not wait for its memory. With a TTL
+    the time of the next layer is not known ahead.
     """
 
+    min_prepared_bytes = 16 * 1024 * 1024
+
     def __init__(self, opening: Opening) -> None:
+        # The strings that this worker is to prepare, and the layer that they follow.
+        self._preparing: tuple[Layer, list[PrepareShard]] | None = None
         self.opening = opening
         self.stack = opening.stack
         self._key = opening.stack.key
@@ -76,12 +85,43 @@ class Lifecycle:
             yield from self.recover(set(full.shard_keys))
             return
         stack.note_granted(full, granted)
-        following = self._parameters.next_layer(full, stack.error_bound, now)
+        following = self._following(full, now)
         if (yield from self._append_layer(following)):
             if self._parameters.has_expired_generation(full, now):
                 self._events.on_rotation(full, following)
             else:
                 self._events.on_growth(full, following, granted)
+
+    def prepare_next(self, newest: Layer) -> list[PrepareShard]:
+        """Return the operation that allocates a string of the next layer, if that is due."""
+        if self.stack.granted(newest) < newest.capacity * _PREPARED_FROM or not self._parameters.expansion:
+            return []
+        if self._preparing is None or self._preparing[0] != newest:
+            following = self._following(newest, 0.0)
+            keys = reversed(following.shard_keys) if self._is_prepared(following) else ()
+            self._preparing = newest, [PrepareShard(key, following.size.shard_bytes) for key in keys]
+        return self._preparing[1][-1:]
+
+    def note_prepared(self, creation: Creation) -> None:
+        """Note the outcome of `prepare_next`. After a failure the growth allocates the rest."""
+        if self._preparing is not None:
+            left = self._preparing[1]
+            left.pop()
+            if creation.outcome not in (shards.MADE, shards.PRESENT):
+                left.clear()
+
+    def _following(self, full: Layer, now: float) -> Layer:
+        """Return the layer after `full`.
+
+        Without a TTL its size is the same before and after `full` is sealed, so that the prepared
+        strings fit.
+        """
+        items = 0 if self._parameters.ttl else full.max_items
+        return self._parameters.next_layer(full, self.stack.error_bound(full, items), now)
+
+    def _is_prepared(self, layer: Layer) -> bool:
+        is_large = layer.size.memory_bytes >= self.min_prepared_bytes
+        return layer.index > 0 and is_large and not self._parameters.ttl
 
     def rotate(self, *, adds: bool) -> Steps[None]:
         """Delete expired layers, and begin another generation when it is due.
@@ -148,8 +188,11 @@ class Lifecycle:
             # deleted.
             stored = []
         layers = (*self.stack.layers, *stored)
-        keys = {key for layer in layers for key in layer.shard_keys}
-        yield [*first, *(DeleteShard(key) for key in sorted(keys))]
+        for keys in portions({key: layer for layer in layers for key in layer.shard_keys}):
+            yield [*first, *(DeleteShard(key) for key in keys)]
+            first = ()
+        if first:
+            yield first
         yield from self._delete_unlisted(max((layer.index for layer in layers), default=-1) + 1)
         text = fields.get(filter_keys.FILTER_FIELD)
         if text is not None:
@@ -256,8 +299,14 @@ class Lifecycle:
         serve other clients in between.
         """
         size, epoch, expires = layer.size.shard_bytes, layer.identity.epoch, self._parameters.expires_at(layer.created)
+        prepared: dict[str, Creation] = {}
+        if self._is_prepared(layer):
+            ready = yield [CreateShard(key, size, epoch, sealed, expires, allocate=False) for key in missing]
+            prepared = dict(zip(missing, ready, strict=True))
         for key in missing:
-            creation = yield from one(CreateShard(key, size, epoch, sealed, expires))
+            creation = prepared.get(key)
+            if creation is None or creation.outcome == shards.ABSENT:
+                creation = yield from one(CreateShard(key, size, epoch, sealed, expires))
             if creation.outcome == shards.FOREIGN:
                 raise foreign_string(key, self.opening.names)
             if creation.outcome == shards.FULL:

@@ -159,11 +159,14 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
     checks = [CheckBits(*layer.locate(item), mark=True) for item in batch.pending]
     following = min(batch.following, _max_chunk(stack)) if batch.groups else 0
     requested = stack.credits.spend(layer, number, following=following, likely=batch.size)
-    results = yield [*checks, *requested]
+    prepared = protocol.lifecycle.prepare_next(layer)
+    results = yield [*checks, *prepared, *requested]
     stack.note_contact()
     replies: Sequence[tuple[int, bool]] = results[:number]
+    if prepared:
+        protocol.lifecycle.note_prepared(results[number])
     if requested:
-        protocol.take(layer, results[number])
+        protocol.take(layer, results[-1])
     if results.retried:
         batch.mark_retried(results.retried)
     present = {index for index, (_, was_present) in enumerate(replies) if was_present}

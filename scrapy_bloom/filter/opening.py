@@ -1,7 +1,7 @@
 """Steps that read a filter: adopt it, restore its hash, refuse foreign data."""
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scrapy_bloom.errors import SETTING_NAMES, Names, WrongTypeError
@@ -21,6 +21,9 @@ from scrapy_bloom.storage.filter_hash import (
 )
 from scrapy_bloom.storage.operation import Operation, Steps, one
 from scrapy_bloom.storage.shards import DeleteShard, InspectShard
+
+# The bytes that one round trip deletes at most, if that is not a single shard.
+_MAX_FREED_BYTES = 32 * 1024 * 1024
 
 
 class Opening:
@@ -218,7 +221,9 @@ class Opening:
         if ended:
             # Shards before fields: a worker that dies in between leaves the field, and so the work,
             # to the next worker.
-            yield [DeleteShard(key, layer.identity.epoch) for layer in ended for key in layer.shard_keys]
+            owners = {key: layer for layer in ended for key in layer.shard_keys}
+            for keys in portions(owners):
+                yield [DeleteShard(key, owners[key].identity.epoch) for key in keys]
         counters = {layer.credit_field for layer in alive}
         fields = [name for name in snapshot.fields if filter_keys.is_credit_field(name) and name not in counters]
         fields += [layer.field for layer in ended]
@@ -234,6 +239,23 @@ class Opening:
         ones = iter((yield [sample for of_layer in samples for sample in of_layer]))
         for layer, of_layer in zip(uncounted, samples, strict=True):
             self.stack.note_counted(layer, sampled_count(layer, of_layer, [next(ones) for _ in of_layer]))
+
+
+def portions(owners: Mapping[str, Layer]) -> Iterator[list[str]]:
+    """Yield the keys of shards, given with their layers, in portions to delete in one round trip.
+
+    A server that frees 512 MB at once does not serve other clients for 35 to 47 ms.
+    """
+    portion: list[str] = []
+    size = 0
+    for key, layer in sorted(owners.items(), key=lambda owner: owner[0]):
+        size += layer.size.shard_bytes
+        if portion and size > _MAX_FREED_BYTES:
+            yield portion
+            portion, size = [], layer.size.shard_bytes
+        portion.append(key)
+    if portion:
+        yield portion
 
 
 def stored_layers(key: str, fields: Mapping[str, str], hash_key: int) -> list[Layer]:

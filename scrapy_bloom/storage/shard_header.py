@@ -11,6 +11,8 @@ ALIVE = 1
 SEALED_BIT = 7
 EPOCH_BITS = 40
 RESERVED_BITS = 16
+# The epoch of a string that was allocated ahead of its layer: no filter has it.
+PREPARED_EPOCH = 0
 # The shortest shard: with the server's overhead it fills the smallest size class.
 MIN_SHARD_BYTES = 56
 

@@ -6,13 +6,14 @@ but for the sealing bit. A shard may be longer than it was created: a late write
 worker may reach past its end.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import header_of, set_bit
 from scrapy_bloom.storage.operation import Memory, delete, keep_until
-from scrapy_bloom.storage.shard_header import HEADER_BYTES, MIN_SHARD_BYTES
+from scrapy_bloom.storage.shard_header import HEADER_BYTES, MIN_SHARD_BYTES, PREPARED_EPOCH
 from scrapy_bloom.transport.commands import BinaryCommand, Command
 from scrapy_bloom.transport.scripts import load_script
 
@@ -24,9 +25,14 @@ ABSENT, SHARD, FOREIGN = "absent", "shard", "foreign"
 # The outcomes of creating a shard: made, already present, no memory for it. Or the key is FOREIGN.
 MADE, PRESENT, FULL = "made", "present", "full"
 
-_INSPECT_SHARD, _CREATE_SHARD, _DELETE_SHARD = (
-    load_script(__package__, "shard", name) for name in ("inspect_shard", "create_shard", "delete_shard")
+_INSPECT_SHARD, _DELETE_SHARD = (load_script(__package__, "shard", name) for name in ("inspect_shard", "delete_shard"))
+_CREATE_SHARD, _PREPARE_SHARD = (
+    load_script(__package__, "shard", "allocate", name) for name in ("create_shard", "prepare_shard")
 )
+
+# A prepared string that no layer takes expires. A layer grows from 7/8 of its capacity to full in this time, if the
+# crawl is not very slow.
+_PREPARED_SECONDS = 24 * 3600
 
 
 class Inspection(NamedTuple):
@@ -63,7 +69,9 @@ class Creation(NamedTuple):
 class CreateShard(NamedTuple):
     """Create a shard of `size` zero bytes, unless it is alive and of this epoch.
 
-    The shard expires at `expires`, in Unix milliseconds; None: never. Both is one atomic step.
+    A string of this size that was prepared becomes the shard at once. If the shard does not
+    `allocate`, nothing else does: the outcome is ABSENT then. The shard expires at `expires`, in
+    Unix milliseconds; None: never. All of it is one atomic step.
     """
 
     key: str
@@ -71,11 +79,12 @@ class CreateShard(NamedTuple):
     epoch: int
     sealed: bool
     expires: int | None = None
+    allocate: bool = True
 
     def command(self) -> Command:
         flags = _ALIVE_AND_SEALED | self.sealed
         expiry = [] if self.expires is None else [self.expires]
-        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags, *expiry)
+        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags, int(self.allocate), *expiry)
 
     def parse_reply(self, raw: Any) -> Creation:
         return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))
@@ -84,14 +93,50 @@ class CreateShard(NamedTuple):
         if _kind(memory, self.key) == FOREIGN:
             return Creation(FOREIGN, 0, 0)
         identity = shard_header.identity(header_of(memory, self.key))
-        if identity in (shard_header.live(self.epoch), shard_header.sealed(self.epoch)):
+        if shard_header.is_alive(identity) and shard_header.epoch(identity) == self.epoch:
             return Creation(PRESENT, 0, 0)
         made = (shard_header.sealed if self.sealed else shard_header.live)(self.epoch)
         start = (made << shard_header.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
-        delete(memory, self.key)
-        memory.strings[self.key] = bytearray(start.ljust(self.size, b"\0"))
+        if _is_prepared(memory, self.key, self.size):
+            memory.strings[self.key][:HEADER_BYTES] = start
+            memory.expiries.pop(self.key, None)
+        elif not self.allocate:
+            return Creation(ABSENT, 0, 0)
+        else:
+            delete(memory, self.key)
+            memory.strings[self.key] = bytearray(start.ljust(self.size, b"\0"))
         keep_until(memory, self.key, self.expires)
         return Creation(MADE, 0, 0)
+
+
+class PrepareShard(NamedTuple):
+    """Allocate the string of a shard ahead of its layer, unless the key is in use.
+
+    `CreateShard` makes it a shard in no time. Until then it belongs to no filter, and expires if no
+    layer takes it.
+    """
+
+    key: str
+    size: int
+
+    def command(self) -> Command:
+        milliseconds = 1000 * _PREPARED_SECONDS
+        return Command("EVAL", _PREPARE_SHARD, 1, self.key, self.size, _ALIVE_AND_SEALED, milliseconds)
+
+    def parse_reply(self, raw: Any) -> Creation:
+        return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))
+
+    def apply(self, memory: Memory) -> Creation:
+        kind = _kind(memory, self.key)
+        if kind != ABSENT:
+            return Creation(PRESENT if kind == SHARD else FOREIGN, 0, 0)
+        expires = math.ceil(1000 * (memory.now() + _PREPARED_SECONDS))
+        return CreateShard(self.key, self.size, PREPARED_EPOCH, sealed=False, expires=expires).apply(memory)
+
+
+def _is_prepared(memory: Memory, key: str, size: int) -> bool:
+    is_free = shard_header.is_of(shard_header.identity(header_of(memory, key)), PREPARED_EPOCH)
+    return is_free and len(memory.strings[key]) == size
 
 
 class DeleteShard(NamedTuple):

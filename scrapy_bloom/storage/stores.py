@@ -29,14 +29,14 @@ class RedisStore:
             raise WrongTypeError(
                 "a key of the filter holds bytes that are not UTF-8, which no filter stores: use another key"
             ) from None
-        results = Results(
-            [
-                outcome if type(outcome) is Failure else operation.parse_reply(outcome)
-                for operation, outcome in zip(operations, outcomes, strict=True)
-            ]
-        )
         if Failure in map(type, outcomes):
+            results = Results(outcomes)
             results.failures = {index: each for index, each in enumerate(outcomes) if isinstance(each, Failure)}
+            for index, operation in enumerate(operations):
+                if index not in results.failures:
+                    results[index] = operation.parse_reply(outcomes[index])
+        else:
+            results = Results([operation.parse_reply(raw) for operation, raw in zip(operations, outcomes, strict=True)])
         results.contact = self._transport.connections
         return results
 

@@ -48,6 +48,7 @@ FILTER_COMMANDS = (
     "HINCRBY",
     "HSET",
     "HSETNX",
+    "PERSIST",
     "PEXPIREAT",
     "PTTL",
     "SCARD",

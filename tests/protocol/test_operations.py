@@ -1,5 +1,7 @@
 """Each operation has the same reply and bytes over Redis and in memory."""
 
+from typing import Any
+
 import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +23,16 @@ names = st.sampled_from(["0:0", "0:1"])
 expiries = st.none() | st.sampled_from(TIMES)
 positions = st.lists(st.integers(0, BITS - 1), min_size=1, max_size=4)
 operations = st.one_of(
-    st.builds(shards.CreateShard, names, st.just(SIZE), st.sampled_from(EPOCHS), st.booleans(), expiries),
+    st.builds(
+        shards.CreateShard,
+        names,
+        st.sampled_from([SIZE, SIZE + 16]),
+        st.sampled_from(EPOCHS),
+        st.booleans(),
+        expiries,
+        st.booleans(),
+    ),
+    st.builds(shards.PrepareShard, names, st.sampled_from([SIZE, SIZE + 16])),
     st.builds(shards.InspectShard, names),
     st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS])),
     st.builds(bits.CheckBits, names, positions, st.booleans()),
@@ -117,7 +128,8 @@ def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: Op
         assert stored is None or isinstance(stored, bytes)
         assert (stored or b"").rstrip(b"\0") == bytes(memory.strings.get(name, b"")).rstrip(b"\0")
     for name in names.values():
-        assert expires_at(client, name) == memory.expiries.get(name, 0)
+        # A prepared string expires some time after now.
+        assert abs(expires_at(client, name) - memory.expiries.get(name, 0)) < 60_000
 
 
 def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:
@@ -127,6 +139,37 @@ def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> N
     assert client.get(key) == bytes.fromhex("02123456789a0000").ljust(SIZE, b"\0")
     store.execute([shards.SealShard(key)])
     assert client.get(key) == bytes.fromhex("03123456789a0000").ljust(SIZE, b"\0")
+
+
+def test_a_prepared_string_becomes_a_shard(client: redis.Redis, key: str) -> None:
+    """A prepared string expires, until a shard of its size takes it in place; nothing else is then allocated."""
+    store = RedisStore(client)
+    create = shards.CreateShard(key, SIZE, 7, sealed=False, allocate=False)
+    prepare = shards.PrepareShard(key, SIZE)
+    outcomes = [store.execute([operation])[0].outcome for operation in (create, prepare, prepare)]
+    assert outcomes == [shards.ABSENT, shards.MADE, shards.PRESENT]
+    assert 0 < client.ttl(key) <= 24 * 3600
+    assert store.execute([create._replace(size=SIZE + 16)])[0].outcome == shards.ABSENT
+    assert store.execute([create])[0].outcome == shards.MADE
+    assert client.get(key) == bytes.fromhex("0200000000070000").ljust(SIZE, b"\0")
+    assert client.ttl(key) == -1
+    assert [store.execute([operation])[0].outcome for operation in (create, prepare)] == [shards.PRESENT] * 2
+
+
+def test_a_user_who_may_not_persist(client: redis.Redis, key: str) -> None:
+    """Without PERSIST a prepared string is not taken, because it would expire in use."""
+    client.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-persist"])
+    store = RedisStore(redis.Redis(username=key, password="x", **_address(client)))  # noqa: S106
+    create = shards.CreateShard(key, SIZE, 7, sealed=False)
+    store.execute([shards.PrepareShard(key, SIZE)])
+    assert store.execute([create._replace(allocate=False)])[0].outcome == shards.ABSENT
+    assert store.execute([create])[0].outcome == shards.MADE
+    assert client.ttl(key) == -1
+    client.acl_deluser(key)
+
+
+def _address(client: redis.Redis) -> dict[str, Any]:
+    return {name: client.connection_pool.connection_kwargs[name] for name in ("host", "port")}
 
 
 def test_reserved_bits_do_not_matter(client: redis.Redis, key: str) -> None:

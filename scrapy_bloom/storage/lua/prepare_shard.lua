@@ -1,0 +1,10 @@
+-- Allocate a string of ARGV[1] bytes, with the flags ARGV[2] and epoch 0, unless the key is in use.
+-- It expires after ARGV[3] milliseconds, in case the layer never comes.
+local contents = kind()
+if contents ~= 'absent' then return {contents == 'shard' and 'present' or contents, 0, 0} end
+local done = allocate(tonumber(ARGV[1]), ARGV[2], 0)
+if done[1] == 'made' then
+  local now = redis.call('TIME')
+  redis.pcall('PEXPIREAT', KEYS[1], string.format('%.0f', now[1] * 1000 + ARGV[3]))
+end
+return done
