@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-unit check lint fix simulate pythons lowest wheel typing coverage main dist mutants bench \
+.PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest wheel typing coverage main dist mutants bench \
 	search replay soak clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
 
 # Let the tests' processes share compiled modules.
-test test-all: export PYTHONDONTWRITEBYTECODE =
+test test-all test-cluster: export PYTHONDONTWRITEBYTECODE =
 
 # Four processes: the tests wait for servers and crawls more than they compute.
 test: $(VENV)/.test
@@ -19,7 +19,11 @@ test: $(VENV)/.test
 
 # With the full searches, the soak, the measured error rates and large crawls.
 test-all: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not cluster" $(ARGS)
+
+# Faults of clusters and masters under full load, one after another, in a quarter of an hour.
+test-cluster: $(VENV)/.test
+	$(BIN)/python -m pytest tests/cluster -m "cluster or long" $(ARGS)
 
 # The tests without a server, in seconds.
 test-unit: $(VENV)/.test

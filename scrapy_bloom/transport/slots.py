@@ -140,7 +140,7 @@ class Slots:
             ClusterDownError: no node serves the slot of the command's key.
         """
         key = command.key
-        node = next(iter(self._nodes.values())) if key is None else self._owners[slot_of(key)]
+        node = self._by_health()[0] if key is None else self._owners[slot_of(key)]
         if node is None:
             self.is_stale = True
             raise ClusterDownError(f"no node serves the hash slot of {as_text(command.arguments[0])}")
@@ -155,7 +155,7 @@ class Slots:
         if not self.is_stale:
             return
         fault: Exception | None = None
-        for node in sorted(self._nodes.values(), key=lambda node: node.is_suspect):
+        for node in self._by_health():
             try:
                 self._adopt(_read_slots(node, end), node.address.host)
             except FAULTS as error:
@@ -187,6 +187,10 @@ class Slots:
         """Close all connections."""
         for node in [*self._nodes.values()]:
             node.disconnect()
+
+    def _by_health(self) -> list[Node]:
+        """Return the nodes, suspects last."""
+        return sorted(self._nodes.values(), key=lambda node: node.is_suspect)
 
     def _adopt(self, ranges: Iterable[Any], host: str) -> None:
         owners: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS

@@ -3,23 +3,23 @@
 import contextlib
 from collections.abc import Iterator
 
-from devtools.waiting import until
-from tests.support.servers import Server, free_port, running
+from devtools import clusters
+from devtools.clusters import Cluster
+from tests.support.servers import Server, running
 
-_SLOTS = 16_384
+# The other masters let a replica take over after 2 seconds without an answer.
+_NODE_TIMEOUT = ("--cluster-node-timeout", "2000")
 
 
 @contextlib.contextmanager
 def running_cluster(number: int, *options: str) -> Iterator[list[Server]]:
-    """Run a cluster of nodes with equal shares of the slots, in their order."""
-    with contextlib.ExitStack() as stack:
-        buses = [free_port() for _ in range(number)]
-        own = [("--cluster-enabled", "yes", "--cluster-port", str(bus)) for bus in buses]
-        nodes = [stack.enter_context(running("valkey", *each, *options)) for each in own]
-        clients = [stack.enter_context(node.client()) for node in nodes]
-        for index, client in enumerate(clients):
-            client.cluster("addslotsrange", _SLOTS * index // number, _SLOTS * (index + 1) // number - 1)
-            client.cluster("meet", "127.0.0.1", nodes[0].port, buses[0])
-        until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
-        until(lambda: all(client.cluster("info")["cluster_known_nodes"] == str(number) for client in clients))
-        yield nodes
+    """Run a cluster of masters with equal shares of the slots, in their order."""
+    with clusters.running_cluster("valkey", number, *options, run=running) as cluster:
+        yield list(cluster.nodes)
+
+
+@contextlib.contextmanager
+def replicated_cluster(kind: str) -> Iterator[Cluster]:
+    """Run a cluster of three masters with a replica each."""
+    with clusters.running_cluster(kind, 3, *_NODE_TIMEOUT, replicas=1, run=running) as cluster:
+        yield cluster

@@ -162,6 +162,15 @@ def test_an_unreachable_node(transport: Transport, proxies: list[FaultProxy], cl
     assert transport.execute(incr(counters)) == [2, 2, 1, 1, 2, 2]
 
 
+def test_a_command_without_a_key(transport: Transport, proxies: list[FaultProxy], client: Any) -> None:
+    """A command that any node may execute goes to another one while the first is unreachable."""
+    disconnect(client)
+    proxies[0].upstream = 1
+    outcomes = [transport.attempt([Command("PING")])[0] for _ in range(2)]
+    assert isinstance(outcomes[0], Failure)
+    assert outcomes[1] == b"PONG"
+
+
 @pytest.fixture
 def moved(nodes: list[Server], counters: list[str]) -> Iterator[tuple[int, int]]:
     """The slot of the first counter, which the test may move to the last node; it is moved back."""

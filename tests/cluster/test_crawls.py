@@ -1,0 +1,50 @@
+"""Crawls of two workers on a cluster whose master dies or loses its slots, while a worker is killed."""
+
+import json
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from devtools.clusters import Cluster
+from tests.support.clusters import replicated_cluster
+from tests.support.pages import tree
+from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
+
+pytestmark = [pytest.mark.crawl, pytest.mark.long]
+
+CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"}), "CONCURRENT_REQUESTS": 4}
+# Pages between the fault and the kill of a worker.
+FURTHER = 10
+
+
+def kill(cluster: Cluster, key: str) -> None:
+    """Kill the master of queue and filter; its replica takes over."""
+    cluster.kill(cluster.owner_of(key))
+
+
+def reshard(cluster: Cluster, key: str) -> None:
+    """Move all of its slots to another master."""
+    source = cluster.owner_of(key)
+    target = next(node for node in cluster.nodes[:3] if node is not source)
+    cluster.move(cluster.slots_of(source), source, target)
+
+
+@pytest.mark.parametrize("fault", [kill, reshard], ids=lambda fault: fault.__name__)
+def test_fault_and_lost_worker(
+    fault: Callable[[Cluster, str], None], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The remaining worker fetches all pages."""
+    in_one_slot = f"{{{key}}}"
+    with replicated_cluster("valkey") as cluster, scene(tree(PAGES), tmp_path, cluster.url, in_one_slot) as played:
+        failing = threading.Thread(target=partial(fault, cluster, in_one_slot))
+        lost, remaining = (played.start(name, {**OURS, **LEASE, **CLUSTER}) for name in ("lost", "remaining"))
+        played.moments.when(MIDDLE, lambda _: failing.start())
+        played.moments.when(MIDDLE + FURTHER, lambda _: lost.kill())
+        ended = remaining.wait()
+        failing.join()
+    tell(capsys, f"cluster, {fault.__name__}: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
+    assert played.missed == set()
+    assert_ended_well(ended)

@@ -1,0 +1,113 @@
+"""Processes add the same items to a filter while its cluster, or its master behind a Sentinel, fails."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.clusters import Cluster
+from scrapy_bloom.storage.filter_keys import layer_of_field, shard_key
+from tests.support.additions import BATCH, PROCESSES, adding
+from tests.support.clusters import replicated_cluster
+from tests.support.scenario import tell
+from tests.support.servers import KINDS
+
+ITEMS = 200_000
+FEW_ITEMS = 20_000
+# The last batch of each process that the dead master executed, and the batch in doubt.
+AT_A_KILL = 2 * PROCESSES * BATCH
+SILENT_SECONDS = 6.0
+
+Fault = Callable[[Cluster, str], None]
+
+
+def kill(cluster: Cluster, key: str) -> None:
+    """Kill the master of the filter's newest shard; its replica takes over."""
+    cluster.kill(cluster.owner_of(key))
+
+
+def restart_empty(cluster: Cluster, key: str) -> None:
+    """Kill it, and start it again without its data, before its replica takes over."""
+    cluster.restart_empty(cluster.owner_of(key))
+
+
+def reshard(cluster: Cluster, key: str) -> None:
+    """Move all of its slots to another master."""
+    source, target = _source_and_target(cluster, key)
+    cluster.move(cluster.slots_of(source), source, target)
+
+
+def silence(cluster: Cluster, key: str) -> None:
+    """Stop its process for six seconds; its replica takes over."""
+    cluster.silence(cluster.owner_of(key), SILENT_SECONDS)
+
+
+def reshard_and_kill(cluster: Cluster, key: str) -> None:
+    """Kill it when half of its slots are moved; the others are moved from its replica."""
+    source, target = _source_and_target(cluster, key)
+    slots = cluster.slots_of(source)
+    half = len(slots) // 2
+    cluster.move(slots[:half], source, target)
+    cluster.kill(source)
+    promoted = cluster.owner(slots[-1])
+    cluster.move(slots[half:], promoted, target)
+
+
+def _source_and_target(cluster: Cluster, key: str) -> tuple[Any, Any]:
+    source = cluster.owner_of(key)
+    return source, next(node for node in cluster.nodes[:3] if node is not source)
+
+
+# A fault, and how many items it may make new twice.
+FAULTS: dict[str, tuple[Fault, int | None]] = {
+    "kill": (kill, AT_A_KILL),
+    "restart empty": (restart_empty, None),
+    "reshard": (reshard, 0),
+    "silence": (silence, AT_A_KILL),
+    "reshard and kill": (reshard_and_kill, AT_A_KILL),
+}
+
+
+def connect(port: int) -> Any:
+    """Make a client of a cluster."""
+    return redis.RedisCluster("127.0.0.1", port)
+
+
+def newest_shard(cluster: Cluster, key: str) -> str:
+    """Return the key of the shard that items are added to."""
+    with cluster.client() as client:
+        layers = [layer_of_field(field.decode()) for field in client.hkeys(key)]
+    return shard_key(key, max(layer for layer in layers if layer is not None), 0)
+
+
+def check(kind: str, name: str, items: int, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Add items by several processes, with a fault in the middle."""
+    fault, most = FAULTS[name]
+    with replicated_cluster(kind) as cluster, adding(partial(connect, cluster.nodes[-1].port), key, items) as additions:
+        additions.wait_for(items // 2)
+        fault(cluster, newest_shard(cluster, key))
+        outcome = additions.finish()
+    tell(capsys, f"cluster of {kind}, {name}: {outcome}")
+    assert outcome.lost == 0
+    # Everything that the node had may be new again.
+    assert outcome.twice <= (items if most is None else most)
+    # The processes wait, and do not ask again and again.
+    assert outcome.slowest.cpu < max(0.25, outcome.slowest.longest / 2)
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_all_faults(kind: str, name: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each item is new to a process; few are new to two, and none in a reshard."""
+    check(kind, name, ITEMS, key, capsys)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["kill", "reshard"])
+def test_kill_and_reshard(name: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The two most frequent faults, with a tenth of the items."""
+    check("valkey", name, FEW_ITEMS, key, capsys)
