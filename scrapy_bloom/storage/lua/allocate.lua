@@ -9,7 +9,8 @@ local function allocate(size, flags, epoch)
     local evicts = string.match(memory, 'maxmemory_policy:allkeys')
     if limit > 0 and not evicts and used + size > limit then return {'full', used, limit} end
   end
-  redis.call('UNLINK', KEYS[1])
+  -- Only if there is a string: a server does not refuse a script for lack of memory after its first write.
+  if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('UNLINK', KEYS[1]) end
   -- Writing the far end first makes the allocation exact.
   local done = redis.pcall(
     'BITFIELD', KEYS[1], 'SET', 'u8', size * 8 - 8, 0, 'SET', 'u8', 0, flags, 'SET', 'u40', 8, epoch)
