@@ -42,9 +42,12 @@ def watched(tmp_path: Path) -> Iterator[tuple[Server, int]]:
 def crawl_with_failover(kind: Kind, watched: tuple[Server, int], key: str, directory: Path) -> tuple[Any, Scene]:
     """A crawl in the middle of which the master is killed for good."""
     master, port = watched
-    params = json.dumps({"redis_cls": "scrapy_bloom.FromSentinel", "service_name": MASTER})
     # The first of the Sentinels is gone.
-    with scene(tree(PAGES), directory, f"redis://127.0.0.1:{free_port()},127.0.0.1:{port}", key) as played:
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{port}"
+    url, params = f"redis+sentinel://{hosts}/{MASTER}", "{}"
+    if kind is STOCK:
+        url, params = f"redis://{hosts}", json.dumps({"redis_cls": "scrapy_bloom.FromSentinel", "service_name": MASTER})
+    with scene(tree(PAGES), directory, url, key) as played:
         played.moments.when(MIDDLE, lambda _: master.kill())
         return played.crawl(kind, REDIS_PARAMS=params), played
 

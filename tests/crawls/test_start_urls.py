@@ -195,13 +195,15 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
 
 SINGLE: Kind = {"REDIS_PARAMS": json.dumps({"single_connection_client": True})}
 CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
+# The URL names the cluster.
+BY_URL: Kind = {}
 
 
 @contextmanager
 def servers_for(client: Kind) -> Iterator[list[Server]]:
     """Run servers that keep all data when killed: a cluster or a single server."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
-    if client is CLUSTER:
+    if client in (CLUSTER, BY_URL):
         with running_cluster(3, *options) as nodes:
             yield list(nodes)
     else:
@@ -209,18 +211,19 @@ def servers_for(client: Kind) -> Iterator[list[Server]]:
             yield [server]
 
 
-@pytest.mark.parametrize("params", [SINGLE, CLUSTER], ids=["single connection", "cluster"])
+@pytest.mark.parametrize("params", [SINGLE, CLUSTER, BY_URL], ids=["single connection", "cluster", "URL of a cluster"])
 def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
     """A worker started before Redis waits for it, even if its client connects when it is created."""
     with servers_for(params) as servers, ExitStack() as stack:
         url, port = servers[0].url, servers[0].port
-        cluster_or_server: Any = redis.RedisCluster if params is CLUSTER else redis.Redis
+        cluster_or_server: Any = redis.Redis if params is SINGLE else redis.RedisCluster
         client = stack.enter_context(cluster_or_server(host="127.0.0.1", port=port))
         fed = stack.enter_context(fed_scene(url, key, tmp_path, client))
         fed.feed("list", PATHS)
         for server in servers:
             server.kill()
-        worker = fed.played.start("worker", {**OURS, **fed.settings, **params})
+        own = {"REDIS_URL": url.replace("redis://", "redis+cluster://")} if params is BY_URL else params
+        worker = fed.played.start("worker", {**OURS, **fed.settings, **own})
         until(lambda: complaints_in(fed.played.log("worker")) or worker.process.poll() is not None)
         for server in servers:
             server.start()
