@@ -10,7 +10,7 @@ from devtools.servers import free_port
 from devtools.waiting import until
 from tests.support.outages import Outage
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, assert_ended_well, keys_of, scene
+from tests.support.scenario import FILTER_ALONE, LEASE, MIDDLE, OURS, PAGES, assert_ended_well, keys_of, scene
 from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
@@ -57,6 +57,17 @@ def test_filter_is_hard_to_reach(valkey: Server, key: str, tmp_path: Path) -> No
         url = f"redis://127.0.0.1:{free_port()}"
         ended = played.crawl(OURS, BLOOMFILTER_REDIS_URL=url, BLOOMFILTER_RETRY_TIMEOUT=0.1)
     assert "check BLOOMFILTER_REDIS_URL, restart Redis" in ended.log.splitlines()[-1]
+
+
+def test_scheduler_of_scrapy_redis(servers_of_both: dict[str, Server], key: str, tmp_path: Path) -> None:
+    """Under scrapy-redis's Scheduler the filter has its own server, too, and the end leaves no key on either."""
+    with scene(tree(PAGES), tmp_path, servers_of_both["queue"].url, key, delay=0) as played:
+        ended = played.crawl(FILTER_ALONE, BLOOMFILTER_REDIS_URL=servers_of_both["filter"].url)
+        assert played.missed == set()
+    assert_ended_well(ended)
+    for server in servers_of_both.values():
+        with server.client() as client:
+            assert keys_of(client, key) == set()
 
 
 def test_flush_and_death(servers_of_both: dict[str, Server], key: str, tmp_path: Path) -> None:

@@ -1,22 +1,27 @@
 """The settings of the two servers: which of them applies, and the refusal of others, without a password."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomRFPDupeFilter, ConfigError, FromSentinel
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._scrapy.connection import connect, connect_filter
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.queue.inspection import inspect
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.from_url import FromUrl
+from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.crawling import REDIS_SCHEDULER
-from tests.support.in_process import ShopSpider
+from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server, free_port
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
@@ -182,6 +187,20 @@ def test_unreachable_server_is_named(valkey: Server, key: str) -> None:
     more = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_RETRY_TIMEOUT": 0, "REDIS_URL": valkey.url}
     with pytest.raises(UnavailableError, match="check BLOOMFILTER_REDIS_URL, restart Redis"):
         BloomRFPDupeFilter.from_settings(settings_at(OF_FILTER, f"redis://127.0.0.1:{free_port()}", **more))
+
+
+def test_queue_is_marked_on_its_server(servers: Callable[[str], Server], key: str) -> None:
+    """Under scrapy-redis's Scheduler, which pops requests, the queue's server has the mark of a shared queue."""
+    kept, settings = servers("redis"), {"REDIS_URL": servers("valkey").url, "SCHEDULER_DUPEFILTER_KEY": key}
+    settings |= {"BLOOMFILTER_REDIS_URL": kept.url, "SCHEDULER": REDIS_SCHEDULER, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
+    crawler = start({"DUPEFILTER_CLASS": crawling.BLOOM, **settings})
+    scheduler = Scheduler.from_crawler(crawler)
+    scheduler.open(crawler.spider)
+    with scheduler.server as of_queue, kept.client() as of_filter:
+        assert inspect(of_queue, f"{key}:queue").is_shared
+        assert not inspect(of_filter, f"{key}:queue").is_shared
+        scheduler.close("shutdown")
+        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
 
 
 def test_scheduler_of_scrapy_redis() -> None:
