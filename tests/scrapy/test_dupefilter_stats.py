@@ -76,14 +76,14 @@ def counted_trips(bloom: BloomFilter) -> Callable[[], int]:
     """Count the round trips of a filter at its transport; return a function that reads the count."""
     store = bloom._retrying._store
     assert isinstance(store, RedisStore)
-    execute, before, after = store._transport.execute, bloom.counters.round_trips, 0
+    attempt, before, after = store._transport.attempt, bloom.counters.round_trips, 0
 
     def counting(commands: Sequence[Command]) -> list[Any]:
         nonlocal after
         after += 1
-        return execute(commands)
+        return attempt(commands)
 
-    store._transport.execute = counting  # type: ignore[method-assign]  # counted on its way
+    store._transport.attempt = counting  # type: ignore[method-assign]  # counted on its way
     return lambda: before + after
 
 
