@@ -37,8 +37,8 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The address of one node, as REDIS_URL takes it."""
-        return self.nodes[0].url
+        """The addresses of all nodes, as REDIS_URL takes them."""
+        return f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}"
 
     def client(self, **options: Any) -> Any:
         """Make a new client, which knows all nodes."""

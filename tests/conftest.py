@@ -14,7 +14,11 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
+from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.transport.from_url import FromUrl
+from tests.support.kinds import Place, running_kinds
 from tests.support.make_filter import MakeFilter
+from tests.support.selection import long_unless
 from tests.support.servers import KINDS, Server, running
 
 # A background shell makes the tests, and all processes that they start, ignore Ctrl-C.
@@ -26,7 +30,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("default")
 
-# Every way to reach the same filter: the twin, both servers, both protocols, both kinds of replies.
+# Every way to reach the same filter: the twin, both servers, both protocols, both kinds of replies, and URLs of other
+# kinds of servers.
 CONNECTIONS = {
     "memory": None,
     "valkey": ("valkey", {}),
@@ -34,7 +39,11 @@ CONNECTIONS = {
     "valkey-decoded": ("valkey", {"decode_responses": True}),
     "redis": ("redis", {"protocol": 2}),
     "redis-resp3-decoded": ("redis", {"protocol": 3, "decode_responses": True}),
+    "cluster": ("redis+cluster", {}),
+    "sentinel": ("redis+sentinel", {}),
 }
+# Only `make test-all` starts these.
+_LONG = ("sentinel", "redis+sentinel")
 
 
 # The garbage collector may finalize the socket of an unclosed connection first: a ResourceWarning in some later test.
@@ -119,20 +128,48 @@ def client(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
-@pytest.fixture(params=CONNECTIONS)
-def make_filter(request: pytest.FixtureRequest, servers: Callable[[str], Server], key: str) -> Iterator[MakeFilter]:
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Place]]:
+    """Return a function that starts the servers of a kind of URL at its first use."""
+    with running_kinds(tmp_path_factory.mktemp("kinds")) as of_kind:
+        yield of_kind
+
+
+@pytest.fixture
+def make_client(
+    servers: Callable[[str], Server], places: Callable[[str], Place]
+) -> Iterator[Callable[..., redis.Redis]]:
+    """Makes clients of a kind of server, or of the kind that a URL names."""
+    clients: list[redis.Redis] = []
+
+    def make(kind: str, **options: Any) -> redis.Redis:
+        is_url = kind not in KINDS
+        clients.append(FromUrl.from_url(places(kind).url, **options) if is_url else servers(kind).client(**options))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        disconnect(client)
+
+
+@pytest.fixture(params=long_unless(lambda kind: kind not in _LONG, [*KINDS, "redis+cluster", "redis+sentinel"]))
+def any_client(request: pytest.FixtureRequest, make_client: Callable[..., redis.Redis]) -> redis.Redis:
+    """A client of a server, of a cluster, and of the master behind a Sentinel."""
+    return make_client(request.param)
+
+
+@pytest.fixture(params=long_unless(lambda name: name not in _LONG, CONNECTIONS))
+def make_filter(
+    request: pytest.FixtureRequest, make_client: Callable[..., redis.Redis], key: str
+) -> Iterator[MakeFilter]:
     """Makes filters that share only their data; there is a single filter in memory."""
     connection = CONNECTIONS[request.param]
     if connection is None:
         yield MemoryBloomFilter
         return
     kind, options = connection
-    clients: list[redis.Redis] = []
 
     def make(**kwargs: Any) -> BloomFilter:
-        clients.append(servers(kind).client(**options))
-        return BloomFilter(clients[-1], key, **kwargs)
+        return BloomFilter(make_client(kind, **options), key, **kwargs)
 
     yield make
-    for client in clients:
-        client.close()

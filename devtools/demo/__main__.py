@@ -2,6 +2,7 @@
 
     python -m devtools.demo
     python -m devtools.demo --pages 5000 --links 100 --workers 4
+    python -m devtools.demo --cluster
     python -m devtools.demo --start-url http://localhost:8000/ --redis-url redis://localhost:6379
 
 Exit codes: 0 if every page was fetched exactly once, 1 if one was missed or fetched twice or a worker or
@@ -16,14 +17,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from redis import Redis, RedisError
 
 from devtools import site
+from devtools.clusters import running_cluster
 from devtools.demo import crawl
 from devtools.demo.table import Report, measure
 from devtools.demo.tally import Tally
+from devtools.sentinels import watched_pair
 from devtools.servers import running
+from scrapy_bloom.transport.from_url import FromUrl
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -58,11 +63,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     site.add_options(parser)
     parser.add_argument("--workers", type=int, default=2, help="spider processes (%(default)s)")
     parser.add_argument("--start-url", help="crawl your own site from this URL, not the made-up one")
-    parser.add_argument(
-        "--redis-url",
-        default=os.environ.get("REDIS_URL"),
-        help="server to use ($REDIS_URL, else one of its own)",
-    )
+    server = parser.add_mutually_exclusive_group()
+    server.add_argument("--redis-url", help="server to use ($REDIS_URL, else one of its own)")
+    server.add_argument("--cluster", action="store_true", help="use a cluster of its own, with replicas")
+    server.add_argument("--sentinel", action="store_true", help="use a master of its own with a replica and a Sentinel")
     parser.add_argument(
         "--capacity",
         type=int,
@@ -70,6 +74,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--timeout", type=float, default=600, help="seconds the crawl may take (%(default)s)")
     options = parser.parse_args(arguments)
+    if not (options.redis_url or options.cluster or options.sentinel):
+        options.redis_url = os.environ.get("REDIS_URL")
     if options.capacity is None:
         options.capacity = UNKNOWN_SITE if options.start_url else options.pages * 5 // 4
     for name in ("pages", "links", "workers", "capacity", "timeout"):
@@ -84,18 +90,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _place(options: argparse.Namespace, directory: Path, stack: ExitStack) -> tuple[str, Any]:
+    """Return the URL of the servers, which are started if they are the demo's, and a client."""
+    if options.cluster:
+        cluster = stack.enter_context(running_cluster("valkey", 3, replicas=1))
+        return cluster.url, stack.enter_context(cluster.client())
+    if options.sentinel:
+        url = stack.enter_context(watched_pair(directory))
+        return url, stack.enter_context(FromUrl.from_url(url))
+    url = options.redis_url or stack.enter_context(running("valkey")).url
+    return url, stack.enter_context(Redis.from_url(url))
+
+
 def _crawl(options: argparse.Namespace) -> Report:
     """Crawl, and measure before the keys are deleted; every started process is stopped afterwards."""
     with ExitStack() as stack:
-        redis_url = options.redis_url or stack.enter_context(running("valkey")).url
-        server = stack.enter_context(Redis.from_url(redis_url))
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="scrapy-bloom-demo-")))
+        redis_url, server = _place(options, directory, stack)
         prefix = stack.enter_context(crawl.keys_of_its_own(server))
         start_url, expected = options.start_url, []
         if not start_url:
             made_up = site.MadeUpLinks(options.pages, options.links)
             served = stack.enter_context(site.serving(made_up))
             start_url, expected = f"{served.url}/", [served.url + path for path in made_up]
-        directory = Path(stack.enter_context(TemporaryDirectory(prefix="scrapy-bloom-demo-")))
         job = crawl.job(start_url, redis_url, prefix, options.capacity, os.environ)
         crew = stack.enter_context(crawl.working(job, options.workers, directory))
         tally = Tally([worker.ledger for worker in crew])

@@ -49,7 +49,8 @@ def job(start_url: str, redis_url: str, prefix: str, capacity: int, inherited: M
 def keys_of_its_own(server: Redis) -> Iterator[str]:
     """Yield a unique key prefix; delete its keys at the end."""
     server.ping()
-    prefix = f"scrapy-bloom-demo-{secrets.token_hex(8)}"
+    # In braces: a cluster keeps them on one node.
+    prefix = f"{{scrapy-bloom-demo-{secrets.token_hex(8)}}}"
     try:
         yield prefix
     finally:

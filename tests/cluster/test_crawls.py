@@ -1,6 +1,5 @@
 """Crawls of two workers on a cluster whose master dies or loses its slots, while a worker is killed."""
 
-import json
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ende
 
 pytestmark = [pytest.mark.crawl, pytest.mark.long]
 
-CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"}), "CONCURRENT_REQUESTS": 4}
+WORKER: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
 # Pages between the fault and the kill of a worker.
 FURTHER = 10
 
@@ -40,7 +39,7 @@ def test_fault_and_lost_worker(
     in_one_slot = f"{{{key}}}"
     with replicated_cluster("valkey") as cluster, scene(tree(PAGES), tmp_path, cluster.url, in_one_slot) as played:
         failing = threading.Thread(target=partial(fault, cluster, in_one_slot))
-        lost, remaining = (played.start(name, {**OURS, **LEASE, **CLUSTER}) for name in ("lost", "remaining"))
+        lost, remaining = (played.start(name, WORKER) for name in ("lost", "remaining"))
         played.moments.when(MIDDLE, lambda _: failing.start())
         played.moments.when(MIDDLE + FURTHER, lambda _: lost.kill())
         ended = remaining.wait()

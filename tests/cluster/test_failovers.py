@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import redis
 
+from devtools.sentinels import MASTER, knows_a_replica, watching
 from devtools.servers import until_replicated
 from devtools.waiting import until
 from scrapy_bloom import FromSentinel
 from tests.support.additions import BATCH, PROCESSES, adding
 from tests.support.scenario import tell
-from tests.support.sentinels import MASTER, knows_a_replica, watching
 from tests.support.servers import KINDS, Server, running
 
 ITEMS = 200_000

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from devtools.sentinels import MASTER, knows_a_replica, watching
 from devtools.waiting import until
 from tests.support.pages import tree
 from tests.support.scenario import (
@@ -22,7 +23,6 @@ from tests.support.scenario import (
     scene,
     tell,
 )
-from tests.support.sentinels import MASTER, knows_a_replica, watching
 from tests.support.servers import Server, free_port, running
 
 pytestmark = pytest.mark.crawl

@@ -1,6 +1,7 @@
 """The demo accounts for every page: its counts, its faults, and its exit code."""
 
 import json
+import operator
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from devtools.crawl_process import ROOT
 from devtools.demo.table import Memory, Report
 from devtools.demo.tally import Tally
 from devtools.site import MadeUpLinks
+from tests.support.selection import long_unless
 
 SITE = MadeUpLinks(pages=60, links=40)
 # None of these is the only link to another page.
@@ -40,12 +42,12 @@ DUPEFILTER_CLASS = "leaky.LeakyDupeFilter"
 """
 
 
-def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
+def demo(*options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the demo with a small site and a server of its own."""
     command = [sys.executable, "-m", "devtools.demo", "--pages", f"{SITE.pages}", "--links", f"{SITE.links}"]
     inherited = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     return subprocess.run(
-        [*command, "--timeout", f"{TIMEOUT}"],
+        [*command, "--timeout", f"{TIMEOUT}", *options],
         cwd=ROOT,
         env={**inherited, **environment},
         stdin=subprocess.DEVNULL,
@@ -62,9 +64,10 @@ def counts(table: str) -> dict[str, float]:
 
 
 @pytest.mark.crawl
-def test_demo_passes() -> None:
+@pytest.mark.parametrize("options", long_unless(operator.not_, [(), ("--cluster",), ("--sentinel",)]))
+def test_demo_passes(options: tuple[str, ...]) -> None:
     """Two workers fetch each page once, and each link is accounted for."""
-    ran = demo()
+    ran = demo(*options)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     shown = counts(ran.stdout)

@@ -65,6 +65,12 @@ class Driven:
 
 
 @pytest.fixture
+def client(any_client: redis.Redis) -> redis.Redis:
+    """A client of each kind of server."""
+    return any_client
+
+
+@pytest.fixture
 def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
     """A client through a proxy that cuts its connection again and again."""
     with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis("127.0.0.1", proxy.port) as client:
@@ -73,7 +79,7 @@ def torn(server: Server) -> Iterator[tuple[redis.Redis, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], client: redis.Redis, key: str) -> None:
+def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], server: Server, key: str) -> None:
     """Two workers work through random cuts of connections: each request is fetched once."""
     source = random.Random(seed)
     torn_client, proxy = torn
@@ -98,7 +104,8 @@ def test_cut_anywhere_nothing_is_lost(seed: int, torn: tuple[redis.Redis, Any], 
     # No reply of the filter was lost, and no worker was presumed dead.
     assert sorted(fetched) == sorted(wanted)
     keys = workers[0].queue.keys
-    assert client.exists(key, keys.workers, keys.dead_letters, keys.leases("one"), keys.leases("other")) == 0
+    with server.client() as client:
+        assert client.exists(key, keys.workers, keys.dead_letters, keys.leases("one"), keys.leases("other")) == 0
 
 
 def registered(queue: RequestQueue) -> set[str]:

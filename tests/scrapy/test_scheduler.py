@@ -31,6 +31,7 @@ from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.scenario import keys_of
+from tests.support.selection import long_unless
 from tests.support.servers import Server
 
 
@@ -93,13 +94,21 @@ SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializers.json")
 Opened = Callable[..., BloomScheduler]
 
 
+every_kind = pytest.mark.parametrize(
+    "opened", long_unless("redis+sentinel".__ne__, ["redis", "redis+cluster", "redis+sentinel"]), indirect=True
+)
+
+
 @pytest.fixture
-def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+def opened(
+    request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Opened]:
     """Opens schedulers of one crawl with real crawlers, in a directory of this test's own."""
     monkeypatch.chdir(tmp_path)
+    kind = getattr(request, "param", None)
     settings = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
-        "REDIS_URL": valkey.url,
+        "REDIS_URL": request.getfixturevalue("places")(kind).url if kind else valkey.url,
         "SCHEDULER_DUPEFILTER_KEY": key,
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
@@ -134,6 +143,7 @@ def test_priorities(scheduler_class: type[Scheduler], opened: Opened) -> None:
     assert [request.priority for request in taken_from(scheduler)] == sorted(given, reverse=True)
 
 
+@every_kind
 def test_priority_over_what_was_taken_ahead(opened: Opened) -> None:
     """A request of higher priority precedes all waiting requests."""
     scheduler = opened()
@@ -166,6 +176,7 @@ def test_request_on_its_last_delivery(max_deliveries: int, leased: int, valkey: 
     assert [request.url for request in taken_from(scheduler)] == ["http://shop.test/1"]
 
 
+@every_kind
 def test_dont_filter(opened: Opened) -> None:
     """A request with `dont_filter` is always fetched and never added to the filter."""
     scheduler = opened()
@@ -182,6 +193,7 @@ def test_dont_filter(opened: Opened) -> None:
     assert [request.dont_filter for request in taken_from(scheduler)].count(False) == 1
 
 
+@every_kind
 def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
     """A repeat found by a batch's check is logged and counted once, like an immediate repeat."""
     one, other = opened(), opened()
@@ -220,6 +232,7 @@ def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
     return SpoolDirectory(scheduler.queue_key).save(parcels)
 
 
+@every_kind
 def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
     """A request in a file is fetched even if its worker had added it to the filter."""
     first = opened(SCHEDULER_PERSIST=True)
@@ -310,6 +323,7 @@ def test_stats_of_the_queue(scheduler_class: type[Scheduler], opened: Opened) ->
     assert stats.get_value("scheduler/dequeued/redis") == 2
 
 
+@every_kind
 def test_receipt_at_the_end(opened: Opened) -> None:
     """A receipt is due also for a request that is delivered at the worker's end."""
     scheduler = opened(SCHEDULER_PERSIST=True)
@@ -602,6 +616,7 @@ def test_worker_that_was_taken_for_dead_clears_nothing(opened: Opened, valkey: S
         assert client.zscore(keys.queue, b"a request of the others") is not None
 
 
+@every_kind
 def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """A resumed crawl logs it, and calls no deprecated API of Scrapy."""
     caplog.set_level("INFO")
@@ -614,6 +629,7 @@ def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) ->
     assert f"resumes with 1 requests in the queue {second.queue_keys.queue!r}" in caplog.text
 
 
+@every_kind
 def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """An unreadable request is counted and logged once, however often the worker polls."""
     scheduler = opened()
@@ -625,6 +641,7 @@ def test_dead_letter_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("cannot be read") == 1
 
 
+@every_kind
 def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """A request whose callback the spider lacks is logged with the setting to blame."""
     scheduler = opened()

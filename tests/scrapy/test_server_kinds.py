@@ -1,6 +1,6 @@
 """Queue and filter over each kind of server that a URL can name, on one server or on two."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,16 +9,9 @@ from scrapy import Request, signals
 from scrapy_bloom import BloomScheduler
 from tests.support import crawling
 from tests.support.in_process import start
-from tests.support.kinds import KINDS, Place, running_kinds
+from tests.support.kinds import KINDS, Place
 
 NUMBER = 30
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Place]]:
-    """Start servers, each at its first use."""
-    with running_kinds(tmp_path_factory.mktemp("kinds")) as of:
-        yield of
 
 
 def settings_at(key: str, url: str, **more: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from devtools.proxy.faults import FaultProxy, Place, proxying
+from devtools.tls import make_certificate
 from devtools.waiting import LIMIT, until
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.transport.client import disconnect
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
-from tests.support.tls import make_certificate
 
 
 def factory(**kwargs: Any) -> redis.Redis:

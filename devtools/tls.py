@@ -1,4 +1,4 @@
-"""A certificate for the servers of a test, and their options for TLS."""
+"""A certificate for servers, and their options for TLS."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Real Sentinels, which watch a master of a test."""
+"""Real Sentinels, which watch a master."""
 
 import contextlib
 import signal
@@ -9,9 +9,9 @@ from typing import Any
 
 import redis
 
+from devtools.servers import BINARIES, Server, free_port, running, until_replicated
+from devtools.tls import Certificate
 from devtools.waiting import until
-from tests.support.servers import BINARIES, Server, free_port
-from tests.support.tls import Certificate
 
 MASTER = "crawl"
 
@@ -102,3 +102,12 @@ def knows_master(client: redis.Redis) -> bool:
 def knows_a_replica(client: redis.Redis) -> bool:
     """Return whether a Sentinel could promote another server."""
     return bool(client.sentinel_slaves(MASTER))
+
+
+@contextlib.contextmanager
+def watched_pair(directory: Path) -> Iterator[str]:
+    """Run a master, its replica and their Sentinel in the block; yield the URL that names the Sentinel."""
+    with running("valkey") as master, running("valkey", "--replicaof", "127.0.0.1", f"{master.port}") as replica:
+        until_replicated(master, replica)
+        with watching(master, directory, knows_a_replica) as watch:
+            yield f"redis+sentinel://127.0.0.1:{watch.port}/{MASTER}"
