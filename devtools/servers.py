@@ -152,7 +152,7 @@ def until_replicated(master: Server, replica: Server) -> None:
 
 def _received(replica: redis.Redis) -> int:
     state = replica.info("replication")
-    return int(state["slave_repl_offset"]) if state["master_link_status"] == "up" else -1
+    return int(state["slave_repl_offset"]) if state.get("master_link_status") == "up" else -1
 
 
 def memory_usage(client: redis.Redis, key: str) -> int:
