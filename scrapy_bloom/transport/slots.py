@@ -230,4 +230,7 @@ def _read_slots(node: Node, end: float) -> list[Any]:
         connection.disconnect()
         raise
     node.give_back(connection)
+    if not slots:
+        # The node has left the cluster, or was started without its configuration.
+        raise ClusterDownError(f"the node at {node.address.host}:{node.address.port} knows no slots")
     return slots

@@ -236,6 +236,25 @@ def test_a_slot_that_no_node_serves(transport: Transport, nodes: list[Server], c
     assert transport.execute(incr(counters[:1])) == [1]
 
 
+def test_a_node_that_has_left_the_cluster() -> None:
+    """A node that answers but knows no slots is passed over, although it is the first one of the client."""
+    with running_cluster(NODES) as nodes, ExitStack() as stack:
+        left, *others = (stack.enter_context(node.client()) for node in nodes)
+        client = redis.RedisCluster("127.0.0.1", nodes[0].port, socket_timeout=2)
+        stack.callback(disconnect, client)
+        transport = transport_for(client)
+        name = next(each for each in map(str, range(999)) if key_slot(each.encode()) < 16_384 // NODES)
+        assert transport.execute(incr([name])) == [1]
+        number = left.cluster("myid")
+        left.flushall()
+        left.cluster("reset")
+        for other in others:
+            other.cluster("forget", number)
+        others[0].cluster("addslotsrange", 0, 16_384 // NODES - 1)
+        until(lambda: all(other.cluster("info")["cluster_state"] == "ok" for other in others))
+        until(lambda: transport.attempt(incr([name])) == [1])
+
+
 def test_an_interrupt_leaves_no_reply_unread(
     transport: Transport, proxies: list[FaultProxy], counters: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
