@@ -299,14 +299,15 @@ class Lifecycle:
         serve other clients in between.
         """
         size, epoch, expires = layer.size.shard_bytes, layer.identity.epoch, self._parameters.expires_at(layer.created)
-        prepared: dict[str, Creation] = {}
+        left = list(missing)
         if self._is_prepared(layer):
             ready = yield [CreateShard(key, size, epoch, sealed, expires, allocate=False) for key in missing]
-            prepared = dict(zip(missing, ready, strict=True))
-        for key in missing:
-            creation = prepared.get(key)
-            if creation is None or creation.outcome == shards.ABSENT:
-                creation = yield from one(CreateShard(key, size, epoch, sealed, expires))
+            outcomes = {key: creation.outcome for key, creation in zip(missing, ready, strict=True)}
+            # All of them before the first allocation: if that fails, the caller deletes those made.
+            made += [key for key in missing if outcomes[key] == shards.MADE]
+            left = [key for key in missing if outcomes[key] in (shards.ABSENT, shards.FOREIGN)]
+        for key in left:
+            creation = yield from one(CreateShard(key, size, epoch, sealed, expires))
             if creation.outcome == shards.FOREIGN:
                 raise foreign_string(key, self.opening.names)
             if creation.outcome == shards.FULL:

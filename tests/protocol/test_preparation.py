@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Memory, Operations, Results, Steps
-from scrapy_bloom.storage.shards import CreateShard, Creation, PrepareShard
+from scrapy_bloom.storage.shards import FULL, CreateShard, Creation, PrepareShard
 from scrapy_bloom.storage.stores import MemoryStore
 from tests.protocol.test_interleavings import (
     SMALL,
@@ -140,6 +141,28 @@ def test_a_growth_allocates_nothing() -> None:
     assert store.expiries == {}
     bloom.clear()
     assert store.strings == {}
+
+
+def test_a_growth_without_room_leaves_no_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the server evicted a prepared string and has no room for another, the layer's other strings are deleted."""
+    store = MemoryStore()
+    bloom = BaseBloomFilter(
+        store, "k", FilterParameters(capacity=20_000, error_rate=1e-3, expansion=2000), cache_size=0
+    )
+    for number in range(0, 20_000, 50):
+        bloom.add_many([f"item {each}" for each in range(number, number + 50)])
+    assert len(store.strings) > 2
+    del store.strings["k:1:0"]
+    create = CreateShard.apply
+
+    def without_room(self: CreateShard, memory: Memory) -> Creation:
+        is_allocated = self.allocate and self.key not in memory.strings
+        return Creation(FULL, 1, 1) if is_allocated else create(self, memory)
+
+    monkeypatch.setattr(CreateShard, "apply", without_room)
+    with pytest.raises(RefusedError, match="no room for layer 1"):
+        bloom.add_many([f"item {each}" for each in range(20_000, 25_000)])
+    assert [*store.strings] == ["k:0:0"]
 
 
 @pytest.mark.parametrize("parameters", [{"ttl": 1000.0}, {"expansion": 0}, {"expansion": 2}], ids=str)
