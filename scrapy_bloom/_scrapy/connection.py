@@ -23,7 +23,7 @@ from scrapy_bloom.transport.from_url import SENTINEL, FromUrl, service_and_datab
 from scrapy_bloom.transport.redis_url import SCHEMES, RedisUrl
 from scrapy_bloom.transport.retry import disable_client_retries
 
-_SECRETS = ("username", "password", "credential_provider", "sentinel_kwargs")
+_SECRETS = ("url", "username", "password", "ssl_password", "credential_provider", "sentinel_kwargs")
 # Packages whose clients, except those of a cluster, connect with their first command.
 _LAZY = ("redis", "scrapy_bloom")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}://", re.IGNORECASE)

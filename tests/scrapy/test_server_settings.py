@@ -91,6 +91,18 @@ def test_refused(what: str, prefix: str) -> None:
     assert PASSWORD not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [{"url": f"redis://shop:{PASSWORD}@localhost:none"}, {"url": "redis://localhost", "ssl_password": PASSWORD}],
+    ids=["url", "ssl_password"],
+)
+def test_a_secret_among_the_params(params: dict[str, str]) -> None:
+    """An option that contains a password is named without its value."""
+    with pytest.raises(ConfigError, match=r"'(url|ssl_password)': …}") as refusal:
+        connect(Settings({"REDIS_PARAMS": params}))
+    assert PASSWORD not in str(refusal.value)
+
+
 @every_place
 def test_params_that_are_no_dict(prefix: str) -> None:
     """REDIS_PARAMS must be a dict."""
