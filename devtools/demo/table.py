@@ -72,7 +72,7 @@ class Report:
             (),
             ("the same URLs in", "the filter", "a SET"),
             ("round trips of the filter", f"{filters:,.0f}", f"{tally.links_offered:,} *"),
-            ("and of the queue", f"{all_of_them:,.0f}", f"{tally.links_offered + 2 * len(tally.fetched):,} *"),
+            ("with the queue's", f"{all_of_them:,.0f}", f"{tally.links_offered + 2 * len(tally.fetched):,} *"),
             ("bytes", f"{memory.filter:,}", f"{memory.set:,}"),
             ("bytes a URL", f"{memory.filter / held:,.1f}", f"{memory.set / held:,.1f}"),
             ("bytes a URL when full", f"{memory.filter / room:,.1f} **", "never full"),

@@ -52,7 +52,7 @@ class Lifecycle:
         self._parameters = opening.stack.parameters
         self._events = opening.events
 
-    def prepare(self) -> Steps[None]:
+    def ensure_layer(self) -> Steps[None]:
         """Create the filter if it does not exist, and a layer if none is alive."""
         now = yield from self.opening.open()
         if self.stack.identity is None:

@@ -34,7 +34,7 @@ class FilterProtocol:
         while losses < MAX_RECOVERIES:
             if not stack.layers:
                 losses += 1
-                yield from self.lifecycle.prepare()
+                yield from self.lifecycle.ensure_layer()
                 continue
             layer = stack.newest
             granted = yield from one(stack.credits.ask(layer, need - stack.credits.held(layer), likely=need))

@@ -207,7 +207,8 @@ class CrawlReporter:
         logger.log(
             logging.INFO if self._is_alone is None else logging.WARNING,
             "All %s %s that went through the filter at %r were known to it when this process began: %s. %s start the "
-            "first worker with SCHEDULER_FLUSH_ON_START = True, or empty the filter by `scrapy bloom clear`.%s%s",
+            "first worker with SCHEDULER_FLUSH_ON_START = True, or delete the filter by `scrapy bloom clear --yes`."
+            "%s%s",
             f"{repeats:,}",
             "requests" if self._has_fetched_unfiltered else "start requests",
             self._filter.key,

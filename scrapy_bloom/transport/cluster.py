@@ -82,7 +82,7 @@ class ClusterTransport(Transport):
                 outcomes[index] = Failure(error, is_in_doubt=False)
             else:
                 batches.setdefault(node, _NodeBatch(node)).add(index, commands[index], route)
-        return sorted(batches.values(), key=lambda batch: batch.node.is_suspect)
+        return sorted(batches.values(), key=lambda batch: batch.node.has_failed)
 
     def _round(self, batches: "Sequence[_NodeBatch]", outcomes: list[Any], end: float) -> dict[int, _Route]:
         """Send all batches, then read the replies; return the routes of commands to send again."""
@@ -171,7 +171,7 @@ class _NodeBatch:
             yield index, outcome
         if self._failure is None:
             known.note(self._connection)
-            self.node.is_suspect = False
+            self.node.has_failed = False
             self.node.give_back(self._connection)
             self._connection = None
 
@@ -181,6 +181,6 @@ class _NodeBatch:
             self._connection.disconnect()
 
     def _fail(self, error: Exception, *, is_in_doubt: bool) -> Failure:
-        self.node.is_suspect = True
+        self.node.has_failed = True
         self._failure = Failure(error, is_in_doubt)
         return self._failure

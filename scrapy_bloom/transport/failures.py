@@ -125,10 +125,11 @@ def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
 def describe(error: Exception) -> str:
     """Return the type and the text of an error without secrets; for a BloomError, its text unchanged.
 
-    redis-py puts the command before the text of a pipeline's error, and a server puts an unknown command after it. Both
-    are cut. URLs lose their credentials.
+    redis-py puts the command before the text of a pipeline's error, and a server puts an unknown command after it. If
+    no Sentinel knows a master, redis-py 7 lists the Sentinels' clients with all their options. All of these are cut.
+    URLs lose their credentials.
     """
     if isinstance(error, BloomError):
         return str(error)
-    text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0]
+    text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0].partition(" : <")[0]
     return f"{type(error).__name__}: {hide_credentials(text)}"

@@ -50,13 +50,13 @@ class Node:
     Attributes:
         address: the node's address.
         scripts: the scripts that the node knows.
-        is_suspect: the node failed last time. It is tried last, because it may use up the time of the others.
+        has_failed: the node failed last time. It is tried last, because it may use up the time of the others.
     """
 
     def __init__(self, pool: Any, address: Address) -> None:
         self.address = address
         self.scripts = KnownScripts()
-        self.is_suspect = False
+        self.has_failed = False
         self._pool = pool
         self._idle: list[Any] = []
         self._process = os.getpid()
@@ -159,10 +159,10 @@ class Slots:
             try:
                 self._adopt(_read_slots(node, end), node.address.host)
             except FAULTS as error:
-                node.is_suspect = True
+                node.has_failed = True
                 fault = fault or error
             else:
-                node.is_suspect = self.is_stale = False
+                node.has_failed = self.is_stale = False
                 return
         raise fault or ClusterDownError("the cluster has no nodes")
 
@@ -190,7 +190,7 @@ class Slots:
 
     def _by_health(self) -> list[Node]:
         """Return the nodes, suspects last."""
-        return sorted(self._nodes.values(), key=lambda node: node.is_suspect)
+        return sorted(self._nodes.values(), key=lambda node: node.has_failed)
 
     def _adopt(self, ranges: Iterable[Any], host: str) -> None:
         owners: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS

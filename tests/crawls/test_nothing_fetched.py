@@ -36,7 +36,7 @@ def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> 
     (line,) = [line for line in again.log.splitlines() if NOTHING in line]
     assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
     assert "SCHEDULER_FLUSH_ON_START = True" in line
-    assert "`scrapy bloom clear`" in line
+    assert "`scrapy bloom clear --yes`" in line
     assert "dont_filter=True" in line
     assert ("Either other workers crawl" in line) == (level == "INFO")
     assert NOTHING not in first.log + anew.log

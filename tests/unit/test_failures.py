@@ -2,6 +2,7 @@
 
 import pytest
 from redis import exceptions
+from redis.sentinel import MasterNotFoundError
 
 from scrapy_bloom.errors import SETTING_NAMES, ConfigError
 from scrapy_bloom.transport import failures
@@ -224,6 +225,10 @@ def test_a_password_in_a_command_is_not_told() -> None:
     assert describe(piped) == "ResponseError: ERR no such user"
     unknown = exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'secret'")
     assert describe(unknown) == "ResponseError: unknown command 'HELLO'"
+    text = (
+        "No master found for 'crawl' : <redis.client.Redis(<…(host=sentinel-1,password=secret)>)> - ConnectionError()"
+    )
+    assert describe(MasterNotFoundError(text)) == "MasterNotFoundError: No master found for 'crawl'"
 
 
 def test_a_url_in_an_error_is_told_without_its_password() -> None:
