@@ -99,7 +99,9 @@ class Lifecycle:
         if self._preparing is None or self._preparing[0] != newest:
             following = self._following(newest, 0.0)
             keys = reversed(following.shard_keys) if self._is_prepared(following) else ()
-            self._preparing = newest, [PrepareShard(key, following.size.shard_bytes) for key in keys]
+            size, each = following.size.shard_bytes, following.size.memory_bytes // following.size.shards
+            # In a cluster one node must have room for all, although the nodes share the layer.
+            self._preparing = newest, [PrepareShard(key, size, each * left) for left, key in enumerate(keys, 1)]
         return self._preparing[1][-1:]
 
     def note_prepared(self, creation: Creation) -> None:

@@ -113,15 +113,16 @@ class PrepareShard(NamedTuple):
     """Allocate the string of a shard ahead of its layer, unless the key is in use.
 
     `CreateShard` makes it a shard in no time. Until then it belongs to no filter, and expires if no
-    layer takes it.
+    layer takes it. The outcome is FULL unless the server has room for `room` bytes.
     """
 
     key: str
     size: int
+    room: int
 
     def command(self) -> Command:
         milliseconds = 1000 * _PREPARED_SECONDS
-        return Command("EVAL", _PREPARE_SHARD, 1, self.key, self.size, _ALIVE_AND_SEALED, milliseconds)
+        return Command("EVAL", _PREPARE_SHARD, 1, self.key, self.size, _ALIVE_AND_SEALED, milliseconds, self.room)
 
     def parse_reply(self, raw: Any) -> Creation:
         return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))

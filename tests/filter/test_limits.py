@@ -14,8 +14,8 @@ from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.storage.operation import Operations, Results
-from scrapy_bloom.storage.shards import CreateShard
-from scrapy_bloom.storage.stores import MemoryStore
+from scrapy_bloom.storage.shards import FULL, MADE, CreateShard, PrepareShard
+from scrapy_bloom.storage.stores import MemoryStore, RedisStore
 from tests.support.selection import valkey_first
 from tests.support.servers import KINDS, Server, running
 
@@ -224,3 +224,14 @@ def test_over_redis_the_parts_are_the_same(number: int, client: redis.Redis, key
     assert all(bloom.add_many(items))
     assert all(bloom.contains_many(items))
     assert bloom.counters.ambiguous == 0
+
+
+def test_a_layer_that_does_not_fit_is_not_prepared(limited: Server, key: str) -> None:
+    """A string is allocated ahead of its layer only if the rest of the layer fits, too."""
+    with limited.client() as client:
+        store = RedisStore(client)
+        prepare = PrepareShard(key, 10 * MEGABYTE, 50 * MEGABYTE)
+        assert store.execute([prepare])[0].outcome == FULL
+        assert not client.exists(key)
+        assert store.execute([prepare._replace(room=30 * MEGABYTE)])[0].outcome == MADE
+        assert client.strlen(key) == 10 * MEGABYTE

@@ -32,7 +32,7 @@ operations = st.one_of(
         expiries,
         st.booleans(),
     ),
-    st.builds(shards.PrepareShard, names, st.sampled_from([SIZE, SIZE + 16])),
+    st.builds(shards.PrepareShard, names, st.sampled_from([SIZE, SIZE + 16]), st.just(SIZE)),
     st.builds(shards.InspectShard, names),
     st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS])),
     st.builds(bits.CheckBits, names, positions, st.booleans()),
@@ -145,7 +145,7 @@ def test_a_prepared_string_becomes_a_shard(client: redis.Redis, key: str) -> Non
     """A prepared string expires, until a shard of its size takes it in place; nothing else is then allocated."""
     store = RedisStore(client)
     create = shards.CreateShard(key, SIZE, 7, sealed=False, allocate=False)
-    prepare = shards.PrepareShard(key, SIZE)
+    prepare = shards.PrepareShard(key, SIZE, SIZE)
     outcomes = [store.execute([operation])[0].outcome for operation in (create, prepare, prepare)]
     assert outcomes == [shards.ABSENT, shards.MADE, shards.PRESENT]
     assert 0 < client.ttl(key) <= 24 * 3600
@@ -161,7 +161,7 @@ def test_a_user_who_may_not_persist(client: redis.Redis, key: str) -> None:
     client.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-persist"])
     store = RedisStore(redis.Redis(username=key, password="x", **_address(client)))  # noqa: S106
     create = shards.CreateShard(key, SIZE, 7, sealed=False)
-    store.execute([shards.PrepareShard(key, SIZE)])
+    store.execute([shards.PrepareShard(key, SIZE, SIZE)])
     assert store.execute([create._replace(allocate=False)])[0].outcome == shards.ABSENT
     assert store.execute([create])[0].outcome == shards.MADE
     assert client.ttl(key) == -1

@@ -110,11 +110,13 @@ class Watched(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.trips: list[tuple[int, bool]] = []
+        self.rooms: list[int] = []
 
     def execute(self, ops: Operations) -> Results:
         before = set(self.strings)
         results = super().execute(ops)
         made = len(set(self.strings) - before)
+        self.rooms += [op.room for op in ops if isinstance(op, PrepareShard)]
         if made:
             self.trips.append((made, any(isinstance(op, PrepareShard) for op in ops)))
         return results
@@ -136,6 +138,9 @@ def test_a_growth_allocates_nothing() -> None:
     assert layer.index == 1
     assert len(ahead) == layer.size.shards > 1
     assert ahead == [trip for trip in store.trips if trip[1]] == [(1, True)] * layer.size.shards
+    # Each string is made only if all others that the layer lacks fit.
+    each = layer.size.memory_bytes // layer.size.shards
+    assert store.rooms == [each * left for left in range(layer.size.shards, 0, -1)]
     # Nothing was allocated by the growth itself.
     assert sum(made for made, _ in store.trips) == 1 + layer.size.shards
     assert store.expiries == {}

@@ -13,7 +13,7 @@ if is_prepared and type(redis.pcall('PERSIST', KEYS[1])) == 'number' then
 elseif ARGV[4] == '0' then
   return {'absent', 0, 0}
 else
-  done = allocate(tonumber(ARGV[1]), ARGV[3], ARGV[2])
+  done = allocate(tonumber(ARGV[1]), ARGV[3], ARGV[2], tonumber(ARGV[1]))
 end
 if done[1] == 'made' and ARGV[5] then redis.pcall('PEXPIREAT', KEYS[1], ARGV[5]) end
 return done
