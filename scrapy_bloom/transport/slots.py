@@ -166,15 +166,8 @@ class Slots:
                 return
         raise fault or ClusterDownError("the cluster has no nodes")
 
-    def follow(self, error: Exception, node: Node) -> Node | None:
-        """Return the node that a redirection names, or None if the error is none.
-
-        Args:
-            error: the error of a command.
-            node: the node that sent it.
-        """
-        if not isinstance(error, AskError):
-            return None
+    def follow(self, error: AskError, node: Node) -> Node:
+        """Return the node that a redirection from a node names."""
         target = self._node_at(error.host or node.address.host, error.port)
         if isinstance(error, MovedError):
             # More slots may have moved.
@@ -189,7 +182,7 @@ class Slots:
             node.disconnect()
 
     def _by_health(self) -> list[Node]:
-        """Return the nodes, suspects last."""
+        """Return the nodes, and the failed ones last."""
         return sorted(self._nodes.values(), key=lambda node: node.has_failed)
 
     def _adopt(self, ranges: Iterable[Any], host: str) -> None:
