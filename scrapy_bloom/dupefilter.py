@@ -177,7 +177,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     @classmethod
     def _build(cls, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> Self:
-        self = cls.unopened(settings, key.name, crawler)
+        timeout, names = BloomSettings.from_settings(settings).retry_timeout, RedisSettings.of_filter(settings).names
+        # The client of a cluster connects when it is made.
+        self = retry_until(lambda: cls.unopened(settings, key.name, crawler), timeout, names, cls._runtime)
         self.persist = key.persists
         self._jobdir = key.jobdir
         try:

@@ -114,6 +114,7 @@ class Names:
         login: where to set the user name and the password.
         protocol: how to select RESP2.
         cluster: how to connect to a cluster.
+        single: how to connect to a server outside a cluster.
         client: how to choose a client class, after "pass a redis.Redis or redis.RedisCluster".
         encoding: where to set the encoding, after "decode_responses=False".
     """
@@ -126,6 +127,7 @@ class Names:
     login: str
     protocol: str
     cluster: str
+    single: str
     client: str
     encoding: str
 
@@ -143,6 +145,7 @@ SETTING_NAMES = Names(
     login="in REDIS_URL or REDIS_PARAMS",
     protocol="REDIS_PARAMS = {'protocol': 2}",
     cluster="begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit the database",
+    single="begin REDIS_URL with redis://, or rediss:// for TLS, and omit redis_cls in REDIS_PARAMS",
     client=", in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
     encoding=" (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in settings)",
 )
@@ -152,7 +155,8 @@ FILTER_SERVER_NAMES = replace(
     address="BLOOMFILTER_REDIS_URL",
     login="in BLOOMFILTER_REDIS_URL or BLOOMFILTER_REDIS_PARAMS",
     protocol="BLOOMFILTER_REDIS_PARAMS = {'protocol': 2}",
-    cluster=SETTING_NAMES.cluster.replace("REDIS_URL", "BLOOMFILTER_REDIS_URL"),
+    cluster=SETTING_NAMES.cluster.replace("REDIS_", "BLOOMFILTER_REDIS_"),
+    single=SETTING_NAMES.single.replace("REDIS_", "BLOOMFILTER_REDIS_"),
     client=", in settings BLOOMFILTER_REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
     encoding=" (BLOOMFILTER_REDIS_PARAMS in settings)",
 )
@@ -165,6 +169,7 @@ ARGUMENT_NAMES = Names(
     login="of the client",
     protocol="protocol=2 for the client",
     cluster="pass a redis.RedisCluster",
+    single="pass a redis.Redis",
     client="",
     encoding=" to the client",
 )

@@ -87,9 +87,11 @@ def _explain(error: BaseException) -> tuple[ExitCode, str]:
             text = f"{error.filename or type(error).__name__}: {reason}"
         case BloomError() | UsageError():
             text = str(error)
-        case redis.RedisError() if advice_for(error) is None and not is_from_replica(error):
+        case redis.RedisError() | redis.RedisClusterException() if advice_for(error) is None and not is_from_replica(
+            error
+        ):
             code, text = ExitCode.UNREACHABLE, _unreachable(describe(error))
-        case redis.RedisError():
+        case redis.RedisError() | redis.RedisClusterException():
             text = f"Redis refused a command: {describe(error)}; {advice_for(error) or _REPLICA}"
     return code, text
 

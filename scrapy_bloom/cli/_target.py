@@ -2,9 +2,9 @@
 
 import argparse
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from scrapy import Spider
@@ -117,7 +117,7 @@ class CrawlTarget:
     @cached_property
     def queue_client(self) -> Any:
         """A client of the queue's server; its connections are closed with the target, or at exit."""
-        client = connect(self.settings)
+        client = retry_until(lambda: connect(self.settings), self.wait)
         weakref.finalize(self, disconnect, client)
         return client
 
@@ -126,7 +126,7 @@ class CrawlTarget:
         """A client of the filter's server, by default the queue's; closed in the same way."""
         if not self._filter_settings.prefix:
             return self.queue_client
-        client = connect_filter(self.settings)
+        client = retry_until(lambda: connect_filter(self.settings), self.wait, self._filter_settings.names)
         weakref.finalize(self, disconnect, client)
         return client
 
@@ -178,7 +178,8 @@ class CrawlTarget:
             kind = BloomRFPDupeFilter
         fingerprinter = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
         self.crawler.request_fingerprinter = build_from_crawler(fingerprinter, self.crawler)
-        return kind.unopened(self.settings, self.key, self.crawler)  # type: ignore[no-any-return]  # load_object: Any
+        work: Callable[[], BloomRFPDupeFilter] = partial(kind.unopened, self.settings, self.key, self.crawler)
+        return retry_until(work, self.wait, self._filter_settings.names)
 
     @property
     def parameters(self) -> FilterParameters:

@@ -1,7 +1,7 @@
 """Classify a server's errors as transient or final, and give advice on the final ones."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redis import exceptions
 
@@ -41,6 +41,8 @@ _PERMISSION = (
 _MEMORY = "raise the server's maxmemory, or set a smaller {capacity}"
 _OLD_SERVER = "the server is older than RESP3: set {names.protocol}"
 _CLUSTER = "the server is a node of a cluster: {names.cluster}"
+_SINGLE = "the server belongs to no cluster: {names.single}"
+_NODES = "allow CLUSTER SLOTS and COMMAND, which find the nodes of the cluster, to the user {names.login}"
 _WRONG_TYPE = "a key holds data of another type: use other keys{names.keys}"
 _UNKNOWN = "see the error"
 
@@ -64,10 +66,17 @@ def _carries(*codes: str) -> Matches:
     return lambda _, text: code.search(text) is not None
 
 
+def _denies(*commands: str) -> Matches:
+    """Match the denial of a command, or of a command with a subcommand such as `cluster|slots`."""
+    named = re.compile(rf"run the '(?:{'|'.join(commands)})[|']")
+    return lambda error, text: isinstance(error, exceptions.NoPermissionError) and named.search(text) is not None
+
+
 # The advice on an error is that of the first row that matches; None: the error is transient. Authentication errors come
 # first because they are ConnectionErrors. A command denied inside a script has no code of its own, only a text.
 _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_is(exceptions.AuthenticationError, exceptions.AuthorizationError), _LOGIN),
+    (_denies("cluster", "command"), _NODES),
     (_is(exceptions.NoPermissionError), _PERMISSION),
     (_is(exceptions.OutOfMemoryError), _MEMORY),
     (_carries("OOM"), _MEMORY),
@@ -81,6 +90,7 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_says("WRONGTYPE"), _WRONG_TYPE),
     (_is(exceptions.AskError), _CLUSTER),
     (_says("SELECT is not allowed in cluster mode"), _CLUSTER),
+    (_says("cluster support disabled"), _SINGLE),
 )
 
 
@@ -93,9 +103,20 @@ _FROM_REPLICA = (
 
 def advice_for(error: Exception, names: Names = SETTING_NAMES) -> str | None:
     """Return advice on an error that retrying cannot mend, or None for a transient error."""
-    text = describe(error)
-    advice = next((advice for matches, advice in _CASES if matches(error, text)), _UNKNOWN)
+    reason, text = _reason(error), describe(error)
+    advice = next((advice for matches, advice in _CASES if matches(reason, text)), _UNKNOWN)
     return advice and _with_names(advice, names)
+
+
+def decisive(errors: Sequence[Exception]) -> Exception:
+    """Return the error to act on of the nodes of a cluster that all fail: a refusal only if most of them refuse.
+
+    One node may have lost its password or its cluster while the others are briefly unreachable.
+    """
+    refusals = [error for error in errors if advice_for(error) is not None]
+    if 2 * len(refusals) > len(errors):
+        return refusals[0]
+    return next(error for error in errors if error not in refusals)
 
 
 def was_not_executed(error: Exception) -> bool:
@@ -118,8 +139,17 @@ def hide_credentials(text: str) -> str:
 
 
 def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
-    text = describe(error)
-    return any(matches(error, text) for matches in cases)
+    reason, text = _reason(error), describe(error)
+    return any(matches(reason, text) for matches in cases)
+
+
+def _reason(error: Exception) -> Exception:
+    """Return the error of a node, which redis-py wraps if it can use no node of a cluster, or the error itself."""
+    node_error = error.__cause__ if isinstance(error, exceptions.RedisClusterException) else None
+    if isinstance(node_error, exceptions.RedisClusterException):
+        # "Cluster mode is not enabled", raised for any error that the node replies.
+        return node_error.__context__ if isinstance(node_error.__context__, FAULTS) else node_error
+    return node_error if isinstance(node_error, FAULTS) else error
 
 
 def describe(error: Exception) -> str:
@@ -127,9 +157,10 @@ def describe(error: Exception) -> str:
 
     redis-py puts the command before the text of a pipeline's error, and a server puts an unknown command after it. If
     no Sentinel knows a master, redis-py 7 lists the Sentinels' clients with all their options. All of these are cut.
-    URLs lose their credentials.
+    URLs lose their credentials. If redis-py can use no node of a cluster, the error is that of a node.
     """
     if isinstance(error, BloomError):
         return str(error)
+    error = _reason(error)
     text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0].partition(" : <")[0]
     return f"{type(error).__name__}: {hide_credentials(text)}"

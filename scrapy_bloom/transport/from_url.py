@@ -7,7 +7,9 @@ from urllib.parse import parse_qsl, urlencode
 from redis import RedisCluster
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode
 from redis.connection import to_bool
+from redis.exceptions import ClusterDownError
 
+from scrapy_bloom.transport.failures import FAULTS, decisive
 from scrapy_bloom.transport.redis_url import RedisUrl
 from scrapy_bloom.transport.sentinel import client_of_master
 
@@ -58,7 +60,6 @@ def service_and_database(path: str) -> tuple[str, str]:
 
 
 def _cluster(url: RedisUrl, options: dict[str, Any]) -> Any:
-    nodes: list[Any] = [ClusterNode(*address) for address in url.addresses(_CLUSTER_PORT)]  # type: ignore[no-untyped-call]
     options = {**options, **url.options()}
     if options.pop("db", 0):
         raise ValueError("a database of a cluster")
@@ -66,7 +67,18 @@ def _cluster(url: RedisUrl, options: dict[str, Any]) -> Any:
     unknown = options.keys() - {*REDIS_ALLOWED_KEYS, *inspect.signature(RedisCluster).parameters}
     if unknown:
         raise TypeError(f"there is no option {min(unknown)}")
-    return RedisCluster(startup_nodes=nodes, **options)
+    errors: list[Exception] = []
+    # One by one: if all fail, redis-py would raise the error of one of them.
+    for host, port in url.addresses(_CLUSTER_PORT):
+        node: Any = ClusterNode(host, port)  # type: ignore[no-untyped-call]
+        try:
+            return RedisCluster(startup_nodes=[node], **options)
+        except FAULTS as error:
+            errors.append(error)
+        except IndexError:
+            # With `require_full_coverage=False`, redis-py looks for the first of no masters.
+            errors.append(ClusterDownError(f"the node at {host}:{port} knows no slots"))
+    raise decisive(errors)
 
 
 def _master(url: RedisUrl, sentinel_kwargs: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_bloom._format import as_text
 from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.connections import is_ready
-from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.failures import FAULTS, decisive
 from scrapy_bloom.transport.scripts import KnownScripts
 
 # For a batch, if the client has no `socket_timeout`.
@@ -143,28 +143,28 @@ class Slots:
         node = self._by_health()[0] if key is None else self._owners[slot_of(key)]
         if node is None:
             self.is_stale = True
-            raise ClusterDownError(f"no node serves the hash slot of {as_text(command.arguments[0])}")
+            raise ClusterDownError(f"no node serves the hash slot of the key {as_text(key)!r}")
         return node
 
     def refresh(self, end: float) -> None:
         """Read the slots from the first node that answers, if they are stale.
 
         Raises:
-            redis.RedisError: no node answers until the time `end` of the monotonic clock.
+            redis.RedisError: no node answers until the time `end` of the monotonic clock, or most of them refuse.
         """
         if not self.is_stale:
             return
-        fault: Exception | None = None
+        errors: list[Exception] = []
         for node in self._by_health():
             try:
                 self._adopt(_read_slots(node, end), node.address.host)
             except FAULTS as error:
                 node.has_failed = True
-                fault = fault or error
+                errors.append(error)
             else:
                 node.has_failed = self.is_stale = False
                 return
-        raise fault or ClusterDownError("the cluster has no nodes")
+        raise decisive(errors or [ClusterDownError("the cluster has no nodes")])
 
     def follow(self, error: AskError, node: Node) -> Node:
         """Return the node that a redirection from a node names."""

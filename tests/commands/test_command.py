@@ -11,6 +11,7 @@ from scrapy.exceptions import UsageError
 from devtools.servers import free_port
 from scrapy_bloom.cli.bloom import ACTIONS
 from tests.support import command
+from tests.support.servers import Server
 
 # Slow imports that Scrapy itself does without.
 HEAVY = {"redis", "mmh3", "hiredis", "scrapy_redis", "tqdm", "prometheus_client", "scrapy_bloom.dupefilter"}
@@ -72,15 +73,26 @@ def test_settings_stand_before_and_behind(capsys: pytest.CaptureFixture[str]) ->
     assert "7,000 requests" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 @pytest.mark.parametrize("action", ["info", "doctor", "check", "clear"])
-def test_redis_is_away(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redis_is_away(action: str, scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An unreachable server has its own exit code; the error has its address without the password."""
-    url = f"redis://:secret@127.0.0.1:{free_port()}"
+    url = f"{scheme}://:secret@127.0.0.1:{free_port()}"
     further = ["http://example.com/"] if action == "check" else []
     assert command.call(action, *further, "--key", "shop:dupefilter", "--redis-url", url) == 3
     said = capsys.readouterr().err
     assert "Redis is unreachable" in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("action", ["info", "doctor", "check", "clear"])
+def test_no_cluster(action: str, valkey: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server outside a cluster is refused with advice that names the setting."""
+    url = valkey.url.replace("redis", "redis+cluster")
+    further = ["http://example.com/"] if action == "check" else []
+    assert command.call(action, *further, "--key", "shop:dupefilter", "--redis-url", url) == 1 + (action != "doctor")
+    printed = capsys.readouterr()
+    assert "belongs to no cluster: begin REDIS_URL with redis://" in printed.out + printed.err
 
 
 def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,11 @@ def filter_at(port: int, key: str, **options: Any) -> Iterator[BloomFilter]:
 def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     """Return the warnings that contain a part."""
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
+
+
+def told(error: BaseException) -> str:
+    """Return every text of an error that may be shown."""
+    return "".join(traceback.format_exception(error)) + repr(error)
 
 
 def by_url(proxy: FaultProxy) -> dict[str, object]:

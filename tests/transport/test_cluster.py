@@ -230,6 +230,8 @@ def test_a_slot_that_no_node_serves(transport: Transport, nodes: list[Server], c
     assert isinstance(outcomes[0], Failure)
     assert not outcomes[0].is_in_doubt
     assert outcomes[1:] == [1] * (len(counters) - 1)
+    (known,) = transport.attempt(incr(counters[:1]))
+    assert str(known.error) == f"no node serves the hash slot of the key {counters[0]!r}"
     with nodes[0].client() as direct:
         direct.execute_command("CLUSTER", "ADDSLOTS", slot)
         until(lambda: direct.cluster("info")["cluster_slots_assigned"] == "16384")

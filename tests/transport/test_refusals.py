@@ -1,7 +1,6 @@
 """Permanent refusals: each is an immediate error with advice and without a password."""
 
 import logging
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.support.retries import (
     USES,
     filter_at,
     said,
+    told,
 )
 from tests.support.servers import KINDS, Server, running
 
@@ -70,11 +70,6 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this test's own with a password."""
     with running(request.param, "--requirepass", PASSWORD) as server:
         yield server
-
-
-def told(error: BaseException) -> str:
-    """Return every text of an error that may be shown."""
-    return "".join(traceback.format_exception(error)) + repr(error)
 
 
 def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogCaptureFixture) -> None:

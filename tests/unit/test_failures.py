@@ -6,7 +6,7 @@ from redis.sentinel import MasterNotFoundError
 
 from scrapy_bloom.errors import SETTING_NAMES, ConfigError
 from scrapy_bloom.transport import failures
-from scrapy_bloom.transport.failures import advice_for, describe, is_from_replica, was_not_executed
+from scrapy_bloom.transport.failures import advice_for, decisive, describe, is_from_replica, was_not_executed
 
 LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
 OF_FILTER = (
@@ -28,6 +28,11 @@ CLUSTER = (
     "the server is a node of a cluster: begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit "
     "the database"
 )
+SINGLE = (
+    "the server belongs to no cluster: begin REDIS_URL with redis://, or rediss:// for TLS, and omit redis_cls in "
+    "REDIS_PARAMS"
+)
+NODES = "allow CLUSTER SLOTS and COMMAND, which find the nodes of the cluster, to the user in REDIS_URL or REDIS_PARAMS"
 WAIT = None
 
 # Servers' error texts as redis-py passes them on: without the code, where redis-py has a class for it. Redis up to 6
@@ -50,6 +55,15 @@ DISCARDED = "Transaction discarded because of:"
 ROWS: list[tuple[str | None, list[Exception]]] = [
     # Both are ConnectionErrors, which are waited for further down.
     (LOGIN, [exceptions.AuthenticationError("NOAUTH"), exceptions.AuthorizationError("x")]),
+    (
+        NODES,
+        [
+            exceptions.NoPermissionError("User crawl has no permissions to run the 'cluster|slots' command"),
+            # Redis 6.2.
+            exceptions.NoPermissionError("this user has no permissions to run the 'cluster' command or its subcommand"),
+            exceptions.NoPermissionError("this user has no permissions to run the 'command' command"),
+        ],
+    ),
     (PERMISSION, [exceptions.NoPermissionError("NOPERM this user has no permissions to run the 'eval' command")]),
     (
         MEMORY,
@@ -113,6 +127,7 @@ ROWS: list[tuple[str | None, list[Exception]]] = [
     (WRONG_TYPE, [exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")]),
     (CLUSTER, [exceptions.MovedError("866 127.0.0.1:7001"), exceptions.AskError("866 127.0.0.1:7001")]),
     (CLUSTER, [exceptions.ResponseError("SELECT is not allowed in cluster mode")]),
+    (SINGLE, [exceptions.ResponseError("This instance has cluster support disabled")]),
 ]
 UNKNOWN: list[Exception] = [
     exceptions.ResponseError("ERR value is not an integer or out of range"),
@@ -152,6 +167,53 @@ def test_row(row: int, error: Exception) -> None:
 def test_what_no_row_matches(error: Exception) -> None:
     """An unknown error ends the wait, and its own text is the advice."""
     assert advice_for(error) == "see the error"
+
+
+def wrapped(error: Exception) -> Exception:
+    """Return the error of redis-py if a node of a cluster raises this one, and no other node can be used."""
+    if isinstance(error, exceptions.ResponseError):
+        reply, error = error, exceptions.RedisClusterException("Cluster mode is not enabled on this node")
+        error.__context__ = reply
+    outer = exceptions.RedisClusterException(f"Redis Cluster cannot be connected: {error}")
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize("error", [error for _, errors in ROWS for error in errors], ids=describe)
+def test_errors_of_a_node_that_are_wrapped(error: Exception) -> None:
+    """The advice and the text are those of the node's error."""
+    outer = wrapped(error)
+    assert str(outer).startswith("Redis Cluster cannot be connected")
+    assert advice_for(outer) == advice_for(error)
+    assert describe(outer) == describe(error)
+
+
+def test_a_wrapped_error_of_another_kind() -> None:
+    """A report that was raised while another error was handled is not that error."""
+    outer = exceptions.RedisClusterException("All slots are not covered")
+    outer.__context__ = exceptions.MovedError("866 127.0.0.1:7001")
+    assert advice_for(outer) is None
+    assert describe(outer) == "RedisClusterException: All slots are not covered"
+
+
+REFUSES = exceptions.AuthenticationError("invalid username-password pair")
+IS_AWAY = exceptions.ConnectionError("Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([REFUSES], REFUSES),
+        ([IS_AWAY], IS_AWAY),
+        ([REFUSES, IS_AWAY], IS_AWAY),
+        ([IS_AWAY, REFUSES, REFUSES], REFUSES),
+        ([REFUSES, IS_AWAY, IS_AWAY], IS_AWAY),
+        ([REFUSES, IS_AWAY, REFUSES, IS_AWAY], IS_AWAY),
+    ],
+)
+def test_most_nodes_decide(errors: list[Exception], expected: Exception) -> None:
+    """A single node that refuses may be misconfigured: the crawl waits for the others."""
+    assert decisive(errors) is expected
 
 
 def test_order_matters() -> None:
