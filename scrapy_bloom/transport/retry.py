@@ -43,10 +43,9 @@ def require_not_stopped(timeout: float, cause: str) -> None:
 
 logger = logging.getLogger(__name__)
 
-# Seconds.
+# Seconds before the next attempt. The longest bounds the time for which a caller waits beside a promoted replica.
 _INITIAL_BACKOFF = 0.05
-_MAX_BACKOFF = 2.0
-_PROBE_INTERVAL = 0.4
+_MAX_BACKOFF = 0.4
 
 T = TypeVar("T")
 
@@ -144,7 +143,7 @@ class CircuitBreaker:
                 self._open_since = now
                 text = "%s is unreachable (%s); the crawl pauses until it answers"
                 logger.warning(text, self._subject, error.cause)
-            self._next_probe = self._runtime.monotonic() + _jittered(_PROBE_INTERVAL, self._runtime)
+            self._next_probe = self._runtime.monotonic() + _jittered(_MAX_BACKOFF, self._runtime)
             raise RedisUnreachableError from None
         if self._open_since is not None:
             logger.warning("%s is back after %.1f s; the crawl resumes", self._subject, now - self._open_since)
