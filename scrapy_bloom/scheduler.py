@@ -24,7 +24,7 @@ from scrapy_bloom._scrapy.components import require_scheduler_settings
 from scrapy_bloom._scrapy.connection import connect, refusing_unfit
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
 from scrapy_bloom._scrapy.redis_settings import RedisSettings
-from scrapy_bloom.delivery.codec import RequestCodec
+from scrapy_bloom.delivery.codec import RequestCodec, require_readable
 from scrapy_bloom.delivery.dispatcher import MAX_PAUSE, MIN_PAUSE, Dispatcher, IdleBackoff
 from scrapy_bloom.delivery.executor import Executor
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
@@ -178,6 +178,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.spider = spider
         queue_class, key = load_object(self.queue_cls), self.queue_key % {"spider": spider.name}
         self.queue = queue_class(server=self.server, spider=spider, key=key, serializer=self.serializer)
+        # Before SCHEDULER_FLUSH_ON_START deletes anything.
+        require_readable(self.queue, self._requests)
         if self.df is None:
             self.df = load_object(self.dupefilter_cls).from_spider(spider)
         if self.flush_on_start:

@@ -8,6 +8,7 @@ from typing import Any
 from scrapy import Request, Spider
 
 from scrapy_bloom._scrapy import engine
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE, RequestNotifier
 from scrapy_bloom.queue.entries import OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import RequestQueue
@@ -81,6 +82,29 @@ class RequestCodec:
             deaths,
             self._requests.keys.dead_letters,
         )
+
+
+def require_readable(queue: Any, requests: RequestQueue) -> None:
+    """Read one serialized request as the client would return it: a client that decodes replies returns text.
+
+    Args:
+        queue: a queue of scrapy-redis, with the serializer.
+        requests: the queue's requests, with the client.
+
+    Raises:
+        ConfigError: the client decodes replies, and the serializer cannot read the text.
+    """
+    stored = requests.encode(queue._encode_request(Request("https://example.com/")))
+    try:
+        read = requests.decode(stored)
+        if isinstance(read, str):
+            queue._decode_request(read)
+    except Exception as error:  # any error of the serializer
+        raise ConfigError(
+            "REDIS_DECODE_RESPONSES = True: the client returns requests as text, which the serializer cannot read "
+            f"({type(error).__name__}). Set it to False (decode_responses in REDIS_PARAMS), or set "
+            "SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json'"
+        ) from None
 
 
 def _why_not(request: Request, error: Exception) -> str:

@@ -87,11 +87,27 @@ def test_encoding(valkey: Server, key: str, tmp_path: Path) -> None:
             assert_ended_well(ended)
 
 
-def test_bytes_that_cannot_be_decoded(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A client that decodes replies cannot read pickles: the crawl ends with advice."""
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_pickles_as_text(encoding: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A client that decodes replies cannot read pickles: the crawl is refused before it deletes or queues anything."""
+    settings: Kind = {**OURS, **LEASE, **DECODED, "REDIS_ENCODING": encoding, "SCHEDULER_FLUSH_ON_START": True}
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        ended = played.start("worker", {**OURS, **LEASE, **DECODED}).wait(SOON)
-        assert client.zcard(f"{key}:queue") == 1
+        client.zadd(f"{key}:queue", {"of an earlier crawl": 0})
+        ended = played.start("worker", settings).wait(SOON)
+        assert client.exists(key, f"{{{key}:queue}}:workers") == 0
+        assert client.zrange(f"{key}:queue", 0, -1) == [b"of an earlier crawl"]
+        assert played.site.fetched == []
+    assert ended.exit_code == REFUSED_EXIT_CODE
+    last = ended.log.splitlines()[-1]
+    assert last.startswith("scrapy_bloom: REDIS_DECODE_RESPONSES = True: the client returns requests as text")
+    assert "Set it to False" in last
+
+
+def test_bytes_that_cannot_be_decoded(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Such a client cannot read a pickle of an earlier crawl: the crawl ends with advice."""
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        client.zadd(f"{key}:queue", {b"\x80\x04.": 0})
+        ended = played.start("worker", {**OURS, **LEASE, **DECODED, "SCHEDULER_SERIALIZER": JSON}).wait(SOON)
         assert client.exists(f"{{{key}:queue}}:workers") == 0
     assert ended.stats["finish_reason"] == "bloomfilter_error"
     assert ended.log.splitlines()[-1].startswith("scrapy_bloom: REDIS_DECODE_RESPONSES = True: ")
