@@ -25,7 +25,7 @@ from scrapy_bloom.transport.server_info import is_cluster
 logger = logging.getLogger(__name__)
 
 # Bytes of a first layer up to which one node of a cluster keeps the whole filter.
-_MAX_NODE_BYTES = 1_000_000_000
+MAX_NODE_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class FilterKey:
         if self.slot_key is None or not is_cluster(client) or client.exists(self.name):
             return self
         # An existing filter keeps its key, even if the settings ask for another size now.
-        if memory_bytes > _MAX_NODE_BYTES and not client.exists(self.slot_key):
+        if memory_bytes > MAX_NODE_BYTES and not client.exists(self.slot_key):
             return self
         return replace(self, name=self.slot_key)
 

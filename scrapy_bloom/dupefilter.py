@@ -380,6 +380,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self.key,
             self.parameters(),
             cache_size=self.config.cache_size,
+            shard_bytes=self.config.shard_bytes,
             retry_timeout=self.config.retry_timeout,
             flush=flush,
         )

@@ -29,6 +29,7 @@ class BloomSettings:
         expansion: growth factor of each further layer; 0: the filter never grows.
         ttl: seconds for which the filter remembers a request at least; None: for ever.
         cache_size: repeats in a worker's cache; 0: no cache.
+        shard_bytes: maximum bytes of a shard that this worker creates; None: by the server's kind.
         retry_timeout: seconds for which a worker retries while Redis is unreachable; 0: no retries.
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
@@ -44,6 +45,7 @@ class BloomSettings:
     expansion: int = options.EXPANSION.default
     ttl: float | None = options.TTL.default
     cache_size: int = options.CACHE_SIZE.default
+    shard_bytes: int | None = options.SHARD_BYTES.default
     retry_timeout: float = options.RETRY_TIMEOUT.default
     batch_size: int = options.BATCH_SIZE.default
     lease: float = options.LEASE.default

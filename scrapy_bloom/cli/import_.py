@@ -135,6 +135,7 @@ def _import_file(
             target.key,
             parameters,
             cache_size=config.cache_size,
+            shard_bytes=config.shard_bytes,
             retry_timeout=config.retry_timeout,
         ),
         lambda url: target.dupefilter.fingerprint_of(Request(url)),

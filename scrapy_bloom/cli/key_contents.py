@@ -7,17 +7,17 @@ from typing import Any
 
 from scrapy_bloom.cli.importing.import_state import is_fingerprint
 from scrapy_bloom.errors import BloomError, WrongTypeError
-from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.filter import stored_filter, unlisted_shards
 from scrapy_bloom.filter.describe import FilterInfo, describe_layers
 from scrapy_bloom.filter.layer import DAMAGED, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.operations import Flush, RequestQueue, Status
-from scrapy_bloom.storage import filter_keys, shard_header, shards
+from scrapy_bloom.storage import filter_keys, shard_header
 from scrapy_bloom.storage.filter_hash import DeleteHash, DeleteSet, Load, Snapshot
 from scrapy_bloom.storage.operation import Store
-from scrapy_bloom.storage.shards import DeleteShard, Inspection, InspectShard
+from scrapy_bloom.storage.shards import DeleteShard
 from scrapy_bloom.storage.stores import run_steps
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import BinaryCommand
@@ -152,17 +152,8 @@ def _layers(key: str, fields: Mapping[str, str]) -> list[Layer]:
 
 def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
     """Return the keys and epochs of shards after the known layers."""
-    index, shard, found = max((layer.index for layer in known), default=-1) + 1, 0, {}
-    while True:
-        name = filter_keys.shard_key(key, index, shard)
-        inspection: Inspection = store.execute([InspectShard(name)])[0]
-        if inspection.kind == shards.SHARD:
-            found[name] = shard_header.epoch(inspection.identity)
-            shard += 1
-        elif shard:
-            index, shard = index + 1, 0
-        else:
-            return found
+    found = run_steps(unlisted_shards.find(key, known), store.execute)
+    return {name: shard_header.epoch(inspection.identity) for name, inspection in found.items()}
 
 
 # No worker has this name: a Flush under it registers no worker.

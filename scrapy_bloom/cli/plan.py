@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 from scrapy.settings import Settings
 
+from scrapy_bloom._filter_key import MAX_NODE_BYTES
 from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
@@ -34,13 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     defaults = BloomSettings.from_settings(crawl_settings(options.spider, settings))
-    parameters = replace(defaults, **given_parameters(options, defaults)).parameters()
+    config = replace(defaults, **given_parameters(options, defaults))
+    parameters = config.parameters()
     if options.compare:
         plans = [make_plan(replace(parameters, error_rate=rate)) for rate in COMPARED_ERROR_RATES]
         report = {"capacity": parameters.capacity, "plans": [asdict(plan) for plan in plans]}
         _console.print_report(options, report, _comparison(plans))
     else:
-        plan = make_plan(parameters)
+        plan = make_plan(parameters, config.shard_bytes)
         _console.print_report(options, asdict(plan), _text(plan))
     return ExitCode.DONE
 
@@ -57,6 +59,7 @@ def _text(plan: Plan) -> str:
         ("missed", f"{as_expected_pages(plan.expected_false_positives)} of {plan.capacity:,}, {bound}"),
         ("bits", f"{plan.bits:,}; each request sets {plan.hashes}"),
         ("keys", f"{plural(plan.shards, 'shard')} in {plural(plan.layers, 'layer')}, and a hash"),
+        ("cluster", _placement(plan)),
     ]
     text = _console.pairs(rows)
     if plan.ttl:
@@ -69,6 +72,13 @@ def _text(plan: Plan) -> str:
         for step in plan.growth
     ]
     return f"{text}\n\n{_console.table([head, *rows_of_growth])}"
+
+
+def _placement(plan: Plan) -> str:
+    size = f"{plural(plan.cluster_shards, 'shard')} of up to {as_size(plan.cluster_shard_bytes)}"
+    if plan.is_spread:
+        return f"{size}, spread over all nodes, because a first layer of over {as_size(MAX_NODE_BYTES)} needs several"
+    return f"{size}, in the slot of the queue and so on its node: a failover keeps or loses the same of both"
 
 
 def _comparison(plans: list[Plan]) -> str:

@@ -3,9 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from scrapy_bloom._filter_key import MAX_NODE_BYTES
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.sizing import error_rate_at, false_positives_while_filling
+from scrapy_bloom.filter.placement import CLUSTER_SHARD_BYTES
+from scrapy_bloom.filter.sizing import MAX_SHARD_BYTES, error_rate_at, false_positives_while_filling
 
 # Memory of a fingerprint in a SET of a million, measured by `python -m benchmarks memory`.
 SET_BYTES_PER_MEMBER = 80
@@ -28,7 +30,9 @@ class Growth:
 class Plan:
     """The size of a filter at its capacity; with a TTL, the sum of all layers that live at once.
 
-    `expected_false_positives` sums the error rates that new requests meet while the filter fills.
+    `expected_false_positives` sums the error rates that new requests meet while the filter fills. On a cluster the
+    filter has `cluster_shards` of at most `cluster_shard_bytes`. At its default key they are on the queue's node, or if
+    it `is_spread`, on all nodes.
     """
 
     capacity: int
@@ -40,15 +44,19 @@ class Plan:
     hashes: int
     shards: int
     layers: int
+    cluster_shards: int
+    cluster_shard_bytes: int
+    is_spread: bool
     bytes_a_request: float
     set_memory_bytes: int
     expected_false_positives: float
     growth: tuple[Growth, ...]
 
 
-def make_plan(parameters: FilterParameters) -> Plan:
-    """Return the plan of a filter."""
-    layers = _generations(parameters) if parameters.ttl else layers_for(parameters, parameters.capacity)
+def make_plan(parameters: FilterParameters, shard_bytes: int | None = None) -> Plan:
+    """Return the plan of a filter; without `shard_bytes`, in shards of the default size."""
+    layers = _layers(parameters, shard_bytes or MAX_SHARD_BYTES)
+    on_cluster = _layers(parameters, shard_bytes or CLUSTER_SHARD_BYTES)
     memory_bytes = sum(layer.size.memory_bytes for layer in layers)
     # With a TTL the number depends on the spread of the requests over time: an upper bound.
     missed = parameters.capacity * parameters.error_rate
@@ -64,6 +72,9 @@ def make_plan(parameters: FilterParameters) -> Plan:
         hashes=layers[-1].size.hashes,
         shards=sum(layer.size.shards for layer in layers),
         layers=len(layers),
+        cluster_shards=sum(layer.size.shards for layer in on_cluster),
+        cluster_shard_bytes=max(layer.size.shard_bytes for layer in on_cluster),
+        is_spread=parameters.memory_bytes > MAX_NODE_BYTES,
         bytes_a_request=memory_bytes / parameters.capacity,
         set_memory_bytes=SET_BYTES_PER_MEMBER * parameters.capacity,
         expected_false_positives=missed,
@@ -71,25 +82,31 @@ def make_plan(parameters: FilterParameters) -> Plan:
     )
 
 
-def layers_for(parameters: FilterParameters, requests: int) -> list[Layer]:
+def _layers(parameters: FilterParameters, max_shard_bytes: int) -> list[Layer]:
+    if parameters.ttl:
+        return _generations(parameters, max_shard_bytes)
+    return layers_for(parameters, parameters.capacity, max_shard_bytes)
+
+
+def layers_for(parameters: FilterParameters, requests: int, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[Layer]:
     """Return the layers after so many distinct requests; each layer is filled to its limit first."""
-    layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
+    layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0, max_shard_bytes)]
     while parameters.expansion and sum(layer.max_items for layer in layers) < requests:
         bound = sum(layer.error_bound(layer.max_items) for layer in layers)
-        layers.append(parameters.next_layer(layers[-1], bound, 0.0))
+        layers.append(parameters.next_layer(layers[-1], bound, 0.0, max_shard_bytes))
     return layers
 
 
-def _generations(parameters: FilterParameters) -> list[Layer]:
+def _generations(parameters: FilterParameters, max_shard_bytes: int) -> list[Layer]:
     """Return the layers that live at once when each generation takes its share of the capacity."""
     generation = float(parameters.generation or 0)
-    layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0)]
+    layers = [parameters.first_layer("", NO_IDENTITY, 0, 0.0, max_shard_bytes)]
     # After this many generations each deleted layer is replaced by one of the same size.
     for number in range(1, 4 * math.ceil(parameters.lifetime / generation)):
         now = number * generation
         alive = [layer for layer in layers if now < layer.created + parameters.lifetime]
         bound = sum(layer.error_bound(layer.capacity) for layer in alive)
-        layers = [*alive, parameters.next_layer(alive[-1], bound, now)]
+        layers = [*alive, parameters.next_layer(alive[-1], bound, now, max_shard_bytes)]
     return layers
 
 

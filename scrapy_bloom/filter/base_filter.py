@@ -15,6 +15,7 @@ from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.placement import PLAIN, Placement
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Operations, Results, Steps, Store
 from scrapy_bloom.storage.stores import run_steps
@@ -48,8 +49,9 @@ class BaseBloomFilter:
         events: Events | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         randbelow: Callable[[int], int] = secrets.randbelow,
+        placement: Placement = PLAIN,
     ) -> None:
-        self.key = _key_as_text(key)
+        self.key = key_as_text(key)
         self.parameters = parameters
         self.counters = Counters()
         self._store = store
@@ -58,7 +60,7 @@ class BaseBloomFilter:
         self._forgets = 0
         cache_size = options.CACHE_SIZE.read("cache_size", cache_size)
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
-        self._stack = LayerStack(self.key, parameters, monotonic)
+        self._stack = LayerStack(self.key, parameters, monotonic, placement)
         opening = Opening(
             self._stack,
             events or LoggedEvents(self._names, monotonic),
@@ -422,7 +424,7 @@ def _as_item(item: Item) -> bytes:
         ) from None
 
 
-def _key_as_text(key: str | bytes) -> str:
+def key_as_text(key: str | bytes) -> str:
     """Return a key as text; bytes name the same key."""
     if key and isinstance(key, (str, bytes)):
         with contextlib.suppress(UnicodeError):

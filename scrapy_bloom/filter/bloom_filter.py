@@ -5,8 +5,9 @@ from typing import ClassVar, Self
 from scrapy_bloom import options
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import FILTER_SERVER_NAMES, SETTING_NAMES, Names
-from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.base_filter import BaseBloomFilter, key_as_text
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.placement import Placement
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.stores import MemoryStore, RedisStore, RetryingStore
 from scrapy_bloom.transport.client import Client, require_usable
@@ -32,6 +33,8 @@ class BloomFilter(BaseBloomFilter):
         fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the
             other parameters.
         cache_size: items in the process's cache, 0 for none.
+        shard_bytes: maximum bytes of a shard that this process creates, from 1,048,576 to
+            33,554,432. None: 4,194,304 on a cluster, and 33,554,432 on a server.
         retry_timeout: seconds to wait for an unreachable server, 0 not to wait.
         flush: delete the key, of any type, first.
 
@@ -65,6 +68,7 @@ class BloomFilter(BaseBloomFilter):
         ttl: float | None = None,
         fingerprint: str = "bytes",
         cache_size: int = options.CACHE_SIZE.default,
+        shard_bytes: int | None = options.SHARD_BYTES.default,
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
@@ -75,10 +79,12 @@ class BloomFilter(BaseBloomFilter):
             self._names,
             self._runtime,
         )
+        key = key_as_text(key)
         super().__init__(
             self._retrying,
             key,
             parameters,
+            placement=Placement.on(server, key, options.SHARD_BYTES.read("shard_bytes", shard_bytes)),
             cache_size=cache_size,
             flush=flush,
             monotonic=self._runtime.monotonic,
@@ -93,6 +99,7 @@ class BloomFilter(BaseBloomFilter):
         parameters: FilterParameters,
         *,
         cache_size: int = options.CACHE_SIZE.default,
+        shard_bytes: int | None = options.SHARD_BYTES.default,
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> Self:
@@ -103,6 +110,7 @@ class BloomFilter(BaseBloomFilter):
             key: as for `BloomFilter`.
             parameters: the attribute `parameters` of another filter.
             cache_size: as for `BloomFilter`.
+            shard_bytes: as for `BloomFilter`.
             retry_timeout: as for `BloomFilter`.
             flush: as for `BloomFilter`.
 
@@ -129,6 +137,7 @@ class BloomFilter(BaseBloomFilter):
             key,
             **parameters.arguments(),
             cache_size=cache_size,
+            shard_bytes=shard_bytes,
             retry_timeout=retry_timeout,
             flush=flush,
         )

@@ -28,14 +28,18 @@ _NEGLIGIBLE_ERROR_RATE = 1e-3
 DAMAGED = (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError)
 # More than any real layer has.
 _MAX_HASHES = 1 << 12
-_MAX_SHARDS = 1 << 12
+MAX_SHARDS = 1 << 16
 
 
 class Identity(NamedTuple):
-    """The epoch and the secret hash key of a filter, unique at its key."""
+    """The epoch and the secret hash key of a filter, unique at its key.
+
+    If it `is_spread`, its shards spread over the slots of a cluster.
+    """
 
     epoch: int
     hash_key: int
+    is_spread: bool = False
 
     def __repr__(self) -> str:
         return f"Identity(epoch={self.epoch})"
@@ -72,8 +76,9 @@ class Layer:
 
     def __post_init__(self) -> None:
         # A damaged text may name any number; `is_possible` refuses it.
-        shards = range(min(self.size.shards, _MAX_SHARDS))
-        keys = [filter_keys.shard_key(self.key, self.index, shard) for shard in shards]
+        shards = min(self.size.shards, MAX_SHARDS)
+        spread_over = shards if self.identity.is_spread else None
+        keys = [filter_keys.shard_key(self.key, self.index, shard, spread_over) for shard in range(shards)]
         object.__setattr__(self, "shard_keys", keys)
 
     @property
@@ -127,7 +132,8 @@ class Layer:
             "shards": self.size.shards,
             "created": self.created,
         }
-        return json.dumps(stored)
+        # Without it the text is that of format 2.
+        return json.dumps(stored | ({"spread": True} if self.identity.is_spread else {}))
 
     @classmethod
     def from_json(cls, key: str, index: int, text: str, hash_key: int) -> Self:
@@ -139,7 +145,7 @@ class Layer:
         try:
             stored = json.loads(text)
             size = LayerSize(int(stored["hashes"]), int(stored["bits"]), int(stored["shards"]))
-            identity = Identity(int(stored["epoch"]), hash_key)
+            identity = Identity(int(stored["epoch"]), hash_key, bool(stored.get("spread")))
             capacity, error_rate, created = int(stored["capacity"]), float(stored["error_rate"]), stored["created"]
             layer = cls(key, index, identity, capacity, error_rate, size, float(created))
         except DAMAGED:
@@ -159,7 +165,7 @@ class Layer:
             min(size.hashes, size.shards, size.bits, self.capacity) > 0
             and 0 < self.error_rate < 1
             and size.hashes <= _MAX_HASHES
-            and size.shards <= _MAX_SHARDS
+            and size.shards <= MAX_SHARDS
             and size.bits % (8 * size.shards) == 0
             and size.shard_bytes <= MAX_SHARD_BYTES
             and size.bits // 8 <= 2 * MAX_LAYER_BYTES

@@ -8,6 +8,7 @@ from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.credit import Credits
 from scrapy_bloom.filter.layer import Identity, Layer
 from scrapy_bloom.filter.parameters import FilterParameters, has_counters
+from scrapy_bloom.filter.placement import PLAIN, Placement
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.filter_hash import Snapshot
@@ -28,11 +29,19 @@ class LayerStack:
     """The layers of a filter, oldest first, with a worker's knowledge of each.
 
     `monotonic` gives seconds that never go back. The time of day comes from the server alone.
+    `placement` is that of the shards that this worker creates.
     """
 
-    def __init__(self, key: str, parameters: FilterParameters, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        key: str,
+        parameters: FilterParameters,
+        monotonic: Callable[[], float],
+        placement: Placement = PLAIN,
+    ) -> None:
         self.key = key
         self.parameters = parameters
+        self.placement = placement
         self.credits = Credits(monotonic, is_unlimited=not parameters.expansion)
         self.layers: list[Layer] = []
         self.identity: Identity | None = None
@@ -56,6 +65,15 @@ class LayerStack:
     def newest(self) -> Layer:
         """The layer that additions go to."""
         return self.layers[-1]
+
+    def first_layer(self, identity: Identity, index: int, now: float) -> Layer:
+        """Return the first layer of a filter without live layers."""
+        return self.parameters.first_layer(self.key, identity, index, now, self.placement.max_shard_bytes)
+
+    def layer_after(self, full: Layer, items: int, now: float) -> Layer:
+        """Return the layer after `full`, which counts with at least so many items."""
+        error_rate = self.error_bound(full, items)
+        return self.parameters.next_layer(full, error_rate, now, self.placement.max_shard_bytes)
 
     @property
     def error_rate(self) -> float:

@@ -8,6 +8,7 @@ missing shard was lost.
 from collections.abc import Mapping, Sequence
 
 from scrapy_bloom.errors import RefusedError, WrongTypeError
+from scrapy_bloom.filter import unlisted_shards
 from scrapy_bloom.filter.layer import Layer, sample_bits, sampled_count
 from scrapy_bloom.filter.layer_stack import ShardState
 from scrapy_bloom.filter.opening import Opening, foreign_string, portions, stored_layers
@@ -59,7 +60,7 @@ class Lifecycle:
             now = yield from self.opening.store_parameters(now)
         identity = self.stack.identity
         if identity is not None and not self.stack.layers:
-            yield from self._append_layer(self._parameters.first_layer(self._key, identity, self.stack.next_index, now))
+            yield from self._append_layer(self.stack.first_layer(identity, self.stack.next_index, now))
 
     def complete_newest(self, layer: Layer) -> Steps[None]:
         """Reopen the filter, and complete this layer if it is still the newest one."""
@@ -119,7 +120,7 @@ class Lifecycle:
         strings fit.
         """
         items = 0 if self._parameters.ttl else full.max_items
-        return self._parameters.next_layer(full, self.stack.error_bound(full, items), now)
+        return self.stack.layer_after(full, items, now)
 
     def _is_prepared(self, layer: Layer) -> bool:
         is_large = layer.size.memory_bytes >= self.min_prepared_bytes
@@ -195,7 +196,9 @@ class Lifecycle:
             first = ()
         if first:
             yield first
-        yield from self._delete_unlisted(max((layer.index for layer in layers), default=-1) + 1)
+        unlisted = yield from unlisted_shards.find(self._key, layers)
+        for key in unlisted:
+            yield [DeleteShard(key)]
         text = fields.get(filter_keys.FILTER_FIELD)
         if text is not None:
             # Another worker's addition may have restored the hash while the shards existed. A
@@ -272,20 +275,6 @@ class Lifecycle:
         if made:
             self.opening.forget()
             self._events.on_shards_lost(self._key, len(made), sum(layer.size.shards for layer in self.stack.layers))
-
-    def _delete_unlisted(self, index: int) -> Steps[None]:
-        """Delete the shards of layers from this index on, which no hash lists any more."""
-        shard = 0
-        while True:
-            key = filter_keys.shard_key(self._key, index, shard)
-            inspection = yield from one(InspectShard(key))
-            if inspection.kind == shards.SHARD:
-                yield [DeleteShard(key)]
-                shard += 1
-            elif shard:
-                index, shard = index + 1, 0
-            else:
-                return
 
     def _missing_shards(self, layers: Sequence[Layer]) -> Steps[list[str]]:
         """Return the keys of these layers' missing shards."""

@@ -75,7 +75,7 @@ def add(protocol: FilterProtocol, items: Sequence[bytes], ambiguous: Set[bytes] 
 
 def _max_chunk(stack: LayerStack) -> int:
     """Return how many items one round trip may carry."""
-    layers = stack.layers or [stack.parameters.first_layer(stack.key, NO_IDENTITY, 0, 0.0)]
+    layers = stack.layers or [stack.first_layer(NO_IDENTITY, 0, 0.0)]
     bytes_an_item = sum(_CHECK_BYTES + len(stack.key) + _POSITION_BYTES * layer.size.hashes for layer in layers)
     return max(1, _MAX_CHUNK_BYTES // bytes_an_item)
 

@@ -87,7 +87,7 @@ class Opening:
         """Create the filter's hash unless another worker has; return the server's time."""
         yield from self._refuse_occupied()
         stack = self.stack
-        text = stack.parameters.to_json(self._randbelow)
+        text = stack.parameters.to_json(self._randbelow, is_spread=stack.placement.is_spread)
         expires = stack.parameters.expires_at(now)
         return (yield from self.open(SetFieldIfAbsent(stack.key, filter_keys.FILTER_FIELD, text, expires)))
 
@@ -166,7 +166,9 @@ class Opening:
         """
         stack = self.stack
         wanted = [key for layer in stack.layers for key in layer.shard_keys]
-        following = filter_keys.shard_key(stack.key, stack.newest.index + 1, 0)
+        newest = stack.newest
+        spread_over = 1 if newest.identity.is_spread else None
+        following = filter_keys.shard_key(stack.key, newest.index + 1, 0, spread_over)
         *known, unknown = yield [InspectShard(key) for key in (*wanted, following)]
         return all(stack.owns(inspection.identity) for inspection in known) and not stack.owns(unknown.identity)
 
@@ -208,7 +210,7 @@ class Opening:
     def _refuse_occupied(self) -> Steps[None]:
         """Refuse to create a filter over foreign strings; report shards of a lost filter."""
         key = self.stack.key
-        layer = self.stack.parameters.first_layer(key, NO_IDENTITY, 0, 0.0)
+        layer = self.stack.first_layer(NO_IDENTITY._replace(is_spread=self.stack.placement.is_spread), 0, 0.0)
         inspections = yield [InspectShard(shard_key) for shard_key in layer.shard_keys]
         for shard_key, inspection in zip(layer.shard_keys, inspections, strict=True):
             if inspection.kind == shards.FOREIGN:

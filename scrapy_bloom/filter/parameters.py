@@ -12,11 +12,21 @@ from scrapy_bloom._format import as_number
 from scrapy_bloom.errors import SETTING_NAMES, ConfigError, MismatchError, Names, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.layer import DAMAGED, NO_IDENTITY, Identity, Layer
-from scrapy_bloom.filter.sizing import MAX_LAYER_BYTES, bits_needed, choose_hashes, roomy_size, size_for
+from scrapy_bloom.filter.sizing import (
+    MAX_LAYER_BYTES,
+    MAX_SHARD_BYTES,
+    LayerSize,
+    bits_needed,
+    choose_hashes,
+    roomy_size,
+    size_for,
+)
 from scrapy_bloom.storage import shard_header
 
-# Format 2 has a hash key, and a counter for each layer; format 1 has neither.
-FORMAT = 2
+# Format 2 has a hash key, and a counter for each layer; format 1 has neither. In format 3 the shards spread over a
+# cluster by their names.
+FORMAT = 3
+_PLAIN_FORMAT, _SPREAD_FORMAT = 2, 3
 # With a TTL, a generation lasts a fifth of it, and a layer is deleted 1.25 times the TTL after its
 # creation. Its last items were then remembered for 1.05 times the TTL. The margin of a twentieth
 # covers a worker that was stopped between reading the clock and adding.
@@ -35,6 +45,14 @@ _MIN_SHARE_LEFT = 2.0**-20
 def has_counters(text: str) -> bool:
     """Return whether a stored filter has a counter for each layer."""
     return bool(json.loads(text)["format"] > 1)
+
+
+def copied(text: str, epoch: int, *, is_spread: bool) -> str:
+    """Return the description of a copy of the filter that `text` describes; format 1 has no shards that spread."""
+    stored = json.loads(text)
+    if has_counters(text):
+        stored["format"] = _SPREAD_FORMAT if is_spread else _PLAIN_FORMAT
+    return json.dumps({**stored, "epoch": epoch})
 
 
 class Difference(NamedTuple):
@@ -122,11 +140,12 @@ class FilterParameters:
         """
         return math.ceil((began + self.ttl * EXPIRY) * 1000) if self.ttl else None
 
-    def to_json(self, randbelow: Callable[[int], int] = secrets.randbelow) -> str:
+    def to_json(self, randbelow: Callable[[int], int] = secrets.randbelow, *, is_spread: bool = False) -> str:
         """Return the JSON of a new filter, with its own epoch and hash key."""
         epoch = randbelow((1 << shard_header.EPOCH_BITS) - 1) + 1
         key = randbelow(1 << hashing.KEY_BITS)
-        return json.dumps({"format": FORMAT, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
+        written_as = _SPREAD_FORMAT if is_spread else _PLAIN_FORMAT
+        return json.dumps({"format": written_as, "epoch": epoch, "key": f"{key:016x}", **asdict(self)})
 
     @classmethod
     def from_json(cls, key: str, text: str) -> Self:
@@ -164,32 +183,35 @@ class FilterParameters:
                 f"the filter at {key!r} was made with other parameters: {'; '.join(map(str, differences))}. Use the "
                 f"stored values, use another key, or start anew with {names.anew}"
             )
-        return Identity(epoch, hash_key)
+        return Identity(epoch, hash_key, written_as >= _SPREAD_FORMAT)
 
-    def first_layer(self, key: str, identity: Identity, index: int, now: float) -> Layer:
+    def first_layer(
+        self, key: str, identity: Identity, index: int, now: float, max_shard_bytes: int = MAX_SHARD_BYTES
+    ) -> Layer:
         """Return the first layer of a filter without live layers."""
-        return self._layer(key, identity, index, self._first_capacity, self._share(self.error_rate), now)
+        capacity, share = self._first_capacity, self._share(self.error_rate)
+        return Layer(key, index, identity, *self._size(capacity, share, max_shard_bytes), now)
 
-    def next_layer(self, newest: Layer, error_rate: float, now: float) -> Layer:
+    def next_layer(self, newest: Layer, error_rate: float, now: float, max_shard_bytes: int = MAX_SHARD_BYTES) -> Layer:
         """Return the layer after `newest`, given the live layers' total `error_rate`."""
         is_generation = not self.expansion or self.has_expired_generation(newest, now)
         capacity = self._first_capacity if is_generation else newest.capacity * self.expansion
         left = max(self.error_rate - error_rate, self.error_rate * _MIN_SHARE_LEFT)
         share = self._share(left)
-        return self._layer(newest.key, newest.identity, newest.index + 1, capacity, share, now)
+        sized = self._size(capacity, share, max_shard_bytes)
+        return Layer(newest.key, newest.index + 1, newest.identity, *sized, now)
 
-    def _layer(  # noqa: PLR0917  # the stored values of a layer
-        self, key: str, identity: Identity, index: int, capacity: int, error_rate: float, now: float
-    ) -> Layer:
-        """Return a layer of this capacity, or of less if it would be too large.
+    def _size(self, capacity: int, error_rate: float, max_shard_bytes: int) -> tuple[int, float, LayerSize]:
+        """Return the capacity, or less if the layer would be too large, its error rate and its size.
 
-        In a filter that may grow it has room for the margin, too.
+        In a filter that may grow the layer has room for the margin, too.
         """
         too_large = bits_needed(capacity, error_rate, choose_hashes(capacity, error_rate)) / 8 / MAX_LAYER_BYTES
         capacity = math.floor(capacity / max(1.0, too_large))
         roomy = math.ceil(capacity * (1 + MARGIN))
-        size = roomy_size(roomy, error_rate) if self.expansion else size_for(capacity, error_rate)
-        return Layer(key, index, identity, capacity, error_rate, size, now)
+        if self.expansion:
+            return capacity, error_rate, roomy_size(roomy, error_rate, max_shard_bytes)
+        return capacity, error_rate, size_for(capacity, error_rate, max_shard_bytes)
 
     def _share(self, left: float) -> float:
         """Return the error rate of the next layer, a share of the rate that is `left`.

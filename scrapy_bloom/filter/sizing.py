@@ -152,11 +152,11 @@ def spread_of_errors(size: LayerSize) -> float:
     return math.exp(3 * size.hashes / math.sqrt(2 * size.bits))
 
 
-def roomy_size(capacity: int, error_rate: float) -> LayerSize:
+def roomy_size(capacity: int, error_rate: float, max_shard_bytes: int = MAX_SHARD_BYTES) -> LayerSize:
     """Return the size of a layer whose `max_items` is at least `capacity`."""
-    size, wanted = size_for(capacity, error_rate), capacity
+    size, wanted = size_for(capacity, error_rate, max_shard_bytes), capacity
     while max_items(size, error_rate) < capacity:
-        size = size_for(wanted, error_rate / spread_of_errors(size))
+        size = size_for(wanted, error_rate / spread_of_errors(size), max_shard_bytes)
         wanted += math.ceil(wanted / 100)
     return size
 

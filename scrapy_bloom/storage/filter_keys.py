@@ -1,6 +1,10 @@
 """The names of a filter's keys and hash fields; no other module spells them."""
 
+import math
 import re
+from functools import cache
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 FILTER_FIELD = "filter"
 _LAYER_PREFIX = "layer:"
@@ -12,6 +16,7 @@ _RETIRED_PREFIX = "merged:"
 UNFINISHED_FIELD = "unfinished"
 # The progress of an import from a SET.
 IMPORT_FIELD = "import"
+_GOLDEN_SECTION = round(REDIS_CLUSTER_HASH_SLOTS * (math.sqrt(5) - 1) / 2)
 
 
 def layer_field(layer: int) -> str:
@@ -51,11 +56,45 @@ def is_credit_field(field: str) -> bool:
     return field.startswith(_CREDIT_PREFIX)
 
 
-def shard_key(key: str, layer: int, shard: int) -> str:
-    """Return the key of a shard."""
-    return f"{key}:{layer}:{shard}"
+def shard_key(key: str, layer: int, shard: int, spread_over: int | None = None) -> str:
+    """Return the key of a shard.
+
+    The number of the layer's shards, which `spread_over` gives, spreads them over the slots of a cluster: a number in
+    braces then chooses the slot of each. Without it `key` decides.
+    """
+    name = f"{key}:{layer}:{shard}"
+    return name if spread_over is None else f"{name}{{{_tags()[_slot_of(key, layer, shard, spread_over)]}}}"
+
+
+def can_spread(key: str) -> bool:
+    """Return whether the shards of a filter may choose their slots; a brace in its `key` may have chosen one."""
+    return "{" not in key
+
+
+def _slot_of(key: str, layer: int, shard: int, shards: int) -> int:
+    """Return the slot of a shard. The slots of a layer have equal distances.
+
+    A node with any share of adjacent slots then has this share of each layer's shards, rounded up or down. Each filter
+    begins at the slot of its own key, and each layer the golden ratio of all slots after the one before.
+    """
+    begin = int(key_slot(key.encode())) + _GOLDEN_SECTION * layer
+    return (begin + REDIS_CLUSTER_HASH_SLOTS * shard // shards) % REDIS_CLUSTER_HASH_SLOTS
+
+
+@cache
+def _tags() -> list[int]:
+    """Return for each slot the smallest number whose decimal digits hash to it."""
+    tags = [-1] * REDIS_CLUSTER_HASH_SLOTS
+    number, left = 0, REDIS_CLUSTER_HASH_SLOTS
+    while left:
+        slot = int(key_slot(b"%d" % number))
+        if tags[slot] < 0:
+            tags[slot] = number
+            left -= 1
+        number += 1
+    return tags
 
 
 def is_key_of(filter_key: str, key: str) -> bool:
     """Return whether a key is that of a filter's hash or of one of its shards."""
-    return key == filter_key or re.fullmatch(rf"{re.escape(filter_key)}:\d+:\d+", key) is not None
+    return key == filter_key or re.fullmatch(rf"{re.escape(filter_key)}:\d+:\d+(\{{\d+\}})?", key) is not None

@@ -108,6 +108,7 @@ def test_keys() -> None:
     assert patterns == [
         "<key>",
         filter_keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
+        re.sub(r":1:2\{\d+\}", ":<layer>:<shard>{<tag>}", filter_keys.shard_key("<key>", 1, 2, 3)),
         QueueKeys("<queue>").leases("<worker>"),
         QueueKeys("<queue>").workers,
         QueueKeys("<queue>").dead_letters,

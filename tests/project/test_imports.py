@@ -56,6 +56,7 @@ OUTSIDE = {
     "_scrapy.fingerprints": {"scrapy"},
     "monitoring.reporter": {"redis", "scrapy"},
     "queue.queue_keys": {"redis"},
+    "storage.filter_keys": {"redis"},
     "monitoring.stats": {"scrapy"},
     "scheduler": {"scrapy", "scrapy_redis"},
     "serializers.json": {"scrapy"},

@@ -18,16 +18,19 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "expansion": lambda number: number >= 0 and float(number).is_integer(),
     "ttl": lambda number: number == 0 or number >= 0.1,
     "cache_size": lambda number: number >= 0 and float(number).is_integer(),
+    "shard_bytes": lambda number: number == 0 or (1_048_576 <= number <= 33_554_432 and float(number).is_integer()),
     "retry_timeout": lambda number: number >= 0,
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
     "lease": lambda number: 0 < number <= 86_400,
     "max_deliveries": lambda number: number == 0 or (number >= 2 and float(number).is_integer()),
 }
-INTEGERS = {"capacity", "expansion", "cache_size", "batch_size", "max_deliveries"}
+INTEGERS = {"capacity", "expansion", "cache_size", "shard_bytes", "batch_size", "max_deliveries"}
+# Options without a value at 0.
+FOR_NONE = {"ttl", "shard_bytes"}
 # The limits, and their neighbours.
 EDGES = [
     edge
-    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0)
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0, 1_048_576.0, 33_554_432.0)
     for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, math.inf), -limit)
 ]
 
@@ -69,7 +72,10 @@ def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
             refuses(option, value)
             continue
         read = option.read(name, value)
-        assert read == (None if name == "ttl" and number == 0 else number)
+        if number == 0 and name in FOR_NONE:
+            assert read is None
+            continue
+        assert read == number
         assert isinstance(read, int if name in INTEGERS else float | None)
 
 
@@ -79,15 +85,16 @@ def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
 @example("retry_timeout", math.inf).via("not finite")
 @example("lease", 10**400).via("no float")
 def test_what_is_no_number_is_refused(name: str, value: object) -> None:
-    """Any other value is refused, None too except for a TTL."""
+    """Any other value is refused, None too unless it is the option's default."""
     assume(not isinstance(value, str) or not is_finite(value))
-    assume(not (name == "ttl" and value is None))
+    assume(not (name in FOR_NONE and value is None))
     refuses(BY_NAME[name], value)
 
 
-def test_none_is_for_ever() -> None:
-    """A TTL of None means no expiry."""
-    assert BY_NAME["ttl"].read("ttl", None) is None
+@pytest.mark.parametrize("name", sorted(FOR_NONE))
+def test_none(name: str) -> None:
+    """A TTL of None means no expiry, and a size of None the default by the kind of server."""
+    assert BY_NAME[name].read(name, None) is None
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)

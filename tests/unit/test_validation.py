@@ -16,6 +16,7 @@ from tests.support.bloom_settings import (
     LEASE,
     MAX_DELIVERIES,
     RETRY_TIMEOUT,
+    SHARD_BYTES,
     TTL,
     field_of,
     read,
@@ -45,6 +46,8 @@ READ = [
     pytest.param(CACHE_SIZE, 10, 10, id="cache-int"),
     pytest.param(CACHE_SIZE, "1e3", 1000, id="cache-text"),
     pytest.param(CACHE_SIZE, 0, 0, id="cache-none"),
+    pytest.param(SHARD_BYTES, 4 << 20, 4_194_304, id="shards-int"),
+    pytest.param(SHARD_BYTES, 0, None, id="shards-by-the-kind-of-server"),
     pytest.param(RETRY_TIMEOUT, 5, 5.0, id="retry-int"),
     pytest.param(RETRY_TIMEOUT, "0.5", 0.5, id="retry-text-fraction"),
     pytest.param(RETRY_TIMEOUT, 0, 0.0, id="retry-not-at-all"),
@@ -79,6 +82,8 @@ REFUSED = [
     pytest.param(TTL, -1, "seconds", id="ttl-negative"),
     pytest.param(CACHE_SIZE, -1, "at least 0", id="cache-negative"),
     pytest.param(CACHE_SIZE, 0.5, "whole", id="cache-fraction"),
+    pytest.param(SHARD_BYTES, 65_536, "from 1,048,576", id="shards-small"),
+    pytest.param(SHARD_BYTES, 1 << 26, "to 33,554,432", id="shards-large"),
     pytest.param(RETRY_TIMEOUT, -1, "seconds", id="retry-negative"),
     pytest.param(RETRY_TIMEOUT, None, "seconds", id="retry-none"),
     pytest.param(BATCH_SIZE, 0, "from 1 to 1,000", id="batch-zero"),
@@ -103,9 +108,9 @@ def test_read(setting: str, value: object, expected: float | None) -> None:
 
 def test_all_together() -> None:
     """All settings are read independently."""
-    given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", RETRY_TIMEOUT: "8"}
-    given |= {BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
-    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 8.0, 9, 10.0, 11)
+    given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", SHARD_BYTES: "4e6"}
+    given |= {RETRY_TIMEOUT: "8", BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
+    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 4_000_000, 8.0, 9, 10.0, 11)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -12,8 +12,10 @@ from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.archive.file_format import Advance, Piece, SavedFilter
 from scrapy_bloom.cli.key_contents import KeyContents
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
-from scrapy_bloom.filter.layer import Identity, Layer
+from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.opening import foreign_string
+from scrapy_bloom.filter.parameters import copied
+from scrapy_bloom.filter.placement import PLAIN, Placement
 from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.counters import closed, granted_of
 from scrapy_bloom.storage.filter_hash import DeleteFieldFenced, Load, RestoreFields, SetFieldFenced
@@ -30,11 +32,17 @@ class FilterWriter:
     """Writes a saved filter to an empty key, and compares it with the file.
 
     Layers that have expired at the server's time `now` are skipped. `advance` is called with the bytes of each written
-    piece, and of each compared one.
+    piece, and of each compared one. On a cluster the `placement` may spread the shards.
     """
 
-    def __init__(
-        self, store: Store, key: str, saved: SavedFilter, now: float, advance: Advance = lambda _: None
+    def __init__(  # noqa: PLR0917  # the source, the destination, and the progress
+        self,
+        store: Store,
+        key: str,
+        saved: SavedFilter,
+        now: float,
+        advance: Advance = lambda _: None,
+        placement: Placement = PLAIN,
     ) -> None:
         self._store = store
         self._key = key
@@ -42,9 +50,9 @@ class FilterWriter:
         self._advance = advance
         original = saved.filter
         epoch = json.loads(original.parameters.to_json())["epoch"]
-        self._text = json.dumps({**json.loads(original.text), "epoch": epoch})
-        identity = Identity(epoch, original.identity.hash_key)
+        self._text = copied(original.text, epoch, is_spread=placement.is_spread)
         self._parameters = original.parameters
+        identity = self._parameters.verify_stored(key, self._text)
         self._now = now
         self.layers = [
             replace(layer, key=key, identity=identity)
@@ -215,7 +223,7 @@ def restore(
         WrongTypeError: the key holds foreign data.
     """
     contents = key_contents.inspect_key(store, key)
-    writer = FilterWriter(store, key, saved, contents.now, advance)
+    writer = FilterWriter(store, key, saved, contents.now, advance, Placement.on(client, key, None))
     is_empty = _is_empty(store, contents, writer)
     if not is_empty:
         _require_overwritable(contents, saved, overwrite=overwrite)

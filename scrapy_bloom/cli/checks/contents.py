@@ -6,8 +6,8 @@ from contextlib import suppress
 from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 
-from scrapy_bloom._filter_key import are_in_one_slot
-from scrapy_bloom._format import as_number, plural
+from scrapy_bloom._filter_key import MAX_NODE_BYTES, are_in_one_slot
+from scrapy_bloom._format import as_number, as_size, plural
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.checks.case import Case, Finding, advice, is_a, load_class, loss, ok, refused, skipped
 from scrapy_bloom.cli.checks.configuration import JSON
@@ -17,6 +17,7 @@ from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedE
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.opening import foreign_string
+from scrapy_bloom.filter.placement import Placement
 from scrapy_bloom.queue.inspection import QueueState, first_request
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.start_urls import leases
@@ -31,7 +32,7 @@ _MAX_LAYERS = 5
 
 
 def check_slots(case: Case) -> Iterator[Finding]:
-    """Check that a cluster has the filter in the slot of its queues."""
+    """Check that a cluster has the filter in the slot of its queues, or tell why not."""
     check, key = "slots", case.key
     if key is not None and case.queues and case.target.is_separate:
         yield ok(
@@ -44,14 +45,20 @@ def check_slots(case: Case) -> Iterator[Finding]:
         return
     for queue in case.queues:
         if are_in_one_slot(key, queue):
-            yield ok(check, "the filter and the queue are in one slot")
-        else:
-            yield advice(
-                check,
-                f"{key!r} and {queue!r} are in different slots: a failover that loses writes may lose requests known "
-                "to the filter, and their pages are missed",
-                f"set a key like SCHEDULER_DUPEFILTER_KEY = {QueueKeys(queue).dupefilter!r} before the next new crawl",
-            )
+            yield ok(check, "the filter and the queue are in one slot, and so on one node")
+            continue
+        where = "in different slots"
+        if case.found is not None and case.found.stored.identity.is_spread:
+            where = f"in different slots: the filter's {plural(case.found.info.shards, 'shard')} spread over all nodes"
+        large = case.parameters is not None and case.parameters.memory_bytes > MAX_NODE_BYTES
+        yield advice(
+            check,
+            f"{key!r} and {queue!r} are {where}. A failover that loses writes may lose requests known to the filter, "
+            "and their pages are missed",
+            f"a filter of over {as_size(MAX_NODE_BYTES)} needs several nodes; keep a replica for each"
+            if large
+            else f"set a key like SCHEDULER_DUPEFILTER_KEY = {QueueKeys(queue).dupefilter!r} before the next new crawl",
+        )
 
 
 def check_filter(case: Case) -> Iterator[Finding]:
@@ -76,9 +83,11 @@ def check_filter(case: Case) -> Iterator[Finding]:
 
 def _require_room_for_shards(case: Case, key: str) -> None:
     """Raise a WrongTypeError if foreign data is at a shard key of a new filter."""
-    if case.parameters is None:
+    if case.parameters is None or case.config is None:
         return
-    keys = case.parameters.first_layer(key, NO_IDENTITY, 0, 0.0).shard_keys
+    placement = Placement.on(case.target.filter_client, key, case.config.shard_bytes)
+    identity = NO_IDENTITY._replace(is_spread=placement.is_spread)
+    keys = case.parameters.first_layer(key, identity, 0, 0.0, placement.max_shard_bytes).shard_keys
     inspections = case.target.store.execute([InspectShard(name) for name in keys])
     for name, inspection in zip(keys, inspections, strict=True):
         if inspection.kind == shards.FOREIGN:
