@@ -25,14 +25,20 @@ from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import DIRECTORY, Plot
 from benchmarks.suites import (
     caches,
+    cluster,
     crawls,
     distance,
+    field,
+    fill,
     growth,
     hashing,
     importing,
     memory,
+    pauses,
     promise,
+    promise_cluster,
     repeats,
+    scale,
     serializers,
     server_cpu,
     steps,
@@ -52,6 +58,12 @@ PARTS: dict[str, ModuleType] = {
     "hashing": hashing,
     "serializers": serializers,
     "importing": importing,
+    "cluster": cluster,
+    "promise_cluster": promise_cluster,
+    "fill": fill,
+    "pauses": pauses,
+    "field": field,
+    "scale": scale,
 }
 
 
@@ -105,7 +117,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("part", nargs="*", metavar="part", help="the parts to run (default: all)")
     parser.add_argument("--html", type=Path, action="append", default=[], help="crawl this directory of HTML too")
-    parser.add_argument("--large", action="store_true", help="measure the memory of 10^8 URLs too")
+    parser.add_argument("--large", action="store_true", help="measure 10^8 URLs too, in half an hour")
     parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md and docs/*.svg")
     options = parser.parse_args(arguments)
     for name in options.part:

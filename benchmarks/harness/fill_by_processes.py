@@ -7,8 +7,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 
-import redis
-
+from benchmarks.harness.counters import connect
 from benchmarks.harness.fill_by_turns import add, ask, items, parameters
 from benchmarks.harness.outcome import Outcome
 from benchmarks.subjects.fillings import FORKED, ONE_BY_ONE, Filling
@@ -17,10 +16,10 @@ from scrapy_bloom import BloomFilter
 _PATIENCE_SECONDS = 300.0
 
 
-def measure(filling: Filling, port: int, key: str) -> Outcome:
-    """Fill a filter on the server at this port, and measure its answers."""
-    (_fork if filling.way == FORKED else _spawn)(filling, port, key)
-    with _client(port) as client:
+def measure(filling: Filling, url: str, key: str) -> Outcome:
+    """Fill a filter on the server or the cluster at this address, and measure its answers."""
+    (_fork if filling.way == FORKED else _spawn)(filling, url, key)
+    with connect(url) as client:
         bloom = BloomFilter(client, key, **parameters(filling))
         outcome = ask(filling, bloom)
         bloom.clear()
@@ -33,23 +32,19 @@ def shares(begin: int, end: int, workers: int) -> list[range]:
     return [range(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _client(port: int) -> redis.Redis:
-    return redis.Redis(host="127.0.0.1", port=port)
-
-
 def _add(bloom: BloomFilter, share: range, batch: int) -> None:
     for start in range(share.start, share.stop, batch):
         add(bloom, items("added", 0, start, min(start + batch, share.stop)))
 
 
-def _spawn(filling: Filling, port: int, key: str) -> None:
+def _spawn(filling: Filling, url: str, key: str) -> None:
     context = multiprocessing.get_context("spawn")
     is_in_turn = filling.way in ONE_BY_ONE
     little = filling.workers * filling.little if is_in_turn else 0
     first, rest = shares(0, little, filling.workers), shares(little, filling.additions, filling.workers)
     pipes = [context.Pipe() for _ in range(filling.workers)]
     processes = [
-        context.Process(target=_work, args=(filling, port, key, share, theirs), daemon=True)
+        context.Process(target=_work, args=(filling, url, key, share, theirs), daemon=True)
         for share, (_, theirs) in zip(zip(first, rest, strict=True), pipes, strict=True)
     ]
 
@@ -76,10 +71,10 @@ def _hear(pipe: Connection) -> None:
     pipe.recv()
 
 
-def _work(filling: Filling, port: int, key: str, share: tuple[range, range], pipe: Connection) -> None:
+def _work(filling: Filling, url: str, key: str, share: tuple[range, range], pipe: Connection) -> None:
     """Work: open the filter and add the first share on the first message, and the rest on the second."""
     first, rest = share
-    with _client(port) as client:
+    with connect(url) as client:
         pipe.recv()
         bloom = BloomFilter(client, key, **parameters(filling))
         _add(bloom, first, filling.batch)
@@ -88,15 +83,15 @@ def _work(filling: Filling, port: int, key: str, share: tuple[range, range], pip
         _add(bloom, rest, filling.batch)
 
 
-def _fork(filling: Filling, port: int, key: str) -> None:
+def _fork(filling: Filling, url: str, key: str) -> None:
     # This process may have threads, which a fork would lose: a new process forks.
     context = multiprocessing.get_context("spawn")
-    _run([context.Process(target=_begin_and_fork, args=(filling, port, key))], lambda: None)
+    _run([context.Process(target=_begin_and_fork, args=(filling, url, key))], lambda: None)
 
 
-def _begin_and_fork(filling: Filling, port: int, key: str) -> None:
+def _begin_and_fork(filling: Filling, url: str, key: str) -> None:
     context = multiprocessing.get_context("fork")
-    with _client(port) as client:
+    with connect(url) as client:
         bloom = BloomFilter(client, key, **parameters(filling))
         _add(bloom, range(filling.little), filling.batch)
         together = context.Barrier(filling.workers, timeout=_PATIENCE_SECONDS)

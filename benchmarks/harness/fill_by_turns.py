@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-import redis
-
 from benchmarks.harness.outcome import Outcome, total
 from benchmarks.subjects.fillings import ONE_BY_ONE, Filling, turns
 from scrapy_bloom import BloomFilter
@@ -32,8 +30,8 @@ class Clock:
         return self.now
 
 
-def on_server(filling: Filling, connect: Callable[[], redis.Redis]) -> Outcome:
-    """Fill a filter on a server, by workers with a client each, and measure its answers."""
+def on_server(filling: Filling, connect: Callable[[], Any]) -> Outcome:
+    """Fill a filter on a server or a cluster, by workers with a client each, and measure its answers."""
     key = f"promise:{uuid.uuid4().hex}"
     with ExitStack() as stack:
 

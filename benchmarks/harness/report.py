@@ -43,6 +43,12 @@ def target(subject: str, measured: float, most: float) -> None:
     line(f"\nTarget: {subject} at most {most:g}. Measured {measured:.3f}: {verdict}.")
 
 
+def least(subject: str, measured: float, least: float) -> None:
+    """Print a measurement, its lower bound, and the verdict."""
+    verdict = "met" if measured >= least else "MISSED"
+    line(f"\nTarget: {subject} at least {least:,g}. Measured {measured:,.0f}: {verdict}.")
+
+
 def times(ratio: float) -> str:
     """Format a ratio with its significant digits."""
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:,.0f}"

@@ -14,16 +14,18 @@ little.
 """
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from benchmarks.harness import fill_by_processes, fill_by_turns, report
+from benchmarks.harness.counters import connect
 from benchmarks.harness.options import Asked
 from benchmarks.harness.outcome import Outcome
 from benchmarks.harness.parallel import spread
 from benchmarks.harness.plots import Plot
 from benchmarks.subjects.fillings import EQUAL, FORKED, IDLE, STAGGERED, UNEVEN, Filling
-from devtools.servers import Address, running
+from devtools.servers import running
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.parameters import FilterParameters
 
@@ -84,42 +86,30 @@ SMALL = (
 
 
 class Task(NamedTuple):
-    """A filling, and the server of its workers; None: a store in memory."""
+    """A filling, and the address of its workers' server or cluster; None: a store in memory."""
 
     filling: Filling
-    server: Address | None
+    url: str | None
 
     def __str__(self) -> str:
         return str(self.filling)
 
 
+class Found(NamedTuple):
+    """The place of a filling, the filling, and its outcome."""
+
+    place: str
+    filling: Filling
+    outcome: Outcome
+
+
 def run(_: Asked) -> list[Plot]:
     """Fill in every way; print the measured error rates, and the lowest ones possible with three hash words."""
     with running("valkey") as server:
-        tasks = [*(Task(each, server.address) for each in ON_A_SERVER), *(Task(each, None) for each in IN_MEMORY)]
-        outcomes = spread(_measure, tasks)
-        alone: list[Outcome] = []
-        for filling in IN_PROCESSES:
-            alone.append(fill_by_processes.measure(filling, server.port, f"promise:{len(alone)}"))
-            report.say(f"  in processes: {filling}")
-    number = len(ON_A_SERVER)
-    places = {server.name: (ON_A_SERVER, outcomes[:number]), "processes": (IN_PROCESSES, alone)}
-    places["memory"] = (IN_MEMORY, outcomes[number:])
-    found = [
-        (place, filling, outcome)
-        for place, (those, their) in places.items()
-        for filling, outcome in zip(those, their, strict=True)
-    ]
-    report.table(
-        "Items added as a multiple of the capacity; the first layer's items over its capacity; both error rates over "
-        "the promised one. Several small filters are averaged.",
-        (
-            *("filling", "workers", "over", "capacity", "promise", "expansion", "TTL", "added", "batch", "layers"),
-            *("first layer", "wrong answers", "rate to promise", "95 % interval", "by its bits", "promise is"),
-        ),
-        [_row(*each) for each in sorted(found, key=lambda each: _ORDER.index(each[1].way))],
-    )
-    report.target("fillings that broke the promise,", sum(not outcome.is_kept for *_, outcome in found), 0)
+        found = fill_over(server.name, server.url)
+    outcomes = spread(measure, [Task(each, None) for each in IN_MEMORY])
+    found += [Found("memory", filling, each) for filling, each in zip(IN_MEMORY, outcomes, strict=True)]
+    print_found(found)
     report.table(
         "Positions come from three words below m, the bits of a shard. A new item shares the positions of one of the "
         "n items in its shard with a probability of n / m^3 (first layers, computed).",
@@ -129,15 +119,40 @@ def run(_: Asked) -> list[Plot]:
     return []
 
 
+def fill_over(name: str, url: str) -> list[Found]:
+    """Fill filters on a server or a cluster: by workers in turns, then by processes."""
+    outcomes = spread(measure, [Task(each, url) for each in ON_A_SERVER])
+    found = [Found(name, filling, each) for filling, each in zip(ON_A_SERVER, outcomes, strict=True)]
+    for number, filling in enumerate(IN_PROCESSES):
+        found.append(Found("processes", filling, fill_by_processes.measure(filling, url, f"promise:{number}")))
+        report.say(f"  in processes: {filling}")
+    return found
+
+
+def print_found(found: Sequence[Found]) -> None:
+    """Print a table of the outcomes, and the verdict."""
+    report.table(
+        "Items added as a multiple of the capacity; the first layer's items over its capacity; both error rates over "
+        "the promised one. Several small filters are averaged.",
+        (
+            *("filling", "workers", "over", "capacity", "promise", "expansion", "TTL", "added", "batch", "layers"),
+            *("first layer", "wrong answers", "rate to promise", "95 % interval", "by its bits", "promise is"),
+        ),
+        [_row(*each) for each in sorted(found, key=lambda each: _ORDER.index(each.filling.way))],
+    )
+    report.target("fillings that broke the promise,", sum(not each.outcome.is_kept for each in found), 0)
+
+
 _ORDER = (STAGGERED, FORKED, IDLE, UNEVEN, EQUAL)
 
 
-def _measure(task: Task) -> Outcome:
+def measure(task: Task) -> Outcome:
+    """Fill a filter, and ask it for items that were never added."""
     # These fillings overfill filters of fixed size on purpose, which warn.
     logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)
-    if task.server is None:
+    if task.url is None:
         return fill_by_turns.in_memory(task.filling)
-    return fill_by_turns.on_server(task.filling, partial(task.server.client, protocol=3))
+    return fill_by_turns.on_server(task.filling, partial(connect, task.url))
 
 
 def _row(place: str, filling: Filling, outcome: Outcome) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def test_workers_on_a_server(filling: Filling, valkey: Server) -> None:
 @pytest.mark.parametrize("filling", IN_PROCESSES.values(), ids=IN_PROCESSES)
 def test_processes(filling: Filling, valkey: Server, key: str) -> None:
     """Nor do processes, even with an object inherited from their parent."""
-    check(filling, fill_by_processes.measure(filling, valkey.port, key))
+    check(filling, fill_by_processes.measure(filling, valkey.url, key))
 
 
 @pytest.mark.long

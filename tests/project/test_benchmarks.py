@@ -1,6 +1,7 @@
 """The verdicts of the benchmarks are the right way round."""
 
 import itertools
+from types import ModuleType
 
 import pytest
 
@@ -13,7 +14,7 @@ from benchmarks.harness.outcome import Outcome
 from benchmarks.subjects.distances import Run, multiples
 from benchmarks.subjects.fillings import EQUAL, IDLE, STAGGERED, UNEVEN, Filling, turns
 from benchmarks.subjects.whole_crawl import OUR_SCHEDULER, OURS, SCRAPY, STOCK
-from benchmarks.suites import promise
+from benchmarks.suites import promise, promise_cluster
 
 
 def test_ratio_is_that_of_the_first_to_the_second() -> None:
@@ -95,18 +96,23 @@ def test_a_promise_is_broken_by_answers_or_by_bits(wrong: int, by_bits: float, i
 
 
 @pytest.mark.parametrize(
-    ("broken", "verdict"),
+    ("suite", "broken", "verdict"),
     [
-        ([], "0.000: met."),
-        ([promise.ON_A_SERVER[-1]], "1.000: MISSED."),
-        ([promise.IN_PROCESSES[0]], "1.000: MISSED."),
-        ([promise.IN_MEMORY[0], promise.IN_MEMORY[-1]], "2.000: MISSED."),
+        (promise, [], "0.000: met."),
+        (promise, [promise.ON_A_SERVER[-1]], "1.000: MISSED."),
+        (promise, [promise.IN_PROCESSES[0]], "1.000: MISSED."),
+        (promise, [promise.IN_MEMORY[0], promise.IN_MEMORY[-1]], "2.000: MISSED."),
+        (promise_cluster, [promise.ON_A_SERVER[0], promise.IN_PROCESSES[-1]], "2.000: MISSED."),
     ],
 )
 def test_each_broken_promise_counts(
-    broken: list[Filling], verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    suite: ModuleType,
+    broken: list[Filling],
+    verdict: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A broken promise of any filling, over a server, in processes, or in memory, misses the target."""
+    """A broken promise of any filling misses the target: over a server or a cluster, in processes, or in memory."""
 
     def measure(filling: Filling, *_: object) -> Outcome:
         bits = filling.error_rate * (2 if filling in broken else 0.5)
@@ -114,7 +120,7 @@ def test_each_broken_promise_counts(
 
     monkeypatch.setattr(promise, "spread", lambda _, tasks: [measure(task.filling) for task in tasks])
     monkeypatch.setattr(fill_by_processes, "measure", measure)
-    promise.run(Asked())
+    suite.run(Asked())
     printed = capsys.readouterr().out
     assert f"Target: fillings that broke the promise, at most 0. Measured {verdict}" in printed
     assert printed.count(" BROKEN |") == len(broken)

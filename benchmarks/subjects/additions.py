@@ -1,0 +1,100 @@
+"""Ways to ask a server which items are new and to remember them, one by one or in batches."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.harness.counters import connect
+from scrapy_bloom import BloomFilter
+
+SET, SET_BATCH = "scrapy-redis's way, SADD", "SADD in a pipeline"
+BF_ADD, BF_MADD, CRAWLEE = "RedisBloom, BF.ADD", "RedisBloom, BF.MADD", "crawlee's way, BF.MADD in a script"
+OURS, OURS_BATCH = "scrapy-bloom, add", "scrapy-bloom, add_many"
+NEED_MODULE = (BF_ADD, BF_MADD, CRAWLEE)
+
+# The duplicate check of crawlee-python's `atomic_bloom_add_requests.lua`, without the queue.
+_CRAWLEE = """
+local asked = cjson.decode(ARGV[1])
+local replies, new = redis.call('BF.MADD', KEYS[1], unpack(asked)), {}
+for place, item in ipairs(asked) do
+  if replies[place] == 1 then new[#new + 1] = item end
+end
+return cjson.encode(new)
+"""
+
+Add = Callable[[Sequence[str]], Sequence[bool]]
+
+
+class Target(NamedTuple):
+    """A server, the key of the data, and the size of a filter there."""
+
+    url: str
+    key: str
+    capacity: int
+    error_rate: float
+
+
+def reserve(target: Target) -> None:
+    """Create RedisBloom's filter, as a crawl does at its start."""
+    connect(target.url).execute_command("BF.RESERVE", target.key, target.error_rate, target.capacity)
+
+
+def _sadd(target: Target) -> Add:
+    client = connect(target.url)
+    return lambda items: [bool(client.sadd(target.key, item)) for item in items]
+
+
+def _sadd_batch(target: Target) -> Add:
+    client = connect(target.url)
+
+    def add(items: Sequence[str]) -> list[bool]:
+        with client.pipeline(transaction=False) as pipe:
+            for item in items:
+                pipe.sadd(target.key, item)
+            return list(map(bool, pipe.execute()))
+
+    return add
+
+
+def _bf_add(target: Target) -> Add:
+    client = connect(target.url)
+    return lambda items: [bool(client.execute_command("BF.ADD", target.key, item)) for item in items]
+
+
+def _bf_madd(target: Target) -> Add:
+    client = connect(target.url)
+    return lambda items: list(map(bool, client.execute_command("BF.MADD", target.key, *items)))
+
+
+def _crawlee(target: Target) -> Add:
+    client: Any = connect(target.url)
+    script = client.script_load(_CRAWLEE)
+
+    def add(items: Sequence[str]) -> list[bool]:
+        new = set(json.loads(client.evalsha(script, 1, target.key, json.dumps(list(items)))))
+        return [item in new for item in items]
+
+    return add
+
+
+def _filter(target: Target) -> BloomFilter:
+    client = connect(target.url)
+    return BloomFilter(client, target.key, capacity=target.capacity, error_rate=target.error_rate, cache_size=0)
+
+
+def _add(target: Target) -> Add:
+    bloom = _filter(target)
+    return lambda items: [bloom.add(item) for item in items]
+
+
+def _add_many(target: Target) -> Add:
+    return _filter(target).add_many
+
+
+SINGLE: dict[str, Callable[[Target], Add]] = {SET: _sadd, BF_ADD: _bf_add, OURS: _add}
+BATCHED: dict[str, Callable[[Target], Add]] = {
+    SET_BATCH: _sadd_batch,
+    BF_MADD: _bf_madd,
+    CRAWLEE: _crawlee,
+    OURS_BATCH: _add_many,
+}
