@@ -198,7 +198,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         warn_about_memory_policy(self.server, place.name, parameters.memory_bytes, expires=bool(parameters.ttl))
         flushes = read_flag(settings, "SCHEDULER_FLUSH_ON_START")
         self._filter = self._open_at(place, flush=flushes)
-        self._report = CrawlReporter(self._filter, crawler.stats if crawler else None, self._runtime.monotonic)
+        self._report = CrawlReporter(
+            self._filter, crawler.stats if crawler else None, self._runtime.monotonic, is_always_new=self.is_always_new
+        )
         self._report.start(begins_anew=flushes)
         if crawler is not None:
             for fetches in (signals.request_reached_downloader, signals.response_received):
@@ -226,7 +228,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             True for a repeat, False for a new request.
         """
-        if self._has_ended:
+        if self._has_ended or self.is_always_new(request):
             return False
         fingerprint = self.fingerprint_of(request)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
@@ -243,6 +245,19 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             # After Ctrl-C the reply may be lost: the filter knows the request, and Scrapy has not queued it.
             bloom.mark_ambiguous([fingerprint])
             raise
+
+    def is_always_new(self, request: Request) -> bool:
+        """Return whether a request is neither checked nor marked, by BLOOMFILTER_ALWAYS.
+
+        Args:
+            request: the request.
+
+        Returns:
+            True if one of the patterns is found in its URL.
+        """
+        always = self.config.always
+        # Every request comes here, and nearly every crawl has no pattern.
+        return bool(always) and any(pattern.search(request.url) for pattern in always)
 
     def update_stats(self) -> None:
         """Update the crawl's stats."""

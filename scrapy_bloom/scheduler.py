@@ -237,7 +237,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             dropped later, with the signal `request_dropped`.
         """
         fingerprint = None
-        if not request.dont_filter:
+        if not request.dont_filter and not self.df.is_always_new(request):
             fingerprint = self.df.fingerprint_of(request)
             bloom = self.df.filter
             is_repeat = bloom.is_cached(fingerprint)

@@ -1,6 +1,7 @@
 """The BLOOMFILTER_* settings of a crawl, read once into a frozen dataclass."""
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,6 +15,8 @@ PREFIX = "BLOOMFILTER_"
 SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
 # Read by `_scrapy.redis_settings`: the server of the filter, by default the queue's.
 SERVER_SETTINGS = ("BLOOMFILTER_REDIS_URL", "BLOOMFILTER_REDIS_PARAMS")
+
+ALWAYS = "BLOOMFILTER_ALWAYS"
 
 # Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
@@ -34,6 +37,7 @@ class BloomSettings:
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
         max_deliveries: workers that may die with a request before it becomes a dead letter; 0: no bound.
+        always: patterns of the URLs whose requests bypass the filter.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -50,6 +54,7 @@ class BloomSettings:
     batch_size: int = options.BATCH_SIZE.default
     lease: float = options.LEASE.default
     max_deliveries: int = options.MAX_DELIVERIES.default
+    always: tuple[re.Pattern[str], ...] = ()
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -74,7 +79,7 @@ class BloomSettings:
             for name, option in zip(SETTINGS, options.OPTIONS, strict=True)
             if name in settings
         }
-        read = cls(**values)
+        read = cls(**values, always=_patterns(settings.get(ALWAYS)))
         # Some values are invalid only together.
         read.parameters()
         return read
@@ -92,8 +97,29 @@ class BloomSettings:
         return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl, prefix=PREFIX)
 
 
+def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:
+    """Return the compiled patterns of BLOOMFILTER_ALWAYS: a list, one pattern as text, or None."""
+    given = [value] if isinstance(value, str) else value or []
+    if not isinstance(given, (list, tuple, set)) or not all(isinstance(pattern, str) and pattern for pattern in given):
+        raise ConfigError(
+            f"{ALWAYS} = {value!r}: must be a list of regular expressions, none of them empty; set for example "
+            r"[r'/sitemap\.xml$'] for the URLs to fetch at each link"
+        )
+    return tuple(map(_compile, given))
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{ALWAYS}: {pattern!r} is no regular expression of Python's re ({error}); escape special characters by a "
+            "backslash"
+        ) from None
+
+
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = (*SETTINGS, *SERVER_SETTINGS)
+    known = (*SETTINGS, ALWAYS, *SERVER_SETTINGS)
     for name in settings:
         if not isinstance(name, str) or not name.startswith(PREFIX) or name in known:
             continue

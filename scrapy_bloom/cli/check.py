@@ -40,11 +40,12 @@ class _CheckedRequest:
     url: str
     canonical_url: str
     fingerprint: str
+    is_always_new: bool
     places: list[Place]
 
     @property
     def is_seen(self) -> bool:
-        return any(place.is_seen for place in self.places)
+        return not self.is_always_new and any(place.is_seen for place in self.places)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             raise UsageError(f"{url!r}: {error}", print_help=False) from None
         item = fingerprint_of(request) if fingerprint_of else url.encode()
         places = target.run_steps(look_up(stored, item))
-        checked.append(_CheckedRequest(url, canonicalize_url(request.url), item.decode(errors="replace"), places))
+        is_always_new = target.dupefilter.is_always_new(request)
+        canonical_url = canonicalize_url(request.url)
+        checked.append(_CheckedRequest(url, canonical_url, item.decode(errors="replace"), is_always_new, places))
     all_seen = all(each.is_seen for each in checked)
     fingerprints = {each.fingerprint for each in checked}
     report = {
@@ -112,6 +115,8 @@ def _text(checked: _CheckedRequest) -> str:
     answer = "new: it would be fetched"
     if checked.is_seen:
         answer = "seen: it would be dropped, unless it has dont_filter"
+    if checked.is_always_new:
+        answer = "fetched at each link: its URL matches BLOOMFILTER_ALWAYS"
     rows = [
         ("request", checked.url),
         ("canonical", checked.canonical_url),

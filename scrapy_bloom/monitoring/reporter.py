@@ -71,8 +71,10 @@ class CrawlReporter:
         bloom: BaseBloomFilter,
         collector: StatsCollector | None,
         monotonic: Callable[[], float] = time.monotonic,
+        is_always_new: Callable[[Request], bool] = lambda _: False,
     ) -> None:
         self._monotonic = monotonic
+        self._is_always_new = is_always_new
         self._filter = bloom
         self._collector = collector
         self._dropped = 0
@@ -119,7 +121,7 @@ class CrawlReporter:
         Requests with `dont_filter` bypass the filter, as do requests without a callback: robots.txt, and the files of
         Scrapy's pipelines.
         """
-        if request.dont_filter or request.callback is NO_CALLBACK:
+        if request.dont_filter or self._is_always_new(request) or request.callback is NO_CALLBACK:
             self._has_fetched_unfiltered = True
         else:
             self._has_fetched = True
@@ -212,7 +214,7 @@ class CrawlReporter:
             f"{repeats:,}",
             "requests" if self._has_fetched_unfiltered else "start requests",
             self._filter.key,
-            "nothing new was fetched, only requests with dont_filter=True"
+            "nothing new was fetched, only requests with dont_filter=True or of BLOOMFILTER_ALWAYS"
             if self._has_fetched_unfiltered
             else "nothing was fetched",
             "To start over," if self._is_alone else "Either other workers crawl, and fetch it all; or, to start over,",

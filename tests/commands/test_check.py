@@ -60,6 +60,16 @@ def test_two(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "argument a" not in said
 
 
+def test_always(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A page that the filter knows is fetched at each link if the setting says so."""
+    always = ["-s", "BLOOMFILTER_ALWAYS=example.com/.a="]
+    assert command.call("check", *place, SEEN, *always) == 1
+    assert "BLOOMFILTER_ALWAYS" in capsys.readouterr().out
+    code, found = told(capsys, *place, SEEN, *always)
+    assert (code, found["requests"][0]["is_always_new"], found["requests"][0]["is_seen"]) == (1, True, False)
+    assert told(capsys, *place, SEEN, "-s", "BLOOMFILTER_ALWAYS=other")[0] == 0
+
+
 def test_lost_bits(place: list[str], client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Evicted bits are reported as lost: the page would be fetched again."""
     client.delete(*client.keys(f"{key}:0:*"))

@@ -194,6 +194,21 @@ def test_dont_filter(opened: Opened) -> None:
 
 
 @every_kind
+def test_always(opened: Opened) -> None:
+    """A request of BLOOMFILTER_ALWAYS is fetched at each link, and the filter never learns it."""
+    scheduler = opened(BLOOMFILTER_ALWAYS=[r"/sitemap\.xml$", "^http://shop.test/$"])
+    page, sitemap = Request("http://shop.test/page"), Request("http://shop.test/sitemap.xml")
+    for _ in range(2):
+        assert scheduler.enqueue_request(sitemap)
+        assert [request.url for request in taken_from(scheduler)] == [sitemap.url]
+    assert scheduler.enqueue_request(page)
+    assert [request.url for request in taken_from(scheduler)] == [page.url]
+    assert not scheduler.enqueue_request(page)
+    fingerprints = [scheduler.df.fingerprint_of(request) for request in (page, sitemap)]
+    assert scheduler.df.filter.contains_many(fingerprints) == [True, False]
+
+
+@every_kind
 def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
     """A repeat found by a batch's check is logged and counted once, like an immediate repeat."""
     one, other = opened(), opened()

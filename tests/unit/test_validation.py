@@ -110,7 +110,7 @@ def test_all_together() -> None:
     """All settings are read independently."""
     given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", SHARD_BYTES: "4e6"}
     given |= {RETRY_TIMEOUT: "8", BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
-    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 4_000_000, 8.0, 9, 10.0, 11)
+    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 4_000_000, 8.0, 9, 10.0, 11, ())
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -135,3 +135,20 @@ def test_refusal_is_a_value_error() -> None:
     """An `except` for this package's errors, or for ValueError, catches a refusal."""
     assert issubclass(ConfigError, BloomError)
     assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("value", "patterns"),
+    [(None, []), ([], []), ("/sitemap", ["/sitemap"]), (["a{1,2}", "b"], ["a{1,2}", "b"]), (("a",), ["a"])],
+)
+def test_always(value: object, patterns: list[str]) -> None:
+    """A list of patterns, or one pattern as text, which may contain commas."""
+    assert [pattern.pattern for pattern in read({"BLOOMFILTER_ALWAYS": value}).always] == patterns
+
+
+@pytest.mark.parametrize("value", ["(", ["a", "*"], [""], 5, [5], [b"a"], {"a": 1}, True])
+def test_invalid_pattern(value: object) -> None:
+    """An invalid pattern is refused by the setting's name, with the pattern or the value."""
+    with pytest.raises(ConfigError, match="BLOOMFILTER_ALWAYS") as refusal:
+        read({"BLOOMFILTER_ALWAYS": value})
+    assert repr(value[-1] if value == ["a", "*"] else value)[1:-1] in str(refusal.value)
