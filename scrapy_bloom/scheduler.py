@@ -18,6 +18,7 @@ from scrapy.utils.job import job_dir
 from scrapy.utils.misc import load_object
 from scrapy_redis.scheduler import Scheduler
 
+from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import require_scheduler_settings
@@ -186,7 +187,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self.flush()
         waiting = len(self.queue)
         if waiting:
-            logger.info("The crawl resumes with %s requests in the queue %r", f"{waiting:,}", self._requests.keys.queue)
+            text, number = "The crawl resumes with %s in the queue %r", plural(waiting, "request")
+            logger.info(text, number, self._requests.keys.queue)
 
     def _queue_at(self, key: str) -> RequestQueue:
         return RequestQueue(self.server, key)
@@ -246,7 +248,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 bloom.counters.cache_hits += 1
                 is_repeat = True
             if is_repeat:
-                self._notifier.log_repeat(request)
+                self._notifier.note_repeat(request)
                 return False
         entry = self._codec.encode(request, fingerprint)
         if entry is None:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (crawl.CrawlFailedError, RedisError) as error:
         print(f"Failed: {error}", file=sys.stderr)
         return FAILED
-    print(report.table())
+    print(report.table(), report.verdict(), sep="\n\n")
     if report.passed:
         return PASSED
     print(report.faults(), file=sys.stderr)

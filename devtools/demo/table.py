@@ -13,6 +13,7 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from devtools.demo.round_trips import ROUND_TRIPS_STAT
 from devtools.demo.tally import Tally
 from devtools.servers import memory_usage
+from scrapy_bloom._format import plural
 
 EXAMPLES = 5
 """The maximum number of faulty pages that are named."""
@@ -82,6 +83,13 @@ class Report:
             f"** it takes its memory with the first request, for {self.capacity:,} URLs (--capacity), more past them",
         )
         return "\n".join([*map(_line, rows), "", *notes])
+
+    def verdict(self) -> str:
+        """One line: whether every page was fetched exactly once."""
+        if self.passed:
+            return f"Passed: every page was fetched exactly once ({plural(len(self.tally.fetched), 'page')})."
+        missed, twice = (plural(len(pages), "page") for pages in (self.missed, self.tally.fetched_twice))
+        return f"Failed: {missed} missed, {twice} fetched twice."
 
     def faults(self) -> str:
         """The first missed or repeated pages, a line each."""

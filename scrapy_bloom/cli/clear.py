@@ -84,6 +84,12 @@ def _text(target: CrawlTarget, plan: DeletionPlan, left: list[str], *, is_delete
             plural(queue["workers"], "worker"),
         ]
         lines.append(f"queue: {queue['key']}: {'deleted, too' if queue['goes'] else 'kept'}; {', '.join(counts)}")
+    kept = sum(queue.waiting + queue.leased for queue in plan.queues if queue.key not in plan.flushed)
+    if kept and not plan.is_empty:
+        lines.append(
+            f"warning: the empty filter does not know the {plural(kept, 'request')} of the kept queue: a further link "
+            "to such a page fetches it again; --with-queue deletes the requests, too"
+        )
     if any(not worker.is_silent for queue in plan.queues for worker in queue.workers):
         text = "continue" if is_deleted else "would continue"
         advice = "" if is_deleted else "; stop them first"

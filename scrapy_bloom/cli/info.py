@@ -19,6 +19,7 @@ from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.cli.report import FilterReport, Pace, build_report, exposition, pace_between
 from scrapy_bloom.errors import UnavailableError
+from scrapy_bloom.queue.heartbeats import heartbeat_pause
 from scrapy_bloom.queue.inspection import QueueState
 
 EXAMPLES = """\
@@ -164,7 +165,8 @@ def _queue_text(queue: QueueState) -> str:
         text += ", losses not detectable (shared with scrapy-redis's scheduler)"
     if not queue.workers:
         return f"{text}, no worker of BloomScheduler"
-    rows = [["worker", "last heartbeat", "leases", ""]]
+    pause = heartbeat_pause(min(worker.lease for worker in queue.workers))
+    rows = [["worker", f"last heartbeat (every {_console.duration(pause)})", "leases", ""]]
     for worker in queue.workers:
         heartbeat = "unknown" if worker.silent is None else f"{_console.duration(worker.silent)} ago"
         state = "closes the queue" if worker.is_closing else ""

@@ -50,13 +50,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 def _text(plan: Plan) -> str:
     window = f" in {_console.duration(plan.ttl)}" if plan.ttl else ""
     # With a TTL the number depends on the spread of the requests over time.
-    bound = "at most" if plan.ttl else "expected"
+    missed = "if all layers are always full" if plan.ttl else "expected, since a filter errs less until it is full"
     rows = [
         ("capacity", plural(plan.capacity, "request") + window),
-        ("error rate", f"at most {as_number(plan.error_rate)} of the new requests are taken for seen"),
+        ("error rate", f"{as_number(plan.error_rate)} of the new requests are taken for seen when the filter is full"),
         ("memory", f"{as_size(plan.memory_bytes)}, {plan.bytes_a_request:.1f} bytes per request"),
         ("a SET", f"{as_size(plan.set_memory_bytes)}, {plan.set_memory_bytes / plan.memory_bytes:.1f} times as much"),
-        ("missed", f"{as_expected_pages(plan.expected_false_positives)} of {plan.capacity:,}, {bound}"),
+        ("missed", f"{as_expected_pages(plan.expected_false_positives)} of {plan.capacity:,} {missed}"),
         ("bits", f"{plan.bits:,}; each request sets {plan.hashes}"),
         ("keys", f"{plural(plan.shards, 'shard')} in {plural(plan.layers, 'layer')}, and a hash"),
         ("cluster", _placement(plan)),
@@ -66,7 +66,7 @@ def _text(plan: Plan) -> str:
         return (
             f"{text}\n\nThe memory is the sum of all layers that live at once; a request is kept for at most 1.25 TTLs."
         )
-    head = ["if the crawl meets", "layers", "memory", "error rate"]
+    head = ["if the crawl meets", "layers", "memory", "error rate then"]
     rows_of_growth = [
         [f"{step.requests:,}", f"{step.layers}", as_size(step.memory_bytes), as_number(step.error_rate, 2)]
         for step in plan.growth

@@ -10,6 +10,7 @@ from typing import TypeVar
 from scrapy import Request
 from scrapy.crawler import Crawler
 
+from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.delivery.codec import RequestCodec
@@ -132,7 +133,7 @@ class Dispatcher:
                 self.join(timeout)
                 require_not_stopped(timeout, f"The requests in {path} are being queued")
                 retry_until(self._executor.execute_next, timeout, runtime=self._runtime)
-            logger.info("%d undelivered requests of an earlier crawl are queued, from %s", len(entries), path)
+            logger.info("Queued %s of an earlier crawl, from %s", plural(len(entries), "undelivered request"), path)
 
     # During the crawl.
 
@@ -253,8 +254,8 @@ class Dispatcher:
         else:
             if path is not None:
                 logger.error(
-                    "%d undelivered requests are saved in %s; the next crawl that starts in this directory queues them",
-                    number,
+                    "Saved %s in %s; the next crawl that starts in this directory queues the file",
+                    plural(number, "undelivered request"),
                     path,
                 )
 

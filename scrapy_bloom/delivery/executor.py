@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from scrapy_bloom._format import LimitedWarnings, as_size
+from scrapy_bloom._format import LimitedWarnings, as_size, plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.loss_watch import LossWatch
@@ -138,7 +138,7 @@ class Executor:
         if reply.status is Status.LAST and leave.ending is Ending.STOPPED:
             self._waiting = reply.waiting
         if reply.status is Status.LEFT and leave.ending is Ending.KEEP and reply.waiting:
-            logger.info("%s requests stay in the queue %r", f"{reply.waiting:,}", self.queue)
+            logger.info("Left %s in the queue %r", plural(reply.waiting, "request"), self.queue)
         if reply.dead:
             warn_of_dead_letters(reply.dead, self._requests.keys.dead_letters)
 

@@ -71,16 +71,16 @@ class RequestNotifier:
         if self._stats is not None:
             call_safely(self._stats.set_value, stat, value)
 
-    def log_repeat(self, request: Request) -> None:
-        """Log a repeat as the dupefilter does."""
+    def note_repeat(self, request: Request) -> None:
+        """Log and count a repeat, as the dupefilter does."""
         call_safely(self._dupefilter.log, request, self._spider)
 
     def notify_dropped(self, repeat: OutboxEntry) -> None:
-        """Log a repeat and send `request_dropped`, as the engine does; handlers may enqueue other requests."""
+        """Note a repeat and send `request_dropped`, as the engine does; handlers may enqueue other requests."""
         request = repeat.request
         if request is None:
             return
-        self.log_repeat(request)
+        self.note_repeat(request)
         self._spider.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
 
     def confirm(self, receipts: list[Receipt]) -> None:

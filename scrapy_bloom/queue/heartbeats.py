@@ -36,7 +36,7 @@ class FailureDetector:
 
     def __init__(self, lease: float) -> None:
         self._lease = lease
-        self.pause = _pause_for(lease)
+        self.pause = heartbeat_pause(lease)
         self._last_check: float | None = None
         self._delays: deque[float] = deque(maxlen=_DELAYS_REMEMBERED)
         self._seen: dict[str, tuple[str, float]] = {}
@@ -58,7 +58,7 @@ class FailureDetector:
                 self._seen.clear()
             self._delays.append(max(now - self._last_check - self.pause, 0.0))
         self._last_check = now
-        self.pause = _pause_for(min([self._lease, *map(_lease_of, workers.values())]))
+        self.pause = heartbeat_pause(min([self._lease, *map(_lease_of, workers.values())]))
         self._seen = {
             name: self._seen[name] if name in self._seen and self._seen[name][0] == value else (value, now)
             for name, value in workers.items()
@@ -77,7 +77,8 @@ def _lease_of(value: str) -> float:
     return Registration.parse(value).lease
 
 
-def _pause_for(lease: float) -> float:
+def heartbeat_pause(lease: float) -> float:
+    """Return the seconds between two heartbeats of each worker; `lease` is the shortest lease of all workers."""
     return max(lease / _HEARTBEATS_PER_LEASE, _MIN_PAUSE_SECONDS)
 
 
@@ -133,16 +134,16 @@ class Heartbeats:
     def _requeue(self, name: str, value: str, seconds: float) -> None:
         operation = Requeue(self._name, name, value, f"{self._lease:g}", 0, self._max_deliveries)
         self._has_lost_reply = self._max_deliveries > 0
-        requeued = self._queue.execute(operation)
+        reply = self._queue.execute(operation)
         self._has_lost_reply = False
-        if requeued.status is Status.REQUEUED:
-            self._report(requeued.entries)
-            self.requeued += requeued.waiting
+        if reply.status is Status.REQUEUED:
+            self._report(reply.entries)
+            self.requeued += reply.requeued
             logger.warning(
                 "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
                 name,
                 seconds,
-                plural(requeued.waiting, "request"),
+                plural(reply.requeued, "request"),
                 self._queue.keys.queue,
             )
 

@@ -91,7 +91,7 @@ class Status(StrEnum):
 
 
 # The fields of `Reply` that are the numbers of a script's reply, in their order.
-_NUMBERS = ("waiting", "leased", "dead", "loss", "lost")
+_NUMBERS = ("waiting", "leased", "dead", "loss", "lost", "requeued")
 # Replies to a join after which the worker is registered.
 REGISTERED = frozenset({Status.OK, Status.ROLLED_BACK, Status.LOST, Status.PRESUMED_DEAD})
 
@@ -109,6 +109,7 @@ class Reply:
         dead: dead letters.
         loss: identifies the last loss of the queue; 0 if there was none.
         lost: requests that have vanished with the queue.
+        requeued: requests of a dead worker that are back in the queue.
         suspects: members among the entries that workers have died with, and how many have.
     """
 
@@ -120,6 +121,7 @@ class Reply:
     dead: int = 0
     loss: int = 0
     lost: int = 0
+    requeued: int = 0
     suspects: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
@@ -260,7 +262,7 @@ class Heartbeat(QueueOperation):
 class Requeue(QueueOperation):
     """Requeue the leases of a dead worker, and remove its registration.
 
-    The reply has the number of requeued entries as `waiting`. Requests that `max_deliveries`
+    The reply has the number of requeued entries. Requests that `max_deliveries`
     workers have died with become dead letters, which are the reply's entries; 0 is no bound. The
     status is `alive` if the registration is not `value` any more. Only an unregistered worker takes
     over from a worker that died while it closed the queue: `yours`.

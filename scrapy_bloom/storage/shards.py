@@ -7,7 +7,7 @@ worker may reach past its end.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom.storage import shard_header
@@ -65,6 +65,11 @@ class Creation(NamedTuple):
     used: int
     limit: int
 
+    @classmethod
+    def parse(cls, raw: Any) -> Self:
+        """Parse the reply of a script."""
+        return cls(as_text(raw[0]), int(raw[1]), int(raw[2]))
+
 
 class CreateShard(NamedTuple):
     """Create a shard of `size` zero bytes, unless it is alive and of this epoch.
@@ -87,7 +92,7 @@ class CreateShard(NamedTuple):
         return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags, int(self.allocate), *expiry)
 
     def parse_reply(self, raw: Any) -> Creation:
-        return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))
+        return Creation.parse(raw)
 
     def apply(self, memory: Memory) -> Creation:
         if _kind(memory, self.key) == FOREIGN:
@@ -125,7 +130,7 @@ class PrepareShard(NamedTuple):
         return Command("EVAL", _PREPARE_SHARD, 1, self.key, self.size, _ALIVE_AND_SEALED, milliseconds, self.room)
 
     def parse_reply(self, raw: Any) -> Creation:
-        return Creation(as_text(raw[0]), int(raw[1]), int(raw[2]))
+        return Creation.parse(raw)
 
     def apply(self, memory: Memory) -> Creation:
         kind = _kind(memory, self.key)

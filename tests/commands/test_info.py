@@ -66,6 +66,8 @@ def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytes
     assert re.search(r"^0 +\[#{20}\] ", said, re.MULTILINE)
     assert re.search(r"^worker-1 .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
     assert "2 pending requests, 1 dead letter" in said
+    # A quarter of the shortest lease.
+    assert "worker    last heartbeat (every 15 s)" in said
 
 
 def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,21 @@ def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["set_memory_bytes"] == 80 * 300_000
 
 
+@pytest.mark.parametrize(
+    ("options", "missed"),
+    [
+        ([], "about 0.05 pages of 1,000,000 expected, since a filter errs less until it is full"),
+        (["--ttl", "1000"], "about 1.00 pages of 1,000,000 if all layers are always full"),
+    ],
+)
+def test_words(options: list[str], missed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The expected number of missed pages is far below the error rate times the capacity; the text says why."""
+    assert command.call("plan", *options) == 0
+    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert printed["error"] == "rate  1e-6 of the new requests are taken for seen when the filter is full"
+    assert printed["missed"] == missed
+
+
 def test_growth() -> None:
     """The planned growth is that of a filter with as many items."""
     plan = make_plan(FilterParameters(500, 1e-3))

@@ -70,6 +70,7 @@ def test_demo_passes(options: tuple[str, ...]) -> None:
     ran = demo(*options)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
+    assert ran.stdout.endswith(f"\n\nPassed: every page was fetched exactly once ({SITE.pages} pages).\n")
     shown = counts(ran.stdout)
     # Each worker offers the start page.
     links = sum(len(set(SITE.targets(page))) for page in range(SITE.pages)) + 2
@@ -92,6 +93,7 @@ def test_demo_fails_where_pages_are_missed(tmp_path: Path) -> None:
     paths = [str(tmp_path), str(ROOT / "example_project"), str(ROOT)]
     ran = demo(SCRAPY_SETTINGS_MODULE="leaky_settings", PYTHONPATH=os.pathsep.join(paths))
     assert ran.returncode == 1, ran.stderr
+    assert ran.stdout.endswith("\n\nFailed: 3 pages missed, 0 pages fetched twice.\n")
     shown = counts(ran.stdout)
     assert (shown["pages fetched"], shown["pages missed"], shown["pages fetched twice"]) == (SITE.pages - 3, 3, 0)
     assert re.sub(r"http://[^/]+", "", ran.stderr).splitlines() == [f"missed: {path}" for path in DROPPED]

@@ -149,7 +149,7 @@ def test_kept_for_a_later_start(
     enqueue(opened, *range(MANY))
     opened.close("shutdown")
     (file,) = files(tmp_path)
-    assert f"{MANY} undelivered requests are saved in {file}" in caplog.text
+    assert f"Saved {MANY:,} undelivered requests in {file}" in caplog.text
     assert len(file.read_text().splitlines()) == 1 + MANY
     server.start()
     following = open_one(settings)

@@ -1,6 +1,7 @@
 """BloomScheduler as Scrapy sees it: its refusals, and the order and fate of requests."""
 
 import contextlib
+import logging
 import math
 import operator
 import warnings
@@ -260,8 +261,11 @@ def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
     assert not second.enqueue_request(marked)
 
 
-def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Opened) -> None:
+def test_file_stays_until_it_is_delivered(
+    valkey: Server, key: str, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
     """The file survives a start that fails before all its requests are queued."""
+    caplog.set_level(logging.INFO)
     first = opened(SCHEDULER_PERSIST=True)
     first.df.request_seen(Request("http://shop.test/other"))
     page = Request("http://shop.test/")
@@ -276,8 +280,10 @@ def test_file_stays_until_it_is_delivered(valkey: Server, key: str, opened: Open
         finally:
             client.execute_command("ACL", "SETUSER", "default", "allkeys")
     assert file.exists()
+    assert "undelivered request" not in caplog.text
     assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
     assert not file.exists()
+    assert f"Queued 1 undelivered request of an earlier crawl, from {file}" in caplog.messages
 
 
 def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ class QueueMemory:
         self.queue.update((member, score) for member, score in leased.items() if member not in buried)
         del self.workers[op.dead]
         entries = tuple(entry for entry in in_order(leased) if entry.member in buried)
-        return self._reply(Status.REQUEUED, entries, None, len(leased) - len(buried))
+        return replace(self._reply(Status.REQUEUED, entries), requeued=len(leased) - len(buried))
 
     def count_death(self, op: ops.Requeue, member: bytes) -> bool:
         """Count a worker's death with a request; return whether it becomes a dead letter."""

@@ -117,8 +117,8 @@ end
 
 -- Returns a reply: the status, entries, the workers or false, the numbers, and the suspects among
 -- the entries.
-local function reply(status, entries, workers, waiting, leased, dead)
-  local numbers = {waiting or 0, leased or 0, dead or 0, audit.loss, audit.lost}
+local function reply(status, entries, workers, waiting, leased, dead, requeued)
+  local numbers = {waiting or 0, leased or 0, dead or 0, audit.loss, audit.lost, requeued}
   return {status, entries, workers, numbers, suspects_in(entries)}
 end
 
