@@ -14,7 +14,6 @@ from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console, key_contents
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.importing.import_state import ImportKeys
 from scrapy_bloom.cli.key_contents import DeletionPlan, KeyContents
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.describe import FilterInfo
@@ -46,9 +45,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     flushed = target.queues if options.with_queue else []
     if options.with_queue and not flushed:
         raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
-    filters = [target.key, ImportKeys.of(target.key).staging]
     plan = key_contents.plan_deletion(
-        target.store, target.filter_client, target.queue_client, filters, queues=target.queues, flushed=flushed
+        target.store, target.filter_client, target.queue_client, [target.key], queues=target.queues, flushed=flushed
     )
     # Before any output, whose reader may be gone.
     left = key_contents.execute_deletion(target.store, target.queue_client, plan) if options.yes else []

@@ -113,8 +113,15 @@ def _import_set(
     require_sets_scheme(parameters.fingerprint)
     if target.is_separate:
         retry_until(lambda: require_no_set(target.queue_client, target.key), target.wait)
-    retry_timeout = target.dupefilter.config.retry_timeout
-    action = SetImport(target.filter_client, target.key, parameters, progress, retry_timeout=retry_timeout)
+    config = target.dupefilter.config
+    action = SetImport(
+        target.filter_client,
+        target.key,
+        parameters,
+        progress,
+        retry_timeout=config.retry_timeout,
+        shard_bytes=config.shard_bytes,
+    )
     wait = _WAIT_SECONDS if options.wait is None else options.wait
     return action.run(
         copy_only=options.copy_only,

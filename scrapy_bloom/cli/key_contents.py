@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scrapy_bloom.cli.importing.import_state import is_fingerprint
+from scrapy_bloom.cli.importing.import_state import ImportKeys, is_fingerprint
 from scrapy_bloom.errors import BloomError, WrongTypeError
 from scrapy_bloom.filter import stored_filter, unlisted_shards
 from scrapy_bloom.filter.describe import FilterInfo, describe_layers
@@ -90,7 +90,9 @@ def inspect_key(store: Store, key: str) -> KeyContents:
         raise WrongTypeError(
             f"the key {key!r} holds a hash that may not be a filter's: if it is unused, delete it by hand (UNLINK)"
         )
-    strays = _strays(store, key, _layers(key, fields))
+    # The other shards with such keys belong to the filter at the key that is their prefix.
+    is_staged = filter_keys.prefix_of(key, fields) != key
+    strays = {} if is_staged else _without_staged(store, key, _strays(store, key, _layers(key, fields)))
     text = fields.get(filter_keys.FILTER_FIELD)
     if text is not None:
         try:
@@ -156,6 +158,12 @@ def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
     return {name: shard_header.epoch(inspection.identity) for name, inspection in found.items()}
 
 
+def _without_staged(store: Store, key: str, strays: Mapping[str, int]) -> Mapping[str, int]:
+    """Leave out the shards of an import's filter, whose hash is not at the key yet."""
+    staged = inspect_key(store, ImportKeys.of(key).staging).filter if strays else None
+    return strays if staged is None else {name: each for name, each in strays.items() if each != staged.identity.epoch}
+
+
 # No worker has this name: a Flush under it registers no worker.
 _NOBODY = ""
 # Redis deletes an empty sorted set; another worker may fill it again.
@@ -199,7 +207,7 @@ def plan_deletion(
         store: the store of the filters.
         filter_client: a client of the same server.
         queue_client: a client of the queues' server.
-        filters: the keys of a filter and of its import's staging filter.
+        filters: the keys of filters; the staging filters of their imports are deleted, too.
         queues: queues to show, in addition to the filters' users.
         flushed: queues to delete.
 
@@ -211,10 +219,10 @@ def plan_deletion(
     """
     found: list[tuple[KeyContents, FilterInfo | None]] = []
     users: list[str] = []
-    for key in filters:
+    for key in (place for named in filters for place in (named, ImportKeys.of(named).staging)):
         contents = inspect_key(store, key)
         # An import creates no SET: at the staging key it is foreign.
-        if contents.kind == NOTHING or (contents.kind == SET and key != filters[0]):
+        if contents.kind == NOTHING or (contents.kind == SET and key not in filters):
             continue
         if contents.kind == SET:
             contents = replace(contents, sample=_fingerprints(filter_client, key))

@@ -32,10 +32,10 @@ class BaseBloomFilter:
 
     Use `BloomFilter` or `MemoryBloomFilter`. `events` report the life of the filter, `monotonic`
     gives seconds that never go back, and `randbelow` draws the identity of a new filter. Subclasses
-    that finish an unfinished filter set `_opens_unfinished`.
+    that fill an unfinished filter set `_fills`.
     """
 
-    _opens_unfinished = False
+    _fills = False
     _names: Names = ARGUMENT_NAMES
 
     def __init__(
@@ -65,7 +65,7 @@ class BaseBloomFilter:
             self._stack,
             events or LoggedEvents(self._names, monotonic),
             self.forget_cached,
-            opens_unfinished=self._opens_unfinished,
+            fills=self._fills,
             names=self._names,
             randbelow=randbelow,
         )

@@ -24,13 +24,14 @@ _IDLE_SECONDS = 5.0
 
 
 class Credits:
-    """The credit of one worker for the newest layer.
+    """The credit of one worker for the newest layer, whose counter is in the hash at `key`.
 
     `monotonic` gives seconds that never go back. A filter that may not grow may exceed its
     capacity: `is_unlimited`.
     """
 
-    def __init__(self, monotonic: Callable[[], float], *, is_unlimited: bool = False) -> None:
+    def __init__(self, key: str, monotonic: Callable[[], float], *, is_unlimited: bool = False) -> None:
+        self._key = key
         self._monotonic = monotonic
         self._is_unlimited = is_unlimited
         self._layer: Layer | None = None
@@ -58,7 +59,7 @@ class Credits:
             self._block = layer.capacity * _FIRST_BLOCK
         block = min(max(self._block, likely), layer.capacity / BLOCK_DIVISOR)
         limit = UNLIMITED if self._is_unlimited else layer.max_items
-        return GrantCredit(layer.key, layer.credit_field, need, math.floor(block), limit)
+        return GrantCredit(self._key, layer.credit_field, need, math.floor(block), limit)
 
     def spend(self, layer: Layer, number: int, *, following: int, likely: int) -> list[GrantCredit]:
         """Spend credit for `number` items of a layer, before they are sent: a lost reply leaves their fate open.
@@ -96,7 +97,7 @@ class Credits:
         if layer is None or number <= 0:
             return []
         self._held, self._granted_at = keep, self._monotonic()
-        return [ReturnCredit(layer.key, layer.credit_field, number)]
+        return [ReturnCredit(self._key, layer.credit_field, number)]
 
     def void(self) -> None:
         """Drop all credit: the filter is gone."""

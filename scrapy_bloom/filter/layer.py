@@ -54,7 +54,7 @@ class Layer:
     """One layer of a filter.
 
     Attributes:
-        key: the key of the filter's hash.
+        key: the beginning of its shards' keys, by default the key of the filter's hash.
         index: its number, from 0. It is part of the seeds of its hash functions.
         identity: the filter's identity.
         capacity: items for which it is sized.

@@ -12,6 +12,7 @@ from scrapy_bloom.filter.placement import PLAIN, Placement
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.filter_hash import Snapshot
+from scrapy_bloom.storage.filter_keys import prefix_of
 
 # After so many silent seconds a worker reopens the filter before it adds.
 _STALE_SECONDS = 5.0
@@ -28,8 +29,9 @@ class ShardState(Enum):
 class LayerStack:
     """The layers of a filter, oldest first, with a worker's knowledge of each.
 
-    `monotonic` gives seconds that never go back. The time of day comes from the server alone.
-    `placement` is that of the shards that this worker creates.
+    `key` is that of the filter's hash, and `prefix` the beginning of the shards' keys. `monotonic`
+    gives seconds that never go back. The time of day comes from the server alone. `placement` is
+    that of the shards that this worker creates.
     """
 
     def __init__(
@@ -39,10 +41,10 @@ class LayerStack:
         monotonic: Callable[[], float],
         placement: Placement = PLAIN,
     ) -> None:
-        self.key = key
+        self.key = self.prefix = key
         self.parameters = parameters
         self.placement = placement
-        self.credits = Credits(monotonic, is_unlimited=not parameters.expansion)
+        self.credits = Credits(key, monotonic, is_unlimited=not parameters.expansion)
         self.layers: list[Layer] = []
         self.identity: Identity | None = None
         # The stored parameters. They fence writes: an operation on a hash with another text fails.
@@ -68,7 +70,7 @@ class LayerStack:
 
     def first_layer(self, identity: Identity, index: int, now: float) -> Layer:
         """Return the first layer of a filter without live layers."""
-        return self.parameters.first_layer(self.key, identity, index, now, self.placement.max_shard_bytes)
+        return self.parameters.first_layer(self.prefix, identity, index, now, self.placement.max_shard_bytes)
 
     def layer_after(self, full: Layer, items: int, now: float) -> Layer:
         """Return the layer after `full`, which counts with at least so many items."""
@@ -164,6 +166,7 @@ class LayerStack:
         if identity != self.identity:
             self._counted = {}
         self.identity, self.layers = identity, list(alive)
+        self.prefix = prefix_of(self.key, snapshot.fields)
         self._states = _states_of(identity)
         self.note_contact()
         self._granted = _read_counters(self.key, self.layers, snapshot.fields)

@@ -11,9 +11,9 @@ from scrapy_bloom.errors import RefusedError, WrongTypeError
 from scrapy_bloom.filter import unlisted_shards
 from scrapy_bloom.filter.layer import Layer, sample_bits, sampled_count
 from scrapy_bloom.filter.layer_stack import ShardState
-from scrapy_bloom.filter.opening import Opening, foreign_string, portions, stored_layers
+from scrapy_bloom.filter.opening import Opening, ReplacedError, foreign_string, portions, stored_layers
 from scrapy_bloom.filter.parameters import has_counters
-from scrapy_bloom.storage import filter_keys, shards
+from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.counters import ChargeCounter, CloseCounter, closed
 from scrapy_bloom.storage.filter_hash import (
     DeleteField,
@@ -140,7 +140,11 @@ class Lifecycle:
     def recover(self, lost: set[str]) -> Steps[None]:
         """Reopen the filter, recreate lost shards, and delete late writes at `lost` keys."""
         stack = self.stack
-        yield from self.opening.open()
+        try:
+            yield from self.opening.open()
+        except ReplacedError:
+            yield [DeleteShard(key, _NO_EPOCH) for key in lost]
+            raise
         yield from self._delete_strays(lost)
         if not stack.layers:
             return
@@ -291,20 +295,44 @@ class Lifecycle:
         """
         size, epoch, expires = layer.size.shard_bytes, layer.identity.epoch, self._parameters.expires_at(layer.created)
         left = list(missing)
+        replaced = (yield from self._leftovers(missing)) if self.opening.fills else dict.fromkeys(missing)
         if self._is_prepared(layer):
-            ready = yield [CreateShard(key, size, epoch, sealed, expires, allocate=False) for key in missing]
+            ready = yield [
+                CreateShard(key, size, epoch, sealed, expires, allocate=False, replaces=replaced[key])
+                for key in missing
+            ]
             outcomes = {key: creation.outcome for key, creation in zip(missing, ready, strict=True)}
             # All of them before the first allocation: if that fails, the caller deletes those made.
             made += [key for key in missing if outcomes[key] == shards.MADE]
-            left = [key for key in missing if outcomes[key] in (shards.ABSENT, shards.FOREIGN)]
+            left = [key for key in missing if outcomes[key] not in (shards.MADE, shards.PRESENT)]
         for key in left:
-            creation = yield from one(CreateShard(key, size, epoch, sealed, expires))
+            creation = yield from one(CreateShard(key, size, epoch, sealed, expires, replaces=replaced[key]))
             if creation.outcome == shards.FOREIGN:
                 raise foreign_string(key, self.opening.names)
+            if creation.outcome == shards.OTHER:
+                raise ReplacedError(self._key)
             if creation.outcome == shards.FULL:
                 raise self._no_room(layer, creation)
             if creation.outcome == shards.MADE:
                 made.append(key)
+
+    def _leftovers(self, missing: Sequence[str]) -> Steps[dict[str, int | None]]:
+        """Return the epochs of shards at these keys that a deleted filter has left behind; 0: there is none.
+
+        A hash is stored before its shards. So a shard belongs to no filter if the key holds another one after the shard
+        was seen, or a SET.
+
+        Raises:
+            ReplacedError: another filter may be in use.
+        """
+        inspections = yield [InspectShard(key) for key in missing]
+        epochs = {key: shard_header.epoch(each.identity) for key, each in zip(missing, inspections, strict=True)}
+        if any(epochs.values()):
+            snapshot = yield from one(Load(self.stack.prefix))
+            is_ours = snapshot.fields.get(filter_keys.FILTER_FIELD) == self.stack.text
+            if snapshot.kind != "set" and not is_ours:
+                raise ReplacedError(self._key)
+        return {**epochs}
 
     def _no_room(self, layer: Layer, creation: Creation) -> RefusedError:
         names = self.opening.names

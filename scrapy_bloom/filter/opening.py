@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scrapy_bloom.errors import SETTING_NAMES, Names, WrongTypeError
+from scrapy_bloom.errors import SETTING_NAMES, MismatchError, Names, WrongTypeError
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import NO_IDENTITY, Identity, Layer, sample_bits, sampled_count
 from scrapy_bloom.filter.layer_stack import LayerStack
@@ -26,11 +26,22 @@ from scrapy_bloom.storage.shards import DeleteShard, InspectShard
 _MAX_FREED_BYTES = 32 * 1024 * 1024
 
 
+class ReplacedError(MismatchError):
+    """Raised when the unfinished filter that this process fills is finished or gone.
+
+    Another process has it, or another filter has its shards.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the unfinished filter at {key!r} was finished, replaced or deleted: run the command again")
+
+
 class Opening:
     """Steps that bring a worker's `stack` in line with the stored filter.
 
-    `forget` is called when the process's cache of seen items becomes invalid. `opens_unfinished`
-    admits an unfinished filter, which is refused otherwise. Errors use the user's `names`.
+    `forget` is called when the process's cache of seen items becomes invalid. Errors use the user's
+    `names`. An unfinished filter is refused, unless this worker `fills` it. Such a worker opens no
+    other filter, restores no hash, and replaces no shard of another filter in use.
     """
 
     def __init__(
@@ -39,7 +50,7 @@ class Opening:
         events: Events,
         forget: Callable[[], None] = lambda: None,
         *,
-        opens_unfinished: bool = False,
+        fills: bool = False,
         names: Names = SETTING_NAMES,
         randbelow: Callable[[int], int] = secrets.randbelow,
     ) -> None:
@@ -47,7 +58,7 @@ class Opening:
         self.events = events
         self.forget = forget
         self.names = names
-        self._opens_unfinished = opens_unfinished
+        self.fills = fills
         self._randbelow = randbelow
 
     def open(self, *first: Operation[Any]) -> Steps[float]:
@@ -81,7 +92,7 @@ class Opening:
         if self.stack.identity is None:
             yield from self.store_parameters(now)
         # A user without BITFIELD permission fails here instead of at the first addition.
-        yield [InspectShard(filter_keys.shard_key(self.stack.key, 0, 0))]
+        yield [InspectShard(filter_keys.shard_key(self.stack.prefix, 0, 0))]
 
     def store_parameters(self, now: float) -> Steps[float]:
         """Create the filter's hash unless another worker has; return the server's time."""
@@ -104,7 +115,14 @@ class Opening:
         results = yield [*first, Load(self.stack.key)]
         snapshot: Snapshot = results[-1]
         reject_foreign_key(self.stack.key, snapshot, self.names)
+        if self.fills:
+            self._require_same_unfinished(snapshot)
         return snapshot
+
+    def _require_same_unfinished(self, snapshot: Snapshot) -> None:
+        is_same = self.stack.identity is None or self.stack.text == snapshot.fields.get(filter_keys.FILTER_FIELD)
+        if not is_same or filter_keys.UNFINISHED_FIELD not in snapshot.fields:
+            raise ReplacedError(self.stack.key)
 
     def _lacks_hash(self, snapshot: Snapshot) -> bool:
         """Return whether the hash is gone although the known layers have not expired."""
@@ -122,7 +140,7 @@ class Opening:
         """Adopt the live layers of a stored filter, and delete the expired ones."""
         stack = self.stack
         identity = stack.parameters.verify_stored(stack.key, text, self.names)
-        if not self._opens_unfinished:
+        if not self.fills:
             _refuse_unfinished(stack.key, snapshot)
         stack.text = text
         stored = stored_layers(stack.key, snapshot.fields, identity.hash_key)
@@ -262,9 +280,10 @@ def portions(owners: Mapping[str, Layer]) -> Iterator[list[str]]:
 
 def stored_layers(key: str, fields: Mapping[str, str], hash_key: int) -> list[Layer]:
     """Return the layers that the fields of a filter's hash describe, oldest first."""
+    prefix = filter_keys.prefix_of(key, fields)
     texts = {filter_keys.layer_of_field(name): text for name, text in fields.items()}
     indexes = sorted(index for index in texts if index is not None)
-    return [Layer.from_json(key, index, texts[index], hash_key) for index in indexes]
+    return [Layer.from_json(prefix, index, texts[index], hash_key) for index in indexes]
 
 
 def foreign_string(key: str, names: Names = SETTING_NAMES) -> WrongTypeError:

@@ -21,7 +21,7 @@ class QueueKeys:
     """
 
     def __init__(self, queue: str) -> None:
-        stem = _tagged(queue)
+        stem = tagged(queue)
         self.queue = queue
         self.workers = f"{stem}:workers"
         self.dead_letters = f"{stem}:dead-letter"
@@ -60,12 +60,12 @@ class StartKeys:
 
     def __init__(self, start: str) -> None:
         self.start = start
-        self.leased = f"{_tagged(start)}:leased"
-        self.dead_letters = f"{_tagged(start)}:dead-letter"
+        self.leased = f"{tagged(start)}:leased"
+        self.dead_letters = f"{tagged(start)}:dead-letter"
 
 
-def _tagged(key: str) -> str:
-    """Return the prefix of keys that hash to the same cluster slot as `key`."""
+def tagged(key: str) -> str:
+    """Return the prefix of keys that a cluster keeps in the slot of `key`, unless that has an unpaired brace."""
     _, brace, rest = key.partition("{")
     has_tag = bool(brace) and rest.find("}") > 0
     return key if has_tag else f"{{{key}}}"

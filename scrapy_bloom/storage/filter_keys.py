@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -14,6 +15,8 @@ _REFERENCE_PREFIX = "user:"
 _RETIRED_PREFIX = "merged:"
 # Names the command that fills an unfinished filter. Workers refuse the filter until it is done.
 UNFINISHED_FIELD = "unfinished"
+# The beginning of the shards' keys, if that is not the key of the hash: an import renames the hash to it.
+PREFIX_FIELD = "prefix"
 # The progress of an import from a SET.
 IMPORT_FIELD = "import"
 _GOLDEN_SECTION = round(REDIS_CLUSTER_HASH_SLOTS * (math.sqrt(5) - 1) / 2)
@@ -46,7 +49,7 @@ def reference_field(name: str) -> str:
 
 def is_field(field: str) -> bool:
     """Return whether a hash with this field may be a filter's."""
-    is_plain = field in (FILTER_FIELD, UNFINISHED_FIELD, IMPORT_FIELD)
+    is_plain = field in (FILTER_FIELD, UNFINISHED_FIELD, PREFIX_FIELD, IMPORT_FIELD)
     is_own = is_plain or layer_of_field(field) is not None or is_credit_field(field)
     return is_own or field.startswith((_REFERENCE_PREFIX, _RETIRED_PREFIX))
 
@@ -56,28 +59,33 @@ def is_credit_field(field: str) -> bool:
     return field.startswith(_CREDIT_PREFIX)
 
 
-def shard_key(key: str, layer: int, shard: int, spread_over: int | None = None) -> str:
+def prefix_of(key: str, fields: Mapping[str, str]) -> str:
+    """Return the beginning of the shards' keys of the filter whose hash at `key` has these fields."""
+    return fields.get(PREFIX_FIELD, key)
+
+
+def shard_key(prefix: str, layer: int, shard: int, spread_over: int | None = None) -> str:
     """Return the key of a shard.
 
     The number of the layer's shards, which `spread_over` gives, spreads them over the slots of a cluster: a number in
-    braces then chooses the slot of each. Without it `key` decides.
+    braces then chooses the slot of each. Without it the prefix decides.
     """
-    name = f"{key}:{layer}:{shard}"
-    return name if spread_over is None else f"{name}{{{_tags()[_slot_of(key, layer, shard, spread_over)]}}}"
+    name = f"{prefix}:{layer}:{shard}"
+    return name if spread_over is None else f"{name}{{{_tags()[_slot_of(prefix, layer, shard, spread_over)]}}}"
 
 
-def can_spread(key: str) -> bool:
-    """Return whether the shards of a filter may choose their slots; a brace in its `key` may have chosen one."""
-    return "{" not in key
+def can_spread(prefix: str) -> bool:
+    """Return whether the shards of a filter may choose their slots; a brace in the prefix may have chosen one."""
+    return "{" not in prefix
 
 
-def _slot_of(key: str, layer: int, shard: int, shards: int) -> int:
+def _slot_of(prefix: str, layer: int, shard: int, shards: int) -> int:
     """Return the slot of a shard. The slots of a layer have equal distances.
 
     A node with any share of adjacent slots then has this share of each layer's shards, rounded up or down. Each filter
-    begins at the slot of its own key, and each layer the golden ratio of all slots after the one before.
+    begins at the slot of its prefix, and each layer the golden ratio of all slots after the one before.
     """
-    begin = int(key_slot(key.encode())) + _GOLDEN_SECTION * layer
+    begin = int(key_slot(prefix.encode())) + _GOLDEN_SECTION * layer
     return (begin + REDIS_CLUSTER_HASH_SLOTS * shard // shards) % REDIS_CLUSTER_HASH_SLOTS
 
 

@@ -22,8 +22,9 @@ _ALIVE_AND_SEALED = shard_header.live(0) >> shard_header.EPOCH_BITS
 # The contents of a key: absent, a shard (of any filter, or the trace of a late write), or foreign
 # data.
 ABSENT, SHARD, FOREIGN = "absent", "shard", "foreign"
-# The outcomes of creating a shard: made, already present, no memory for it. Or the key is FOREIGN.
-MADE, PRESENT, FULL = "made", "present", "full"
+# The outcomes of creating a shard: made, already present, no memory for it, another filter's shard is there. Or the key
+# is FOREIGN.
+MADE, PRESENT, FULL, OTHER = "made", "present", "full", "other"
 
 _INSPECT_SHARD, _DELETE_SHARD = (load_script(__package__, "shard", name) for name in ("inspect_shard", "delete_shard"))
 _CREATE_SHARD, _PREPARE_SHARD = (
@@ -76,7 +77,8 @@ class CreateShard(NamedTuple):
 
     A string of this size that was prepared becomes the shard at once. If the shard does not
     `allocate`, nothing else does: the outcome is ABSENT then. The shard expires at `expires`, in
-    Unix milliseconds; None: never. All of it is one atomic step.
+    Unix milliseconds; None: never. It replaces another filter's shard of the epoch `replaces` only;
+    None: of any epoch. All of it is one atomic step.
     """
 
     key: str
@@ -85,11 +87,13 @@ class CreateShard(NamedTuple):
     sealed: bool
     expires: int | None = None
     allocate: bool = True
+    replaces: int | None = None
 
     def command(self) -> Command:
         flags = _ALIVE_AND_SEALED | self.sealed
-        expiry = [] if self.expires is None else [self.expires]
-        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags, int(self.allocate), *expiry)
+        replaces = "" if self.replaces is None else self.replaces
+        options = [int(self.allocate), replaces, *([] if self.expires is None else [self.expires])]
+        return Command("EVAL", _CREATE_SHARD, 1, self.key, self.size, self.epoch, flags, *options)
 
     def parse_reply(self, raw: Any) -> Creation:
         return Creation.parse(raw)
@@ -98,8 +102,12 @@ class CreateShard(NamedTuple):
         if _kind(memory, self.key) == FOREIGN:
             return Creation(FOREIGN, 0, 0)
         identity = shard_header.identity(header_of(memory, self.key))
-        if shard_header.is_alive(identity) and shard_header.epoch(identity) == self.epoch:
-            return Creation(PRESENT, 0, 0)
+        if shard_header.is_alive(identity):
+            epoch = shard_header.epoch(identity)
+            if epoch == self.epoch:
+                return Creation(PRESENT, 0, 0)
+            if epoch != PREPARED_EPOCH and self.replaces not in (None, epoch):
+                return Creation(OTHER, 0, 0)
         made = (shard_header.sealed if self.sealed else shard_header.live)(self.epoch)
         start = (made << shard_header.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
         if _is_prepared(memory, self.key, self.size):

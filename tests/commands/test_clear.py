@@ -16,6 +16,7 @@ from scrapy_bloom.queue.entries import QueueEntry
 from scrapy_bloom.queue.operations import Join, RequestQueue, Sync
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
+from tests.support.imports import OPTIONS, fill, keys_of, set_import, staging
 from tests.support.moving import SMALL, items, keys_at
 from tests.support.servers import Server
 
@@ -87,24 +88,55 @@ OURS: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
 
 
 @pytest.mark.parametrize("occupant", OURS)
-@pytest.mark.parametrize("suffix", ["", ":importing"])
-def test_what_is_ours_goes(client: redis.Redis, key: str, clear: Clear, occupant: str, suffix: str) -> None:
+@pytest.mark.parametrize("place_of", [str, staging], ids=["key", "staging key"])
+def test_what_is_ours_goes(
+    client: redis.Redis, key: str, clear: Clear, occupant: str, place_of: Callable[[str], str]
+) -> None:
     """All kinds of contents of ours are deleted, at the key and at an import's staging key."""
     put, kind = OURS[occupant]
-    put(client, key + suffix)
+    put(client, place_of(key))
     code, told = clear("--yes")
     assert code == 0
-    assert [(each["key"], each["kind"]) for each in told["filters"]] == [(key + suffix, kind)]
-    assert not keys_at(client, key)
+    assert [(each["key"], each["kind"]) for each in told["filters"]] == [(place_of(key), kind)]
+    assert not keys_of(client, key)
+
+
+@pytest.mark.parametrize("is_at_staging", [False, True])
+def test_an_unfinished_import(client: redis.Redis, server: Server, key: str, clear: Clear, is_at_staging: bool) -> None:
+    """The copy goes with the SET, or alone by the key of its hash; its shards are not counted twice."""
+    members = fill(client, key, 20)
+    set_import(client, key).run(copy_only=True)
+    if is_at_staging:
+        assert command.call("clear", "--key", staging(key), "--redis-url", server.url, "--yes") == 0
+        assert keys_of(client, key) == {key}
+        assert client.scard(key) == len(members) + 1
+        return
+    code, told = clear()
+    assert [each["kind"] for each in told["filters"]] == ["set", "filter"]
+    client.delete(key)
+    code, told = clear("--yes")
+    assert [each["key"] for each in told["filters"]] == [staging(key)]
+    assert (code, keys_of(client, key)) == (0, set())
+
+
+def test_a_crawl_after_an_unfinished_import(client: redis.Redis, server: Server, key: str) -> None:
+    """The copy of a SET that is gone is deleted, but no shard of the filter that is at the key by now."""
+    fill(client, key, 20)
+    set_import(client, key).run(copy_only=True)
+    client.delete(key)
+    BloomFilter(client, key, **OPTIONS).add("a")
+    assert command.call("clear", "--key", staging(key), "--redis-url", server.url, "--yes") == 0
+    assert keys_of(client, key) == {key, f"{key}:0:0"}
+    assert "a" in BloomFilter(client, key, **OPTIONS)
 
 
 def test_a_set_of_fingerprints_goes(client: redis.Redis, key: str, clear: Clear) -> None:
     """A SET at the filter's key is deleted if it holds fingerprints; a SET beside it stays."""
     client.sadd(key, "a" * 40, "b" * 40)
-    client.sadd(f"{key}:importing", "a" * 40)
+    client.sadd(staging(key), "a" * 40)
     code, told = clear("--yes")
     assert (code, [each["kind"] for each in told["filters"]]) == (0, ["set"])
-    assert [as_text(name) for name in keys_at(client, key)] == [f"{key}:importing"]
+    assert keys_of(client, key) == {staging(key)}
     client.sadd(key, "news", "sports")
     assert clear("--yes")[0] == 2
     assert client.scard(key) == 2
@@ -142,20 +174,21 @@ FOREIGN: dict[str, Callable[[redis.Redis, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", ["", ":importing"])
+@pytest.mark.parametrize("place_of", [str, staging], ids=["key", "staging key"])
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_is_not_ours_stays(client: redis.Redis, key: str, clear: Clear, kind: str, suffix: str) -> None:
+def test_what_is_not_ours_stays(
+    client: redis.Redis, key: str, clear: Clear, kind: str, place_of: Callable[[str], str]
+) -> None:
     """A key of a foreign type is refused, and so are all other keys of the same run."""
     BloomFilter(client, key, **SMALL).add("a")
-    if not suffix:
+    if place_of is str:
         client.delete(key)
-    place = key + suffix
-    FOREIGN[kind](client, place)
-    before = {name: client.dump(name) for name in keys_at(client, key)}
+    FOREIGN[kind](client, place_of(key))
+    before = {name: client.dump(name) for name in keys_of(client, key)}
     code, told = clear("--yes")
     assert code == 2
     assert f"holds a {kind} that is not a filter" in told["error"]
-    assert {name: client.dump(name) for name in keys_at(client, key)} == before
+    assert {name: client.dump(name) for name in keys_of(client, key)} == before
 
 
 def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, clear: Clear) -> None:

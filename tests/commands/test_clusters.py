@@ -11,11 +11,13 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.checks import server
 from scrapy_bloom.cli.checks.case import MEANINGS, Level
+from scrapy_bloom.cli.importing.import_state import ImportKeys
 from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support.clusters import running_cluster
 from tests.support.examining import OURS, examine, wrong
-from tests.support.moving import SMALL, export, items, restore_file
+from tests.support.imports import OPTIONS, fill, keys_of, set_import
+from tests.support.moving import SMALL, export, items, require, restore_file
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,21 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)
     key_contents.execute_deletion(store, cluster, doomed)
     assert not [*cluster.scan_iter()]
+
+
+@pytest.mark.parametrize("name", ["{}", "{{{}}}:dupefilter"], ids=["in all slots", "in one slot"])
+def test_import(cluster: Any, key: str, name: str) -> None:
+    """A SET is imported into a filter whose shards are on all nodes, or on the node of the SET."""
+    at = ImportKeys.of(name.format(key))
+    members = fill(cluster, at.key, 2500)
+    assert set_import(cluster, at.key, batch=500).run(copy_only=True).members == 2500
+    report = set_import(cluster, at.key, batch=500).run(delete_source=True)
+    assert (report.checked, report.is_finished) == (2500, True)
+    bloom = BloomFilter(cluster, at.key, **OPTIONS)
+    assert all(bloom.contains_many(members))
+    found = require(RedisStore(cluster), at.key)
+    assert found.identity.is_spread == (name == "{}")
+    assert keys_of(cluster, key) == {at.key, *(shard for layer in found.layers for shard in layer.shard_keys)}
 
 
 def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:

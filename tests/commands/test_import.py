@@ -25,10 +25,23 @@ from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.cli.importing.file_import import kind_of
 from scrapy_bloom.cli.importing.import_errors import GoneError
 from scrapy_bloom.cli.importing.import_state import is_mark
-from scrapy_bloom.cli.importing.set_import import SetImport, UnfinishedFilter
+from scrapy_bloom.cli.importing.set_import import SetImport
+from scrapy_bloom.cli.importing.staging import UnfinishedFilter
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from tests.support import command, crawling
-from tests.support.imports import OPTIONS, PARAMETERS, FaultyClient, KilledError, Silent, fill, fingerprint, set_import
+from tests.support.imports import (
+    OPTIONS,
+    PARAMETERS,
+    FaultyClient,
+    KilledError,
+    Silent,
+    backup,
+    fill,
+    fingerprint,
+    keys_of,
+    set_import,
+    staging,
+)
 from tests.support.pages import tree
 from tests.support.scripts import calls
 from tests.support.servers import Server
@@ -83,7 +96,7 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
         assert said.pop("members_a_second") > 0
         assert said == {
             "key": key,
-            "source": f"{key}:set",
+            "source": backup(key),
             "members": 3000,
             "added": 3000,
             "already_known": 0,
@@ -95,7 +108,7 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
         }
         bloom = BloomFilter(client, key, capacity=5000, error_rate=1e-4, fingerprint="scrapy-redis")
         assert all(bloom.contains_many(members))
-        assert client.scard(f"{key}:set") == 3000
+        assert client.scard(backup(key)) == 3000
 
         code, out, _ = call(capsys, *at)
         assert code == 0
@@ -105,7 +118,7 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
         assert code == 0
         assert json.loads(out)["checked"] == 3000
         assert json.loads(out)["deleted_source"] is True
-        assert not client.exists(f"{key}:set")
+        assert not client.exists(backup(key))
         code, _, err = call(capsys, *at)
         assert code == 2
         assert "holds a filter already" in err
@@ -116,10 +129,10 @@ def test_a_set_whose_members_are_not_all_known_is_kept(valkey: Server, key: str)
     with valkey.client() as client:
         fill(client, key, 20)
         set_import(client, key).run()
-        client.sadd(f"{key}:set", fingerprint(777))
+        client.sadd(backup(key), fingerprint(777))
         with pytest.raises(Exception, match="lacks at least 1 member of the SET"):
             set_import(client, key).run(delete_source=True)
-        assert client.scard(f"{key}:set") == 21
+        assert client.scard(backup(key)) == 21
 
 
 def test_another_filter_is_there_since(
@@ -137,7 +150,7 @@ def test_another_filter_is_there_since(
         capsys.readouterr()
         assert command.call("import", *place) == 2
         assert "lacks at least 20 members of the SET" in capsys.readouterr().err
-        assert client.scard(f"{key}:set") == 20
+        assert client.scard(backup(key)) == 20
 
 
 def test_a_pipe_is_refused(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,12 +226,12 @@ def test_a_server_that_does_not_show_all(valkey: Server, key: str, capsys: pytes
         fill(client, key, 20)
         code, _, err = call(capsys, *at, **hiding)
         assert code == 2
-        assert f"the server returned 19 of 20 members of the SET at '{key}:set': run it again" in err
+        assert f"the server returned 19 of 20 members of the SET at '{backup(key)}': run it again" in err
         with pytest.raises(WrongTypeError, match="is not complete"):
             BloomFilter(client, key, **OPTIONS)
         assert call(capsys, *at[:-1])[0] == 0
         assert call(capsys, *at, **hiding)[0] == 2
-        assert client.scard(f"{key}:set") == 20
+        assert client.scard(backup(key)) == 20
 
 
 def test_the_mark_of_an_import(valkey: Server, key: str) -> None:
@@ -231,7 +244,7 @@ def test_the_mark_of_an_import(valkey: Server, key: str) -> None:
         assert is_mark(mark)
         report = set_import(client, key).run()
         assert (report.members, report.caught_up) == (20, 0)
-        assert client.smembers(f"{key}:set") == {member.encode() for member in members}
+        assert client.smembers(backup(key)) == {member.encode() for member in members}
 
 
 def test_numbers_of_a_report(valkey: Server, key: str) -> None:
@@ -240,7 +253,7 @@ def test_numbers_of_a_report(valkey: Server, key: str) -> None:
         fill(client, key, 4)
         set_import(client, key).run(copy_only=True)
         known, late = ([fingerprint(number) for number in numbers] for numbers in (range(4, 7), range(7, 9)))
-        UnfinishedFilter(client, f"{key}:importing", **OPTIONS).add_many(known)
+        UnfinishedFilter(client, staging(key), PARAMETERS, retry_timeout=5.0).add_many(known)
         client.sadd(key, *known, *late)
         report = set_import(client, key).run()
         assert (report.members, report.checked, report.added) == (9, 9, 4)
@@ -271,7 +284,7 @@ def test_numbers_after_a_restarted_server(durable: Server, key: str) -> None:
         faulty.arm(lambda: None, 60)
         with pytest.raises(KilledError):
             set_import(faulty, key).run()
-        state = json.loads(client.hget(f"{key}:importing", "import") or "")
+        state = json.loads(client.hget(staging(key), "import") or "")
         assert 0 < state["copied"] < 200
         durable.kill()
         durable.start()
@@ -286,7 +299,7 @@ def test_ctrl_c(valkey: Server, key: str, tmp_path: Path) -> None:
         # Slow enough to be interrupted.
         link.link = Link(rate=200_000)
         process = command.start("import", "--key", key, "--redis-url", link.url, cwd=tmp_path)
-        until(lambda: client.exists(f"{key}:importing"))
+        until(lambda: client.exists(staging(key)))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
         assert (process.returncode, out) == (130, "")
@@ -320,7 +333,7 @@ def test_old_workers_that_add(valkey: Server, key: str, capsys: pytest.CaptureFi
         assert client.type(key) == b"set"
         code, out, _ = call(capsys, *at, "--while-crawling", "--json", **beside)
         said = json.loads(out)
-        assert (code, said["source"], said["is_finished"]) == (0, f"{key}:set", True)
+        assert (code, said["source"], said["is_finished"]) == (0, backup(key), True)
         assert said["caught_up"] > 0
 
 
@@ -363,7 +376,7 @@ def test_a_set_that_is_deleted_meanwhile(valkey: Server, key: str) -> None:
         faulty.arm(lambda: faulty.steps == 40 and client.delete(key))
         with pytest.raises(GoneError, match="was deleted while it was copied"):
             set_import(faulty, key).run()
-        assert list(client.scan_iter(f"{key}*", count=100_000)) == []
+        assert not keys_of(client, key)
 
 
 def test_refusals(valkey: Server, key: str) -> None:
@@ -371,17 +384,17 @@ def test_refusals(valkey: Server, key: str) -> None:
     with valkey.client() as client:
 
         def refused(match: str, kind: type[Exception] = WrongTypeError, **options: Any) -> None:
-            before = sorted(client.scan_iter(f"{key}*", count=100_000))
+            before = keys_of(client, key)
             with pytest.raises(kind, match=match):
                 set_import(client, key, **options).run()
-            assert sorted(client.scan_iter(f"{key}*", count=100_000)) == before
+            assert keys_of(client, key) == before
 
         refused("there is no SET at")
-        fill(client, f"{key}:set", 3)
+        fill(client, backup(key), 3)
         refused("RENAME it to")
         fill(client, key, 3)
         refused("to which the swap moves the SET, holds a set")
-        client.delete(f"{key}:set", key)
+        client.delete(backup(key), key)
         client.sadd(key, "https://example.com/")
         refused("has the member 'https://example.com/', which is not a fingerprint")
         client.delete(key)
@@ -414,7 +427,7 @@ def test_an_import_goes_on_with_its_own_parameters(valkey: Server, key: str) -> 
 
 
 def test_what_stands_where_the_shards_go(valkey: Server, key: str) -> None:
-    """A foreign string at a shard's key stops the swap; a leftover of an earlier filter is replaced."""
+    """A foreign string at a shard's key stops the copy; a leftover of an earlier filter is replaced."""
     with valkey.client() as client:
         members = fill(client, key, 20)
         client.set(f"{key}:0:0", "a stranger's")
@@ -427,14 +440,21 @@ def test_what_stands_where_the_shards_go(valkey: Server, key: str) -> None:
         assert all(BloomFilter(client, key, **OPTIONS).contains_many(members))
 
 
-def test_a_cluster_needs_one_slot(valkey: Server, key: str) -> None:
-    """In a cluster, keys of several slots cannot be swapped: the error gives the reason."""
-    with ClusterLike(port=valkey.port) as client, valkey.client() as plain:
-        with pytest.raises(ConfigError, match="cannot swap them in one step"):
-            set_import(client, key)
-        braced = f"{{{key}}}:dupefilter"
-        fill(plain, braced, 20)
-        assert set_import(client, braced).run().members == 20
+def test_an_unpaired_brace(valkey: Server, key: str) -> None:
+    """In a cluster, the SET cannot be moved to a key of another slot: the error gives the reason."""
+    with ClusterLike(port=valkey.port) as client, pytest.raises(ConfigError, match="the unpaired brace puts"):
+        set_import(client, f"{key}}}:dupefilter")
+
+
+def test_keys_that_differ_in_braces(valkey: Server, key: str) -> None:
+    """An import is refused while another one uses its staging key."""
+    with valkey.client() as client:
+        fill(client, key, 20)
+        fill(client, f"{{{key}}}", 20)
+        set_import(client, key).run(copy_only=True)
+        with pytest.raises(WrongTypeError, match=f"holds the import of '{key}'"):
+            set_import(client, f"{{{key}}}").run()
+        assert set_import(client, key).run().members == 20
 
 
 def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -541,7 +561,7 @@ def test_crawlers_run_meanwhile(valkey: Server, key: str, tmp_path: Path, capsys
             until(lambda: len(site.fetched) > 10)
             before = client.scard(spider)
             killed = command.start(*at, "--copy-only", cwd=tmp_path)
-            until(lambda: client.exists(f"{spider}:importing"))
+            until(lambda: client.exists(staging(spider)))
             gate.raise_to(16)
             killed.kill()
             killed.communicate()

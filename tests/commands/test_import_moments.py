@@ -7,31 +7,43 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom._format import as_text
 from scrapy_bloom.cli.importing.import_errors import TakenOverError
-from scrapy_bloom.cli.importing.set_import import UnfinishedFilter
-from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.cli.importing.staging import UnfinishedFilter
+from scrapy_bloom.errors import BloomError, WrongTypeError
+from scrapy_bloom.filter import stored_filter
+from scrapy_bloom.storage.stores import RedisStore, run_steps
 from tests.support.imports import (
     AFTER,
     BEFORE,
     LOST,
     OPTIONS,
+    PARAMETERS,
     FaultyClient,
     KilledError,
     OldWorker,
+    backup,
     fill,
     fingerprint,
+    keys_of,
     set_import,
+    staging,
 )
 from tests.support.servers import Server
+
+PAGES = [f"page {number}" for number in range(50)]
 
 
 def assert_imported(client: redis.Redis, key: str, accepted: list[str]) -> None:
     """Assert that a filter has every member, beside the unchanged SET and no other key."""
     assert all(BloomFilter(client, key, **OPTIONS).contains_many(accepted))
-    assert client.smembers(f"{key}:set") == {member.encode() for member in accepted}
-    assert client.hkeys(key)[:1] == [b"filter"]
-    assert not {b"import", b"unfinished"} & set(client.hkeys(key))
-    assert list(client.scan_iter(f"{key}:importing*", count=100_000)) == []
+    assert client.smembers(backup(key)) == {member.encode() for member in accepted}
+    fields = set(map(as_text, client.hkeys(key)))
+    assert "filter" in fields
+    assert not {"import", "prefix", "unfinished"} & fields
+    found = run_steps(stored_filter.read(key), RedisStore(client).execute)
+    assert found is not None
+    assert keys_of(client, key) == {key, backup(key), *(shard for layer in found.layers for shard in layer.shard_keys)}
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         client.sadd(key, fingerprint(10**6))
 
@@ -47,7 +59,7 @@ def test_every_moment(valkey: Server, key: str, how: str) -> None:
             steps = import_to_the_end(faulty, name, worker)
             assert worker.refusals
             assert_imported(client, name, worker.accepted)
-            client.unlink(*client.scan_iter(f"{name}*", count=100_000))
+            client.unlink(*keys_of(client, name))
             if at > steps:
                 break
         # Every step was met: copying, swapping and checking take more than these.
@@ -140,8 +152,73 @@ def test_growth_at_any_moment(valkey: Server, key: str) -> None:
 
 def grow_at(at: int, faulty: FaultyClient, client: redis.Redis, key: str) -> None:
     """At this step add more items than the first layer holds, if the filter is still in staging."""
-    if faulty.steps == at and client.exists(f"{key}:importing"):
-        UnfinishedFilter(client, f"{key}:importing", **OPTIONS).add_many([f"{number}" for number in range(1100)])
+    if faulty.steps == at and client.exists(staging(key)):
+        filling = UnfinishedFilter(client, staging(key), PARAMETERS, retry_timeout=5.0)
+        filling.add_many([f"{number}" for number in range(1100)])
+
+
+@pytest.mark.parametrize("leftovers", [False, True])
+def test_a_new_crawl_at_any_moment(valkey: Server, key: str, leftovers: bool) -> None:
+    """The SET is deleted, and a worker begins anew at its key: the import leaves its filter alone.
+
+    There may be shards of an earlier filter, which the import replaces.
+    """
+    abandoned = 0
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            members = fill(client, name, 4)
+            if leftovers:
+                leave_shards(client, name)
+            faulty.arm(partial(begin_anew_at, at, faulty, client, name))
+            try:
+                set_import(faulty, name).run()
+            except BloomError:
+                abandoned += 1
+            if at > faulty.steps:
+                break
+            bloom = BloomFilter(client, name, **OPTIONS)
+            assert all(bloom.contains_many(PAGES))
+            assert not any(bloom.contains_many(members))
+            layer = bloom.info().by_layer[0]
+            # Additions in flight leave random bits.
+            assert (layer.lost_shards, layer.estimated_count <= len(PAGES) + len(members)) == (0, True)
+            assert keys_of(client, name) - {backup(name)} == {name, f"{name}:0:0"}
+    assert abandoned > 20
+
+
+def test_a_lost_shard_at_any_moment(valkey: Server, key: str) -> None:
+    """A shard is lost with the members in it: they are found again, even after their check."""
+    checked_again = 0
+    with valkey.client() as client, FaultyClient(port=valkey.port) as faulty:
+        for at in count(1):
+            name = f"{key}:{at}"
+            accepted = fill(client, name, 12)
+            faulty.arm(lambda name=name, at=at: faulty.steps == at and client.delete(f"{name}:0:0"))
+            report = set_import(faulty, name).run()
+            checked_again += report.caught_up > 0
+            if at > faulty.steps:
+                break
+            if client.exists(f"{name}:0:0"):
+                assert_imported(client, name, accepted)
+            else:
+                # The check has ended: the process saves its state, reads the SET's size, returns credit and ends.
+                assert faulty.steps - at < 6
+    assert checked_again > 10
+
+
+def leave_shards(client: redis.Redis, key: str) -> None:
+    """Leave a shard of a deleted filter."""
+    BloomFilter(client, f"{key}:old", **OPTIONS).add("a")
+    client.rename(f"{key}:old:0:0", f"{key}:0:0")
+    client.delete(f"{key}:old")
+
+
+def begin_anew_at(at: int, faulty: FaultyClient, client: redis.Redis, key: str) -> None:
+    """At this step delete the key and create another filter there, as a new crawl does."""
+    if faulty.steps == at:
+        client.delete(key)
+        BloomFilter(client, key, **OPTIONS).add_many(PAGES)
 
 
 def test_a_stranger_at_any_moment(valkey: Server, key: str) -> None:
@@ -151,12 +228,12 @@ def test_a_stranger_at_any_moment(valkey: Server, key: str) -> None:
         for at in count(1):
             name = f"{key}:{at}"
             accepted = fill(client, name, 4)
-            faulty.arm(lambda name=name, at=at: faulty.steps == at and client.set(f"{name}:set", "mine", nx=True))
+            faulty.arm(lambda name=name, at=at: faulty.steps == at and client.set(backup(name), "mine", nx=True))
             try:
                 set_import(faulty, name).run()
             except WrongTypeError:
                 refused += 1
-                assert client.get(f"{name}:set") == b"mine"
+                assert client.get(backup(name)) == b"mine"
                 assert client.smismember(name, accepted) == [1] * len(accepted)
             else:
                 assert_imported(client, name, accepted)

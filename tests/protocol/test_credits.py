@@ -189,7 +189,7 @@ def layer(capacity: int) -> Layer:
 def test_blocks_double_while_they_are_used_up_quickly() -> None:
     """A worker asks for 1/4096 of the capacity at first, then twice as much each time, up to 1/64."""
     clock = Clock()
-    credit, million = Credits(clock), layer(1_000_000)
+    credit, million = Credits("k", clock), layer(1_000_000)
     blocks = []
     for _ in range(9):
         asked = credit.ask(million, 1, 1)
@@ -205,7 +205,7 @@ def test_blocks_double_while_they_are_used_up_quickly() -> None:
 def test_what_lies_idle_is_given_back_once() -> None:
     """Credit unused for five seconds is returned once, except for the part to keep."""
     clock = Clock()
-    credit, layer_ = Credits(clock), layer(1000)
+    credit, layer_ = Credits("k", clock), layer(1000)
     credit.take(layer_, Granted(7, 7))
     assert credit.held(layer_) == 0, "credit granted before the layer was known is void"
     credit.take(layer_, Granted(7, 7))
@@ -220,7 +220,7 @@ def test_what_lies_idle_is_given_back_once() -> None:
 
 def test_credit_is_of_one_layer() -> None:
     """Credit is void when its layer is sealed or replaced, and so is its refund."""
-    credit = Credits(Clock())
+    credit = Credits("k", Clock())
     first, second = layer(1000), layer(2000)
     assert credit.held(first) == 0
     credit.take(first, Granted(10, 10))
@@ -233,7 +233,7 @@ def test_credit_is_of_one_layer() -> None:
 
 def test_a_forked_process_has_no_credit() -> None:
     """A forked child starts without its parent's credit."""
-    credit, layer_ = Credits(Clock()), layer(1000)
+    credit, layer_ = Credits("k", Clock()), layer(1000)
     credit.held(layer_)
     credit.take(layer_, Granted(10, 10))
     reading, writing = os.pipe()

@@ -31,6 +31,7 @@ operations = st.one_of(
         st.booleans(),
         expiries,
         st.booleans(),
+        st.sampled_from([None, 0, *EPOCHS]),
     ),
     st.builds(shards.PrepareShard, names, st.sampled_from([SIZE, SIZE + 16]), st.just(SIZE)),
     st.builds(shards.InspectShard, names),

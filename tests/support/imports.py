@@ -1,12 +1,14 @@
 """Imports of a SET, and a client that dies or loses a reply at a known command."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
+from scrapy_bloom._format import as_text
 from scrapy_bloom.cli.importing.set_import import SetImport
 from scrapy_bloom.filter.parameters import FilterParameters
 
@@ -85,6 +87,22 @@ class OldWorker:
             self.refusals += 1
         elif self._client.sadd(self._key, member):
             self.accepted.append(member)
+
+
+def backup(key: str) -> str:
+    """The key of the SET after an import to a key."""
+    return f"{{{key}}}:set"
+
+
+def staging(key: str) -> str:
+    """The key of the filter's hash during an import to a key."""
+    return f"{{{key}}}:import"
+
+
+def keys_of(client: redis.Redis, key: str) -> set[str]:
+    """All keys of a SET, its import and its filter."""
+    own = re.compile(rf"({re.escape(key)}|{{{re.escape(key)}}})(:.*)?")
+    return {name for name in map(as_text, client.scan_iter(f"*{key}*", count=100_000)) if own.fullmatch(name)}
 
 
 def fingerprint(number: int) -> str:

@@ -74,11 +74,19 @@ def check_filter(case: Case) -> Iterator[Finding]:
         if case.found is None or not case.found.has_layers:
             _require_room_for_shards(case, key)
         yield from _missing_filter(case, key) if case.found is None else _stored_filter(case, case.found)
-        staging = ImportKeys.of(key).staging
-        if case.target.run_steps(stored_filter.read(staging)) is not None:
-            yield advice("import", f"`scrapy bloom import` is copying the SET to {staging!r}", "run it again to resume")
+        yield from _unfinished_import(case, ImportKeys.of(key).staging)
     except (MismatchError, RefusedError, WrongTypeError) as error:
         yield loss("filter", f"no worker would start: {error}", "")
+
+
+def _unfinished_import(case: Case, staging: str) -> Iterator[Finding]:
+    try:
+        found = case.target.run_steps(stored_filter.read(staging))
+    except RefusedError:
+        yield ok("import", f"unknown: the user may not read {staging!r}, which a crawl does not need")
+        return
+    if found is not None:
+        yield advice("import", f"`scrapy bloom import` is copying the SET to {staging!r}", "run it again to resume")
 
 
 def _require_room_for_shards(case: Case, key: str) -> None:

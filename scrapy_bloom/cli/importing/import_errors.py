@@ -66,11 +66,11 @@ def require_one_slot(client: Any, at: ImportKeys) -> None:
     """Raise a ConfigError if a cluster has the keys of the import in several slots."""
     if not hasattr(client, "keyslot"):  # only the clients of clusters have it
         return
-    if len({client.keyslot(key) for key in (*at, filter_keys.shard_key(at.key, 0, 0))}) > 1:
+    if len({client.keyslot(key) for key in at}) > 1:
         raise ConfigError(
-            f"SCHEDULER_DUPEFILTER_KEY = {at.key!r}: a cluster has this key and {at.source_backup!r} in different "
-            "slots, and cannot swap them in one step. Copy the SET to a key with a part in braces, such as "
-            f"'{{{at.key}}}', by COPY or RESTORE, and set that key"
+            f"SCHEDULER_DUPEFILTER_KEY = {at.key!r}: the unpaired brace puts this key into another cluster slot than "
+            f"{at.source_backup!r}, the later key of the SET. Copy the SET to a key without braces, or with one pair, "
+            "by RESTORE, and set that key"
         )
 
 
@@ -136,19 +136,20 @@ def source_gone(at: ImportKeys, key: str, kind: str) -> BloomError:
 
 
 def state_of(found: StoredFilter) -> ImportState | None:
-    """Return the state of the import that fills a filter, or None for the remains of a lost takeover.
+    """Return the state of the import that fills a filter, or None: no import does."""
+    text = found.fields.get(filter_keys.IMPORT_FIELD)
+    return None if text is None else ImportState.from_json(found.key, text)
 
-    Raises:
-        WrongTypeError: the filter is in use.
-    """
-    key, text = found.key, found.fields.get(filter_keys.IMPORT_FIELD)
-    if text is not None:
-        return ImportState.from_json(key, text)
-    if found.references or found.unfinished not in (None, ACTION):
-        raise WrongTypeError(
-            f"the key {key!r}, where an import creates its filter, holds a filter in use: import to another key"
-        )
-    return None
+
+def require_own(at: ImportKeys, found: StoredFilter) -> ImportState:
+    """Return the state of the filter at the staging key. Raises a WrongTypeError unless it is an import of this SET."""
+    state, key = state_of(found), filter_keys.prefix_of(found.key, found.fields)
+    if state is not None and key == at.key:
+        return state
+    owner = "a filter in use" if state is None else f"the import of {key!r}"
+    raise WrongTypeError(
+        f"the key {at.staging!r}, where an import creates its filter, holds {owner}: import to another key"
+    )
 
 
 def require_fingerprints(key: str, others: Sequence[bytes]) -> None:
@@ -179,7 +180,7 @@ def require_count(at: ImportKeys, members: int, checked: int) -> None:
         )
 
 
-def warn_about_size(key: str, members: int, parameters: FilterParameters) -> None:
+def warn_about_size(at: ImportKeys, members: int, parameters: FilterParameters) -> None:
     """Warn about a SET with more members than the filter's capacity."""
     if members <= parameters.capacity:
         return
@@ -194,11 +195,11 @@ def warn_about_size(key: str, members: int, parameters: FilterParameters) -> Non
         )
     logger.warning(
         "BLOOMFILTER_CAPACITY = %s, but the SET at %r has %s members: %s. To change that, stop this, set a capacity "
-        "above %s, and delete the copy by `scrapy bloom clear --key %s:importing --yes`",
+        "above %s, and delete the copy by `scrapy bloom clear --key %s --yes`",
         f"{parameters.capacity:_}",
-        key,
+        at.key,
         f"{members:,}",
         harm,
         f"{members:_}",
-        key,
+        at.staging,
     )

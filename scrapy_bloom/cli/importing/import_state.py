@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from scrapy_bloom._format import as_bytes, as_text
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.filter.opening import stored_layers
-from scrapy_bloom.filter.stored_filter import StoredFilter
-from scrapy_bloom.storage import filter_keys, shards
+from scrapy_bloom.queue.queue_keys import tagged
 from scrapy_bloom.transport.client import Client, transport_for
 from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.retry import retry_until
@@ -27,12 +25,12 @@ _FINGERPRINT = re.compile(rb"[0-9a-f]{40}")
 
 
 class ImportKeys(NamedTuple):
-    """The keys of an import.
+    """The keys of an import, all in one cluster slot.
 
     Attributes:
         key: the key of the SET before the swap, and of the filter after it.
         source_backup: the key of the SET after the swap.
-        staging: the key of the filter before the swap.
+        staging: the key of the filter's hash before the swap. Its shards are those of a filter at `key`.
     """
 
     key: str
@@ -42,7 +40,7 @@ class ImportKeys(NamedTuple):
     @classmethod
     def of(cls, key: str) -> Self:
         """Return the keys of an import to a key."""
-        return cls(key, f"{key}:set", f"{key}:importing")
+        return cls(key, f"{tagged(key)}:set", f"{tagged(key)}:import")
 
 
 @dataclass(frozen=True)
@@ -150,12 +148,11 @@ _KINDS, _SCAN, _MARK, _SAVE, _SWAP, _FINISH = (
     load_script(__package__, name)
     for name in ("kinds", "scan_source", "mark_source", "save_state", "swap", "finish_import")
 )
-_SWAP = "\n".join((load_script(shards.__package__, "shard"), _SWAP))
 # The kinds of a batch: members of a SET, or a cursor of another server run. Any other kind is the type of the key.
 SET, OTHER_RUN = "set", "other"
 # The outcomes of a swap: done; the SET is gone or another one; the backup key is occupied; another process has the
-# import; the layers of the filter have changed; the SET has grown.
-SWAPPED, GONE, OCCUPIED, TAKEN_OVER, CHANGED, GROWN = "moved", "gone", "occupied", "taken", "changed", "grown"
+# import; the SET has grown.
+SWAPPED, GONE, OCCUPIED, TAKEN_OVER, GROWN = "moved", "gone", "occupied", "taken", "grown"
 
 
 class Batch(NamedTuple):
@@ -201,23 +198,14 @@ class ImportScripts:
         """Replace a stored state; return False if another one is stored."""
         return bool(self._call(_SAVE, [key], before.to_json(), after.to_json()))
 
-    def swap(
-        self, at: ImportKeys, before: ImportState, after: ImportState, staging: StoredFilter, members: int | None
-    ) -> str:
+    def swap(self, at: ImportKeys, before: ImportState, after: ImportState, members: int | None) -> str:
         """Swap the SET and the staging filter, if the SET has `members` members (None: any number).
 
         Returns:
-            The outcome, or the first shard key that holds foreign data.
+            The outcome.
         """
-        keys: list[str] = [*at]
-        fields: list[str] = []
-        # All layers of the hash, expired ones too.
-        for layer in stored_layers(staging.key, staging.fields, staging.identity.hash_key):
-            fields += [layer.field, staging.fields[layer.field]]
-            for shard, name in enumerate(layer.shard_keys):
-                keys += [name, filter_keys.shard_key(at.key, layer.index, shard)]
         required = "" if members is None else members
-        return as_text(self._call(_SWAP, keys, before.to_json(), after.to_json(), before.mark, required, *fields))
+        return as_text(self._call(_SWAP, at, before.to_json(), after.to_json(), before.mark, required))
 
     def finish(self, key: str, state: ImportState, text: str) -> bool:
         """Let workers open the filter with this text; return False if another process has its import."""

@@ -16,7 +16,7 @@ from scrapy_bloom.cli.importing.import_state import (
     Progress,
     is_mark,
 )
-from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.cli.importing.staging import ImportFilter, UnfinishedFilter
 
 # Members per scan and per addition.
 SCAN_BATCH = 1000
@@ -63,7 +63,7 @@ class Passes:
         """Adopt the state that the swap has saved."""
         self.state = self._saved = state
 
-    def copy(self, bloom: BloomFilter, total: int) -> None:
+    def copy(self, bloom: UnfinishedFilter, total: int) -> None:
         """Add the unread members of the SET to the staging filter."""
         self._begin("copying", total, self.state.copied)
         for batch in self._batches(self._at.key):
@@ -73,10 +73,9 @@ class Passes:
             self._advance(self._at.staging, state, batch)
         self._save(self._at.staging, replace(self.state, phase=COPIED))
 
-    def check(self, bloom: BloomFilter, total: int) -> None:
+    def check(self, bloom: ImportFilter, total: int) -> None:
         """Add the members that came late, and check that the filter has each member of the SET."""
-        self._begin("checking", total, self.state.checked)
-        for batch in self._batches(self._at.source_backup):
+        for batch in self._all_batches(bloom, total):
             are_new = bloom.add_many(batch.members)
             late = [member for member, is_new in zip(batch.members, are_new, strict=True) if is_new]
             if late:
@@ -85,10 +84,9 @@ class Passes:
             self._advance(self._at.key, replace(state, caught_up=state.caught_up + len(late)), batch)
         self._save(self._at.key, self.state)
 
-    def recheck(self, bloom: BloomFilter, total: int) -> None:
+    def recheck(self, bloom: ImportFilter, total: int) -> None:
         """Check that a filter in use has each member of the SET; add nothing and save no state."""
-        self._begin("checking", total)
-        for batch in self._batches(self._at.source_backup):
+        for batch in self._all_batches(bloom, total):
             import_errors.require_all(self._at, bloom.contains_many(batch.members))
             self.state = self._count_checked(batch)
             self._count(batch)
@@ -96,6 +94,24 @@ class Passes:
     def _begin(self, task: str, total: int, done: int = 0) -> None:
         self._passes += 1
         self._progress.begin(task, total, done)
+
+    def _all_batches(self, bloom: ImportFilter, total: int) -> Iterator[Batch]:
+        """Yield all members of the SET, and again from the first on if the filter may have lost some meanwhile.
+
+        An earlier run may have checked members before such a loss: its cursor does not count.
+        """
+        handled = self._handled
+        while True:
+            self._begin("checking", total)
+            self.state, losses = replace(self.state, cursor=START, run=""), bloom.losses
+            for batch in self._batches(self._at.source_backup):
+                yield batch
+                if bloom.losses != losses:
+                    break
+            else:
+                return
+            self._handled = handled
+            self._passes -= 1
 
     def _batches(self, key: str) -> Iterator[Batch]:
         """Yield the members from the cursor on; all of them, if the cursor is of another server run."""

@@ -1,11 +1,19 @@
 """Import the SET of scrapy-redis into a filter while crawls may still add to the SET.
 
-1. Create the filter at the staging key, marked as unfinished, and add a mark to the SET.
-2. *Copying*: add all members of the SET to the filter.
-3. Swap the SET and the filter in one step. From then on an old worker's addition fails, and the request is lost to its
-   crawl. So the swap is skipped if the SET has grown since the copying began, unless the caller demands it.
-4. *Checking*: add all members again. Members added after they were copied are new; all others are found.
+1. Create the filter's hash at the staging key, marked as unfinished, and add a mark to the SET.
+2. *Copying*: add all members of the SET to the filter. Its shards have their final keys, since no filter is in use
+   while a SET is at the key. So it prepares strings of its next layer, as any filter does.
+3. Swap the SET and the hash in one step. From then on an old worker's addition fails, and the request is lost to its
+   crawl. So the swap is skipped if the SET has grown since the copying began, unless the caller demands it. The
+   three keys are in one slot; a cluster may have the shards on any of its nodes.
+4. *Checking*: add all members again. Members added after they were copied are new; all others are found. After a loss
+   of data, as by a failover, the check begins again.
 5. Remove the marks. Until then no worker opens the filter.
+
+If the SET is deleted meanwhile, a new crawl may create a filter at the key, whose shards have the same keys. A shard
+belongs to the filter with its epoch. The import deletes shards of its own epoch only. It replaces shards of another
+epoch only if it has seen them before it saw the SET, or its own filter, at the key. Additions in flight may leave
+random bits in a shard of the new filter: one batch at most.
 
 The state in the filter's hash lets a later run resume, and names the process that runs the import. When another process
 takes over, the first one notices and ends; both have added members of the same SET. A SET that was deleted and created
@@ -29,73 +37,23 @@ from scrapy_bloom.cli.importing.import_state import (
     is_fingerprint,
 )
 from scrapy_bloom.cli.importing.passes import SCAN_BATCH, Passes
+from scrapy_bloom.cli.importing.staging import ImportFilter, ImportFilterT, StagingFilter, UnfinishedFilter
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter import stored_filter
-from scrapy_bloom.filter.bloom_filter import CrawlFilter
-from scrapy_bloom.filter.events import LoggedEvents
-from scrapy_bloom.filter.layer_stack import LayerStack
-from scrapy_bloom.filter.lifecycle import Lifecycle
-from scrapy_bloom.filter.opening import Opening, foreign_string, reject_foreign_key
+from scrapy_bloom.filter.opening import ReplacedError, reject_foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.placement import Placement
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.storage import filter_keys
-from scrapy_bloom.storage.filter_hash import Load, RestoreFields, Snapshot
-from scrapy_bloom.storage.operation import Store
+from scrapy_bloom.storage.filter_hash import Load, Snapshot
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
-
-
-class UnfinishedFilter(CrawlFilter):
-    """A `CrawlFilter` that opens an unfinished filter, too."""
-
-    _opens_unfinished = True
-
-
-class StagingFilter:
-    """The filter that an import fills at the staging key."""
-
-    def __init__(self, key: str, parameters: FilterParameters, store: Store) -> None:
-        self.key = key
-        self._parameters = parameters
-        self._store = store
-
-    def read(self) -> StoredFilter | None:
-        """Return the stored filter, or None."""
-        return run_steps(stored_filter.read(self.key), self._store.execute)
-
-    def load(self) -> tuple[StoredFilter, ImportState] | None:
-        """Return the filter and the state of its import, or None; delete the remains of a lost takeover.
-
-        Raises:
-            WrongTypeError: the filter is in use.
-        """
-        found = self.read()
-        if found is None:
-            return None
-        state = import_errors.state_of(found)
-        if state is None:
-            self.delete()
-            return None
-        return found, state
-
-    def create(self, state: ImportState) -> None:
-        """Create the filter, with its unfinished mark and the state of its import, unless there is one."""
-        fields = (
-            (filter_keys.FILTER_FIELD, self._parameters.to_json()),
-            (filter_keys.UNFINISHED_FIELD, import_errors.ACTION),
-            (filter_keys.IMPORT_FIELD, state.to_json()),
-        )
-        self._store.execute([RestoreFields(self.key, filter_keys.FILTER_FIELD, fields)])
-
-    def delete(self) -> None:
-        """Delete the filter."""
-        stack = LayerStack(self.key, self._parameters, time.monotonic)
-        run_steps(Lifecycle(Opening(stack, LoggedEvents())).clear(), self._store.execute)
 
 
 class SetImport:
     """One run of an import of the SET at `key`.
 
-    An unreachable server is retried for `retry_timeout` seconds. `tuning` are arguments of `Passes`.
+    An unreachable server is retried for `retry_timeout` seconds. `shard_bytes` is BLOOMFILTER_SHARD_BYTES. `tuning` are
+    arguments of `Passes`.
     """
 
     def __init__(
@@ -106,15 +64,16 @@ class SetImport:
         progress: Progress,
         *,
         retry_timeout: float,
+        shard_bytes: int | None = None,
         **tuning: float,
     ) -> None:
         self.at = ImportKeys.of(key)
         import_errors.require_one_slot(client, self.at)
         self._client = client
-        self._retry_timeout = retry_timeout
+        self._options = {"retry_timeout": retry_timeout, "shard_bytes": shard_bytes}
         self._parameters = parameters
         self._store = RetryingStore(RedisStore(client), retry_timeout)
-        self._staging = StagingFilter(self.at.staging, self._parameters, self._store)
+        self._staging = StagingFilter(self.at, parameters, self._store, Placement.on(client, key, shard_bytes))
         self._scripts = ImportScripts(client, retry_timeout)
         # The size of the SET when the copying began, its growth since, and the seconds spent waiting for additions.
         self._members = self._grown_by = 0
@@ -144,18 +103,23 @@ class SetImport:
             elif filter_keys.UNFINISHED_FIELD not in self._load(self.at.key).fields:
                 return self._recheck(started, delete_source=delete_source)
             members = self._check()
-        except import_errors.GoneError:
-            self._staging.delete()
-            raise
-        except import_errors.TakenOverError:
-            # The other process swapped the filter away, and this one has created another since.
-            found = self._staging.load()
-            if found is not None and found[1].owner == self._passes.state.owner:
-                self._staging.delete()
-            raise
+        except (import_errors.GoneError, import_errors.TakenOverError, ReplacedError) as error:
+            raise self._abandon(error) from None
         if delete_source:
             self._scripts.delete(self.at.source_backup)
         return self._report(started, members, deleted_source=delete_source)
+
+    def _abandon(self, error: BloomError) -> BloomError:
+        """Delete the staging filter if no other process continues with it; return the error for the user."""
+        (kind,) = self._scripts.kinds(self.at.key)
+        found = self._staging.load()
+        if found is not None and (kind == "none" or found[1].owner == self._passes.state.owner):
+            self._staging.delete()
+        if not isinstance(error, ReplacedError):
+            return error
+        if kind == "none" and self._passes.state.phase != CHECKING:
+            return import_errors.GoneError(self.at)
+        return import_errors.TakenOverError(self.at.key)
 
     def _has_source(self) -> bool:
         """Return whether the key holds the SET. Raises an error if it holds neither the SET nor an import's filter."""
@@ -191,7 +155,7 @@ class SetImport:
         self._take_over(*found)
         self._members = self._load(self.at.key).members
         total = self._members - 1
-        import_errors.warn_about_size(self.at.key, total, self._parameters)
+        import_errors.warn_about_size(self.at, total, self._parameters)
         if self._passes.state.phase == COPYING:
             bloom = self._open(UnfinishedFilter, self.at.staging)
             self._passes.copy(bloom, total)
@@ -209,19 +173,14 @@ class SetImport:
         self._passes.take_over(found.key, state)
 
     def _swap(self, wait: float | None) -> bool:
-        """Swap the SET and the filter, also if the filter grows meanwhile; return False if the SET has grown."""
+        """Swap the SET and the filter; return False if the SET has grown."""
         if wait is not None:
             time.sleep(wait)
             self._waited = wait
         members = None if wait is None else self._members
         before = self._passes.state
         after = replace(before, phase=CHECKING, cursor=START, run="")
-        outcome = import_state.CHANGED
-        while outcome == import_state.CHANGED:
-            staging = self._staging.read()
-            if staging is None:
-                raise import_errors.TakenOverError(self.at.key)
-            outcome = self._scripts.swap(self.at, before, after, staging, members)
+        outcome = self._scripts.swap(self.at, before, after, members)
         if outcome == import_state.GROWN:
             self._grown_by = self._load(self.at.key).members - self._members
             return False
@@ -235,9 +194,7 @@ class SetImport:
             return import_errors.GoneError(self.at)
         if outcome == import_state.TAKEN_OVER:
             return import_errors.TakenOverError(self.at.key)
-        if outcome == import_state.OCCUPIED:
-            return import_errors.occupied(self.at, *self._scripts.kinds(self.at.source_backup))
-        return foreign_string(outcome)
+        return import_errors.occupied(self.at, *self._scripts.kinds(self.at.source_backup))
 
     def _check(self) -> int:
         """Check every member, let workers open the filter, and return the number of members."""
@@ -258,17 +215,14 @@ class SetImport:
     def _recheck(self, started: float, *, delete_source: bool) -> ImportReport:
         """Check every member once more after a finished import: the filter may have been replaced."""
         members = self._load(self.at.source_backup).members
-        self._passes.recheck(self._open(CrawlFilter, self.at.key), members)
+        self._passes.recheck(self._open(ImportFilter, self.at.key), members)
         import_errors.require_count(self.at, members, self._passes.state.checked)
         if delete_source:
             self._scripts.delete(self.at.source_backup)
         return self._report(started, members, deleted_source=delete_source, was_finished=True)
 
-    def _open(self, kind: type[CrawlFilter], key: str) -> CrawlFilter:
-        """Open a filter without a cache, which would hide losses of the server."""
-        return kind.with_parameters(
-            self._client, key, self._parameters, cache_size=0, retry_timeout=self._retry_timeout
-        )
+    def _open(self, kind: type[ImportFilterT], key: str) -> ImportFilterT:
+        return kind(self._client, key, self._parameters, **self._options)
 
     def _load(self, key: str) -> Snapshot:
         snapshot: Snapshot = self._store.execute([Load(key)])[0]

@@ -3,5 +3,5 @@ if redis.call('TYPE', KEYS[1])['ok'] ~= 'hash' then return 0 end
 if redis.call('HGET', KEYS[1], 'filter') ~= ARGV[2] then return 0 end
 local state = redis.call('HGET', KEYS[1], 'import')
 if state and state ~= ARGV[1] then return 0 end
-redis.call('HDEL', KEYS[1], 'unfinished', 'import')
+redis.call('HDEL', KEYS[1], 'unfinished', 'import', 'prefix')
 return 1
