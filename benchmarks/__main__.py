@@ -34,6 +34,7 @@ from benchmarks.suites import (
     hashing,
     importing,
     memory,
+    moving,
     pauses,
     promise,
     promise_cluster,
@@ -62,6 +63,7 @@ PARTS: dict[str, ModuleType] = {
     "promise_cluster": promise_cluster,
     "fill": fill,
     "pauses": pauses,
+    "moving": moving,
     "field": field,
     "scale": scale,
 }

@@ -17,7 +17,7 @@ from benchmarks.harness.pinging import Pings, pinging
 from benchmarks.harness.probes import Probe, export, stored_layer
 from benchmarks.subjects import bounds
 from benchmarks.subjects.additions import OURS
-from benchmarks.suites import cluster, field, fill, pauses, scale
+from benchmarks.suites import cluster, field, fill, moving, pauses, scale
 from scrapy_bloom.filter.layer import NO_IDENTITY, Identity
 from scrapy_bloom.filter.parameters import FilterParameters
 from tests.support.servers import Server
@@ -233,3 +233,12 @@ def test_ten_billion_urls_are_computed(monkeypatch: pytest.MonkeyPatch, capsys: 
     scale.run(Asked())
     rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| ")][1:]
     assert all("measured" in row or "computed" in row for row in rows)
+
+
+def test_moves_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shard of each size is moved back and forth, and is complete afterwards."""
+    monkeypatch.setattr(moving, "MOVES", 2)
+    monkeypatch.setattr(moving, "available", lambda: ["valkey"])
+    moving.run(Asked())
+    printed = capsys.readouterr().out
+    assert all(f"\n| {size} " in printed for size in moving.MEBIBYTES)

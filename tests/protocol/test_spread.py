@@ -93,6 +93,19 @@ def test_lost_last_shard() -> None:
     assert run_steps(unlisted_shards.find("books", []), store.execute).keys() == {first}
 
 
+def test_unknown_layer() -> None:
+    """A worker that knows the first layer only does not restore a lost hash without the others."""
+    store = MemoryStore()
+    parameters = FilterParameters(capacity=5000, error_rate=1e-6)
+    early, late = (BaseBloomFilter(store, "books", parameters, placement=SMALL_SHARDS) for _ in range(2))
+    early.add("a")
+    late.add_many([str(number) for number in range(20_000)])
+    before = store.hashes["books"]["filter"]
+    store.execute([Unlink("books")])
+    early.add_many([f"other {number}" for number in range(5000)])
+    assert store.hashes["books"]["filter"] != before
+
+
 def test_the_stored_filter_decides() -> None:
     """Workers of both placements, and of other sizes of shards, use the same shards."""
     store = MemoryStore()
