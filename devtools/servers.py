@@ -61,7 +61,11 @@ class Server:
         self._log = Path(self._dir.name) / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self.address = Address(free_port())
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def port(self) -> int:
