@@ -124,6 +124,16 @@ def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.Captur
     assert not mine.keys()
 
 
+@pytest.mark.parametrize("missing", ["bitfield_ro", "hsetnx"])
+def test_unknown_command(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that the server does not have, as a managed or a compatible one may not, is named."""
+    with running("redis", "--rename-command", missing, "") as server:
+        assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", server.url) == 1
+        said = capsys.readouterr().out
+        assert f"the server does not know {missing.upper()}\n" in said
+        assert "use Redis 6.2 or newer, or Valkey" in said
+
+
 def test_keys_without_permission(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Denied keys are named by their patterns."""
     mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", f"~{KEY}", f"~{KEY}:*", "~*none*", "+@all")

@@ -71,7 +71,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "leases": ("", "requests leased by no registered worker"),
     "start URLs": ("dead letters, which no worker reads again", "leases of workers that are gone"),
-    "permissions": ("missing permissions for commands and keys, with the exact `ACL SETUSER` rule", ""),
+    "permissions": (
+        "missing permissions for commands and keys, with the exact `ACL SETUSER` rule; commands that the server does "
+        "not know",
+        "",
+    ),
     "leftover filters": ("", "filters of crawls killed under Scrapy's own scheduler"),
     "undelivered requests": ("", "files left by stopped workers"),
 }

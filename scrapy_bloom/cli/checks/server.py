@@ -62,13 +62,22 @@ def check_permissions(case: Case) -> Iterator[Finding]:
     nobody = f"doctor-{secrets.token_hex(8)}"
     for server, client in case.target.clients.items():
         rules: list[str] = []
+        denials: dict[str, str | None] = {}
         if client is case.target.filter_client:
-            rules += _missing_rules(client, FILTER_COMMANDS, f"{key}:{nobody}", (f"~{key}", f"~{key}:*"))
+            of_filter = _denials(client, FILTER_COMMANDS, f"{key}:{nobody}")
+            rules += _missing_rules(of_filter, (f"~{key}", f"~{key}:*"))
+            denials |= of_filter
         if case.queues and (not server or client is case.target.queue_client):
             queue = case.queues[0]
             probe = QueueKeys(queue).leases(nobody)
             patterns = (f"~{queue}", f"~{probe.partition(':leases:')[0]}:*")
-            rules += _missing_rules(client, QUEUE_COMMANDS, probe, patterns)
+            of_queue = _denials(client, QUEUE_COMMANDS, probe)
+            rules += _missing_rules(of_queue, patterns)
+            denials |= of_queue
+        unknown = [command for command, denial in denials.items() if denial == "unknown"]
+        if unknown:
+            text = f"{server or 'the server'} does not know {', '.join(unknown)}"
+            yield loss("permissions", text, "use Redis 6.2 or newer, or Valkey")
         yield _permissions(client, rules, f" on {server}" if server else "")
 
 
@@ -81,16 +90,20 @@ def _permissions(client: Any, rules: Sequence[str], where: str) -> Finding:
     return loss(check, f"the user {user!r} lacks permissions that a crawl needs{where}", f"as an admin, run {rule}")
 
 
-def _missing_rules(client: Any, commands: Sequence[str], probe: str, patterns: Sequence[str]) -> list[str]:
+def _denials(client: Any, commands: Sequence[str], probe: str) -> dict[str, str | None]:
+    """Try commands on a key that does not exist."""
+    return {command: _denial(client, command, probe) for command in commands}
+
+
+def _missing_rules(denied: Mapping[str, str | None], patterns: Sequence[str]) -> list[str]:
     """Return the missing ACL rules, with the key patterns if no command on the probe key is allowed."""
-    denied = {command: _denial(client, command, probe) for command in commands}
     rules = [f"+{command.lower()}" for command, denial in denied.items() if denial == "command"]
     reaches_keys = any(denial is None for command, denial in denied.items() if command not in _WITHOUT_KEY)
     return rules if reaches_keys else [*patterns, *rules]
 
 
 def _denial(client: Any, command: str, key: str) -> str | None:
-    """Try a command; return "command" or "key" if the user lacks the permission for it, or None."""
+    """Try a command; return "command" or "key" if the user lacks the permission for it, "unknown", or None."""
     try:
         if command in _SCRIPTS:
             client.execute_command("EVAL", _SCRIPTS[command], 1, key)
@@ -103,6 +116,8 @@ def _denial(client: Any, command: str, key: str) -> str | None:
         is_denied = isinstance(error, exceptions.NoPermissionError)
         if is_denied or "ACL failure" in text or "can't run this command" in text:
             return "key" if " key" in text else "command"
+        if text.lower().startswith("unknown"):
+            return "unknown"
     return None
 
 
