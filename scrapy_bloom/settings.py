@@ -36,7 +36,7 @@ class BloomSettings:
         retry_timeout: seconds for which a worker retries while Redis is unreachable; 0: no retries.
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
-        max_deliveries: workers that may die with a request before it becomes a dead letter; 0: no bound.
+        max_deliveries: deaths of workers with the same request that make it a dead letter; 0: no bound.
         always: patterns of the URLs whose requests bypass the filter.
 
     Example:

@@ -1,6 +1,6 @@
 """Write a filter to a file from which it can be restored; crawls may run meanwhile.
 
-The file has all additions made before the export began. It holds the filter's secret hash key, so only its owner may
+The file has all additions made before the export began. It holds the filter's secret seed, so only its owner may
 read it. It does not hold the pending requests of the queue.
 """
 

@@ -98,7 +98,7 @@ class QueueWorker:
         can_read: returns whether a dead letter can be deserialized here.
         spider: the name of the worker's spider, or "".
         tuning: further sizes.
-        max_deliveries: workers that may die with a request; 0 is no bound.
+        max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Suspects:
     """The suspects of a worker.
 
     Attributes:
-        max_deliveries: workers that may die with a request; 0 is no bound.
+        max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
         waiting: ready suspects that are not started.
         alone: suspects that run alone.
         started: the suspect that was started last, until it is acknowledged or pushed back.

@@ -72,7 +72,7 @@ class Scenario:
         anew: workers that may start at any time, and flush the queue first.
         filter_is_flushed: a flush loses the filter, too.
         loses_replies_of_filter: `lost` loses the filter's replies, too.
-        max_deliveries: workers that may die with a request; 0 is no bound.
+        max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
         at_once: requests that an engine runs at once.
         limit: states at most.
     """

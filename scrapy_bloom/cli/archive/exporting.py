@@ -23,7 +23,7 @@ from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.storage.shards import Inspection, InspectShard, ReadPiece
 from scrapy_bloom.storage.stores import run_steps
 
-# The file holds the filter's secret hash key.
+# The file holds the filter's secret seed.
 _PRIVATE = 0o600
 
 

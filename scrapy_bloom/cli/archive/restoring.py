@@ -1,4 +1,4 @@
-"""Restore a saved filter to a key, with its hash key and a new epoch.
+"""Restore a saved filter to a key, with its seed and a new epoch.
 
 Workers refuse to open it until its bytes have been compared with the file.
 """
