@@ -17,6 +17,7 @@ from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.cli.key_contents import DeletionPlan, KeyContents
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.describe import FilterInfo
+from scrapy_bloom.settings import BloomSettings
 
 EXAMPLES = """\
 examples:
@@ -49,7 +50,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         target.store, target.filter_client, target.queue_client, [target.key], queues=target.queues, flushed=flushed
     )
     # Before any output, whose reader may be gone.
-    left = key_contents.execute_deletion(target.store, target.queue_client, plan) if options.yes else []
+    left: list[str] = []
+    if options.yes:
+        lease = BloomSettings.from_settings(target.settings).lease
+        left = key_contents.execute_deletion(target.store, target.queue_client, plan, lease)
     report = {
         **target.servers,
         "key": target.key,

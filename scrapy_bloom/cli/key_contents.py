@@ -1,6 +1,7 @@
 """Inspect and delete the contents of a filter's key; foreign data is refused."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,7 @@ from scrapy_bloom.filter.layer import DAMAGED, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.stored_filter import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState, inspect
-from scrapy_bloom.queue.operations import Flush, RequestQueue, Status
+from scrapy_bloom.queue.operations import EndClosing, Flush, RequestQueue, Status
 from scrapy_bloom.storage import filter_keys, shard_header
 from scrapy_bloom.storage.filter_hash import DeleteHash, DeleteSet, Load, Snapshot
 from scrapy_bloom.storage.operation import Store
@@ -112,16 +113,7 @@ def delete_contents(store: Store, contents: KeyContents) -> bool:
 
     Data that replaced a filter or a shard meanwhile has another epoch, and stays.
     """
-    if contents.kind == SET:
-        return bool(store.execute([DeleteSet(contents.key, contents.sample)])[0])
-    fields: Mapping[str, str] | None = {}
-    if contents.fields:
-        # A filter's text has its epoch; an unreadable hash must have at least the same fields. A filter that has been
-        # completed since stays, since workers may use it.
-        text = contents.fields.get(filter_keys.FILTER_FIELD, "")
-        unfinished = contents.fields.get(filter_keys.UNFINISHED_FIELD, "")
-        compared = "" if _REPLACED in text else text
-        fields = store.execute([DeleteHash(contents.key, compared, unfinished, tuple(contents.fields))])[0]
+    fields = _delete_key(store, contents)
     if fields is None:
         return False
     layers = {*_layers(contents.key, contents.fields), *_layers(contents.key, fields)}
@@ -131,6 +123,25 @@ def delete_contents(store: Store, contents: KeyContents) -> bool:
         # One after another: freeing much memory at once keeps other clients waiting.
         store.execute([DeleteShard(name, epoch)])
     return True
+
+
+def _delete_key(store: Store, contents: KeyContents, *, deletes: bool = True) -> Mapping[str, str] | None:
+    """Delete the key itself and return the fields of its hash, or None if it holds other data by now.
+
+    Without `deletes`, nothing is deleted, and the result is the same.
+    """
+    if contents.kind == SET:
+        return {} if store.execute([DeleteSet(contents.key, contents.sample, deletes)])[0] else None
+    if not contents.fields:
+        return {}
+    # A filter's text has its epoch; an unreadable hash must have at least the same fields. A filter that has been
+    # completed since stays, since workers may use it.
+    text = contents.fields.get(filter_keys.FILTER_FIELD, "")
+    unfinished = contents.fields.get(filter_keys.UNFINISHED_FIELD, "")
+    compared = "" if _REPLACED in text else text
+    deletion = DeleteHash(contents.key, compared, unfinished, tuple(contents.fields), deletes)
+    fields: Mapping[str, str] | None = store.execute([deletion])[0]
+    return fields
 
 
 def _is_surely_ours(name: str, text: str) -> bool:
@@ -164,8 +175,8 @@ def _without_staged(store: Store, key: str, strays: Mapping[str, int]) -> Mappin
     return strays if staged is None else {name: each for name, each in strays.items() if each != staged.identity.epoch}
 
 
-# No worker has this name: a Flush under it registers no worker.
-_NOBODY = ""
+# The beginning of the name under which a deletion closes a queue.
+_CLOSING = "clear"
 # Redis deletes an empty sorted set; another worker may fill it again.
 _KINDS = {"none": "zset"}
 # Members of a SET that are compared.
@@ -236,19 +247,32 @@ def plan_deletion(
     return DeletionPlan(found, states, flushed)
 
 
-def execute_deletion(store: Store, queue_client: Any, plan: DeletionPlan) -> list[str]:
+def execute_deletion(store: Store, queue_client: Any, plan: DeletionPlan, lease: float) -> list[str]:
     """Execute a plan and return the keys that were kept because they hold other data by now.
 
-    If a filter is kept, its queues are kept: another crawl has begun.
+    If a filter is kept, its queues are kept, and the other way round: another crawl has begun. The queues are deleted
+    first. In the other order a worker could queue a request between the two deletions: the request would be deleted
+    with the queue, while the new filter calls it seen. Until the filter is deleted, too, the queue is closed for
+    `lease` seconds, so that no worker asks the old filter.
     """
-    left = [contents.key for contents, _ in plan.filters if not delete_contents(store, contents)]
+    left = [contents.key for contents, _ in plan.filters if _delete_key(store, contents, deletes=False) is None]
     queues = [queue for queue in plan.queues if queue.key in plan.flushed and not queue.is_empty]
-    return left + [queue.key for queue in queues if left or not _flush(queue_client, queue)]
+    if left:
+        return left + [queue.key for queue in queues]
+    closing = f"{_CLOSING}-{secrets.token_hex(4)}"
+    closed = [queue for queue in queues if _flush(queue_client, queue, closing, lease)]
+    left = [queue.key for queue in queues if queue not in closed]
+    if not left:
+        left = [contents.key for contents, _ in plan.filters if not delete_contents(store, contents)]
+    for queue in closed:
+        RequestQueue(queue_client, queue.key).execute(EndClosing(closing, clears=False))
+    return left
 
 
-def _flush(client: Any, queue: QueueState) -> bool:
-    known = tuple(worker.name for worker in queue.workers)
-    reply = RequestQueue(client, queue.key).execute(Flush(_NOBODY, _KINDS.get(queue.kind, queue.kind), known))
+def _flush(client: Any, queue: QueueState, closing: str, lease: float) -> bool:
+    """Delete a queue and close it for `lease` seconds; return False if it holds other data or has other workers."""
+    known, kind = tuple(worker.name for worker in queue.workers), _KINDS.get(queue.kind, queue.kind)
+    reply = RequestQueue(client, queue.key).execute(Flush(closing, kind, known, f"{lease:g}"))
     return reply.status is not Status.FOREIGN
 
 

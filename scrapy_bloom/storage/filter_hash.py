@@ -251,16 +251,18 @@ class DeleteHash(NamedTuple):
     Its description must be `text` or, if that is empty, its fields must be exactly `names`. Its
     field `unfinished` must have this value, or be missing if the value is empty.
 
-    Returns the deleted fields, none if the key was absent, and None if the hash had changed.
+    Returns the deleted fields, none if the key was absent, and None if the hash had changed. Without
+    `deletes`, nothing is deleted, and the result is the same.
     """
 
     key: str
     text: str
     unfinished: str
     names: tuple[str, ...]
+    deletes: bool = True
 
     def command(self) -> Command:
-        return Command("EVAL", _DELETE_HASH, 1, self.key, self.text, self.unfinished, *self.names)
+        return Command("EVAL", _DELETE_HASH, 1, self.key, self.text, self.unfinished, int(self.deletes), *self.names)
 
     def parse_reply(self, raw: Any) -> dict[str, str] | None:
         is_gone, content = raw
@@ -272,8 +274,9 @@ class DeleteHash(NamedTuple):
         is_same = is_same and fields.get(filter_keys.UNFINISHED_FIELD, "") == self.unfinished
         if self.key in memory.strings or (fields and not is_same):
             return None
-        delete(memory, self.key)
-        return fields
+        if self.deletes:
+            delete(memory, self.key)
+        return dict(fields)
 
 
 class DeleteUnusedHash(NamedTuple):
@@ -300,14 +303,16 @@ class DeleteUnusedHash(NamedTuple):
 class DeleteSet(NamedTuple):
     """Delete a SET of scrapy-redis if it still has these `members`.
 
-    Returns whether the key is absent now.
+    Returns whether the key is absent now. Without `deletes`, nothing is deleted, and the result is the
+    same.
     """
 
     key: str
     members: tuple[bytes, ...]
+    deletes: bool = True
 
     def command(self) -> Command:
-        return Command("EVAL", _DELETE_SET, 1, self.key, *self.members)
+        return Command("EVAL", _DELETE_SET, 1, self.key, int(self.deletes), *self.members)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)

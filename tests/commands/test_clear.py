@@ -13,7 +13,9 @@ from scrapy_bloom._format import as_text
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.key_contents import DeletionPlan
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Join, RequestQueue, Sync
+from scrapy_bloom.queue.operations import Join, RequestQueue, Status, Sync
+from scrapy_bloom.storage.filter_hash import DeleteHash
+from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
 from tests.support.imports import OPTIONS, fill, keys_of, set_import, staging
@@ -21,6 +23,7 @@ from tests.support.moving import SMALL, items, keys_at
 from tests.support.servers import Server
 
 Clear = Callable[..., tuple[int, dict[str, Any]]]
+LEASE = 60.0
 
 
 @pytest.fixture
@@ -261,7 +264,7 @@ def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> N
     doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
     change(client, key)
     before = {name: client.dump(name) for name in keys_at(client, key)}
-    assert key_contents.execute_deletion(store, client, doomed) == [key, f"{key}:queue"]
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [key, f"{key}:queue"]
     assert {name: client.dump(name) for name in keys_at(client, key)} == before
 
 
@@ -280,8 +283,8 @@ def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
     )
     bloom.add_many(items(1000))
     client.zadd(f"{key}:other", {"a request that was not shown": 0})
-    assert key_contents.execute_deletion(store, client, doomed) == []
-    assert key_contents.execute_deletion(store, client, doomed) == []
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
     assert [as_text(name) for name in client.scan_iter(f"*{key}*", count=10_000)] == [f"{key}:other"]
 
 
@@ -292,7 +295,7 @@ def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None
     doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
     client.delete(key)
     client.set(key, "a")
-    assert key_contents.execute_deletion(store, client, doomed) == [key]
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [key]
     assert client.get(key) == b"a"
 
 
@@ -304,11 +307,53 @@ def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, ke
     store = RedisStore(client)
     doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
     queue.execute(Join("new", "30", 0, is_new=True))
-    assert key_contents.execute_deletion(store, client, doomed) == [key]
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [key]
     assert queue.count() == 1
     doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
-    assert key_contents.execute_deletion(store, client, doomed) == []
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
     assert not client.exists(key)
+
+
+class BesideWorkers(RedisStore):
+    """Lets two workers of a queue go on right before the hash of a filter is deleted, and keeps the replies."""
+
+    def __init__(self, client: redis.Redis, queue: RequestQueue) -> None:
+        super().__init__(client)
+        self.queue = queue
+        self.replies: list[Status] = []
+
+    def execute(self, operations: Operations) -> Results:
+        if any(isinstance(operation, DeleteHash) and operation.deletes for operation in operations):
+            pushes = (QueueEntry(0, b"a new request"),)
+            for operation in (Sync("worker", 2, 1, pushes=pushes), Join("another", "60", 0, is_new=True)):
+                self.replies.append(self.queue.execute(operation).status)
+        return super().execute(operations)
+
+
+def test_no_request_is_queued_between_the_deletions(client: redis.Redis, key: str) -> None:
+    """The queue goes first, and no worker joins it before the filter is deleted, which would call its requests seen."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    queue = fill_queue(client, f"{key}:queue")
+    store = BesideWorkers(client, queue)
+    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
+    assert store.replies == [Status.EXPIRED, Status.WAIT]
+    assert list(client.scan_iter(f"*{key}*")) == []
+    assert queue.execute(Join("another", "60", 0, is_new=True)).status is Status.OK
+
+
+def test_a_filter_stays_with_its_queue(client: redis.Redis, key: str) -> None:
+    """If a worker has joined the queue since the listing, its filter stays, too."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    queue = fill_queue(client, f"{key}:queue")
+    store = RedisStore(client)
+    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
+    queue.execute(Join("new", "30", 0, is_new=True))
+    before = queue.count()
+    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [f"{key}:queue"]
+    assert ("a" in bloom, queue.count()) == (True, before)
 
 
 def test_exit_code_of_what_was_not_shown(

@@ -42,7 +42,7 @@ def test_over_a_cluster(cluster: Any, tmp_path: Path) -> None:
     cluster.zadd("queue", {"request": 0})
     doomed = key_contents.plan_deletion(store, cluster, cluster, places, queues=[], flushed=["queue"])
     assert ([occupant.key for occupant, _ in doomed.filters], doomed.queues[0].waiting) == (places, 1)
-    key_contents.execute_deletion(store, cluster, doomed)
+    key_contents.execute_deletion(store, cluster, doomed, 60.0)
     assert not [*cluster.scan_iter()]
 
 

@@ -60,13 +60,14 @@ operations = st.one_of(
         st.sampled_from(["{}", "1", ""]),
         st.sampled_from(["", "restore"]),
         st.sampled_from([(), ("filter",), ("filter", "credit")]),
+        st.booleans(),
     ),
     st.builds(filter_hash.DeleteUnusedHash, st.sampled_from(["meta", "0:0"]), st.sampled_from(["{}", "1"])),
     st.builds(filter_hash.RemoveReference, st.just("meta"), st.sampled_from(["user:a", "user:b"])),
     st.builds(
         filter_hash.SetFieldIfAbsent, st.just("meta"), st.sampled_from(["user:a", "user:b"]), st.just("1"), expiries
     ),
-    st.builds(filter_hash.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",))),
+    st.builds(filter_hash.DeleteSet, st.sampled_from(["meta", "0:0"]), st.just((b"a",)), st.booleans()),
     st.builds(
         filter_hash.RestoreFields,
         st.just("meta"),
