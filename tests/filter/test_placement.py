@@ -11,6 +11,7 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.placement import CLUSTER_SHARD_BYTES
 from scrapy_bloom.filter.sizing import MAX_SHARD_BYTES
+from scrapy_bloom.transport.client import disconnect
 from tests.support.clusters import running_cluster
 from tests.support.moving import SMALL, export, items, restore_file
 from tests.support.servers import Server
@@ -31,8 +32,9 @@ def nodes() -> Iterator[list[Server]]:
 @pytest.fixture
 def cluster(nodes: list[Server]) -> Iterator[Any]:
     """A client of the cluster."""
-    with redis.RedisCluster(host="127.0.0.1", port=nodes[0].port) as client:
-        yield client
+    client = redis.RedisCluster(host="127.0.0.1", port=nodes[0].port)
+    yield client
+    disconnect(client)
 
 
 def shards_by_master(nodes: list[Server], key: str) -> list[set[bytes]]:
