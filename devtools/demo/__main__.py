@@ -28,7 +28,9 @@ from devtools.demo.table import Report, measure
 from devtools.demo.tally import Tally
 from devtools.sentinels import watched_pair
 from devtools.servers import running
+from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.from_url import FromUrl
+from scrapy_bloom.transport.redis_url import SCHEMES, RedisUrl
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -84,10 +86,21 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.start_url and not options.start_url.startswith(("http://", "https://")):
         parser.error(f"--start-url = {options.start_url}: must begin with http:// or https://")
     try:
-        Redis.from_url(options.redis_url or "redis://").close()
+        _require_valid(options.redis_url or "redis://")
     except ValueError:  # its text may hold a part of a password
-        parser.error("--redis-url: must be a URL like redis://localhost:6379/0, or rediss:// or unix://")
+        parser.error(f"--redis-url: must be a URL like redis://localhost:6379/0, with one of {', '.join(SCHEMES)}")
     return options
+
+
+def _require_valid(url: str) -> None:
+    """Raise a ValueError for an invalid URL; nothing is connected."""
+    parts = RedisUrl.parse(url)
+    if not url.startswith(SCHEMES):
+        raise ValueError("another scheme")
+    if parts.kind:
+        parts.addresses(0)
+    else:
+        Redis.from_url(url).close()
 
 
 def _place(options: argparse.Namespace, directory: Path, stack: ExitStack) -> tuple[str, Any]:
@@ -97,9 +110,11 @@ def _place(options: argparse.Namespace, directory: Path, stack: ExitStack) -> tu
         return cluster.url, stack.enter_context(cluster.client())
     if options.sentinel:
         url = stack.enter_context(watched_pair(directory))
-        return url, stack.enter_context(FromUrl.from_url(url))
-    url = options.redis_url or stack.enter_context(running("valkey")).url
-    return url, stack.enter_context(Redis.from_url(url))
+    else:
+        url = options.redis_url or stack.enter_context(running("valkey")).url
+    client = (FromUrl if RedisUrl.parse(url).kind else Redis).from_url(url)
+    stack.callback(disconnect, client)
+    return url, client
 
 
 def _crawl(options: argparse.Namespace) -> Report:

@@ -15,8 +15,10 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.cli.checks import configuration, contents, leftovers, server
-from scrapy_bloom.cli.checks.case import Case, Finding, Level, skipped
-from scrapy_bloom.errors import RefusedError
+from scrapy_bloom.cli.checks.case import Case, Finding, Level, loss, skipped
+from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.transport.failures import describe
+from scrapy_bloom.transport.server_info import is_cluster
 
 EXAMPLES = """\
 examples:
@@ -92,6 +94,11 @@ def _examine(case: Case) -> Iterator[Finding]:
                 yield from check(case)
             except (exceptions.ResponseError, RefusedError) as error:
                 yield skipped(name, error)
+            except (exceptions.ConnectionError, exceptions.TimeoutError, UnavailableError) as error:
+                if not any(map(is_cluster, case.target.clients.values())):
+                    raise
+                text = f"not checked: {error.cause if isinstance(error, UnavailableError) else describe(error)}"
+                yield loss(name, text, "run it again when all nodes of the cluster answer")
     yield from leftovers.check_files(case)
 
 

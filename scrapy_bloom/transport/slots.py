@@ -6,12 +6,13 @@ node, with a full timeout for each. Everything that this package needs of a clus
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scrapy_bloom._format import as_text
@@ -209,6 +210,32 @@ def disconnect_nodes(client: Any) -> None:
     slots: Slots | None = getattr(client, _ATTRIBUTE, None)
     if slots is not None:
         slots.disconnect()
+
+
+def each_node(client: Any) -> Iterator[tuple[str, bool, Any]]:
+    """Yield the address of each node that a cluster knows, whether it has no slots, and a client for it.
+
+    Raises:
+        redis.RedisError: no master answers.
+    """
+    manager, options = client.nodes_manager, client.get_connection_kwargs()
+    for name, node in _listed(client).items():
+        host, _, port = name.rpartition(":")
+        if not {"noaddr", "handshake"} & set(node["flags"].split(",")):
+            address = manager.remap_host_port(host, int(port))
+            yield name, not node["slots"], manager.create_redis_node(*address, **options)
+
+
+def _listed(client: Any) -> dict[str, Any]:
+    fault: Exception = ClusterDownError("the cluster has no nodes")
+    for node in client.get_primaries():
+        try:
+            listed: dict[str, Any] = client.get_redis_connection(node).cluster("NODES")
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            fault = error
+        else:
+            return listed
+    raise fault
 
 
 def _read_slots(node: Node, end: float) -> list[Any]:

@@ -96,6 +96,6 @@ def test_every_node_is_asked(cluster: Any, caplog: pytest.LogCaptureFixture) -> 
         assert ["allkeys-lru" in message for message in caplog.messages] == [True]
         warn_about_memory_policy(cluster, "a filter", 128_000_001)
         assert sum("maxmemory is 128,000,000" in message for message in caplog.messages) == 1
-        found = [each for node in server.nodes_of(cluster) for each in server.examine(node, 0, expires=False)]
+        found = [each for node in server.nodes_of(cluster) for each in node.examine(0, expires=False)]
         losses = [finding.check for finding in found if finding.level is Level.LOSS]
         assert sorted(losses) == ["eviction", "persistence"]

@@ -15,6 +15,7 @@ from devtools.crawl_process import ROOT
 from devtools.demo.table import Memory, Report
 from devtools.demo.tally import Tally
 from devtools.site import MadeUpLinks
+from tests.support.clusters import running_cluster
 from tests.support.selection import long_unless
 
 SITE = MadeUpLinks(pages=60, links=40)
@@ -82,6 +83,18 @@ def test_demo_passes(options: tuple[str, ...]) -> None:
         "links offered": links,
         "repeats filtered": links - SITE.pages,
     }
+
+
+@pytest.mark.long
+@pytest.mark.crawl
+def test_demo_on_a_cluster_of_the_user() -> None:
+    """A URL may name a cluster, as REDIS_URL does; the demo leaves no key there."""
+    with running_cluster(2) as nodes:
+        ran = demo("--redis-url", f"redis+cluster://127.0.0.1:{nodes[0].port}")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        for node in nodes:
+            with node.client() as client:
+                assert client.dbsize() == 0
 
 
 @pytest.mark.long

@@ -229,3 +229,15 @@ def test_a_hash_that_is_used_is_not_deleted(
     for store in (RedisStore(client), memory):
         assert store.execute([filter_hash.DeleteUnusedHash(key, "{}")]) == [is_deleted]
     assert client.exists(key) == (key in memory.hashes) == (not is_deleted)
+
+
+@pytest.mark.parametrize("epoch", [7, 8])
+def test_a_shard_of_another_filter(client: redis.Redis, key: str, epoch: int) -> None:
+    """A shard of any epoch is replaced, or of one epoch only."""
+    store = RedisStore(client)
+    store.execute([shards.CreateShard(key, SIZE, epoch, sealed=False)])
+    create = shards.CreateShard(key, SIZE, 9, sealed=False, replaces=7)
+    assert store.execute([create])[0].outcome == (shards.MADE if epoch == 7 else shards.OTHER)
+    assert store.execute([shards.InspectShard(key)])[0].identity == shard_header.live(9 if epoch == 7 else epoch)
+    store.execute([create._replace(replaces=None)])
+    assert store.execute([shards.InspectShard(key)])[0].identity == shard_header.live(9)

@@ -102,17 +102,25 @@ class FilterWriter:
     def compare(self) -> None:
         """Compare the bytes on the server with the file.
 
+        After an interruption, as by a failover, a server may lack bytes that were compared: all are compared again.
+
         Raises:
             MismatchError: they differ.
         """
+        while len(set(self._compare_all())) > 1:
+            pass
+
+    def _compare_all(self) -> Iterator[int]:
+        """Compare each piece, and yield its `Results.contact`."""
         for layer, piece in self._pieces():
             key = layer.shard_keys[piece.shard]
-            header, data = self._store.execute(
+            results = self._store.execute(
                 [
                     ReadPiece(key, 0, HEADER_BYTES - 1),
                     ReadPiece(key, piece.start, piece.start + len(piece.data) - 1),
                 ]
             )
+            header, data = results
             state = shard_header.live if layer == self.layers[-1] else shard_header.sealed
             expected = state(layer.identity.epoch) << shard_header.RESERVED_BITS
             if data != piece.data or int.from_bytes(header, "big") != expected:
@@ -121,6 +129,7 @@ class FilterWriter:
                     "perhaps workers of an earlier filter. Stop the workers, and run it again"
                 )
             self._advance(len(piece.data))
+            yield results.contact
 
     def finish(self) -> None:
         """Let workers open the filter.

@@ -29,6 +29,7 @@ from scrapy_bloom.queue.inspection import QueueState
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.retry import retry_until
+from scrapy_bloom.transport.server_info import is_cluster
 
 # The checks, with the causes of a loss and of advice. docs/commands.md shows them.
 MEANINGS: dict[str, tuple[str, str]] = {
@@ -52,11 +53,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "or as long as the lease",
     ),
     "error rate": ("", "more than one missed page expected"),
-    "server": ("refuses every command", "denies `INFO`"),
+    "server": (
+        "refuses every command; a cluster's master does not answer",
+        "denies `INFO`; a cluster's replica does not answer",
+    ),
     "eviction": ("a full server evicts the filter or the queue", ""),
     "memory": ("", "no room for a new filter"),
     "persistence": ("none, or the server cannot write to disk", "snapshots only; `appendfsync no`"),
-    "replication": ("a replica in place of the master", "a replica far behind its master"),
+    "replication": ("a replica in place of the master", "a replica far behind its master, or without a link to it"),
     "slots": ("", "filter and queue in different slots of a cluster"),
     "filter": (
         "a SET or foreign data at its key, other parameters, lost shards, a lost hash, too full, incomplete",
@@ -306,9 +310,18 @@ class Case:
 
 
 def _ping(client: Any) -> None:
-    # Another check covers the permission for PING.
-    with suppress(exceptions.NoPermissionError):
-        client.ping()
+    """Ask a server, or a cluster's nodes until one of them answers."""
+    nodes = client.get_primaries() if is_cluster(client) else [None]
+    for number, node in enumerate(nodes, 1):
+        # Another check covers the permission for PING.
+        with suppress(exceptions.NoPermissionError):
+            try:
+                (client if node is None else client.get_redis_connection(node)).ping()
+            except (exceptions.ConnectionError, exceptions.TimeoutError):
+                if number == len(nodes):
+                    raise
+                continue
+        return
 
 
 def load_class(setting: Any) -> type | None:

@@ -1,8 +1,9 @@
 """Check the configuration of the server, its replicas, and the permissions of the user."""
 
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,11 @@ from scrapy_redis import defaults
 from scrapy_bloom._format import as_size
 from scrapy_bloom.cli.checks.case import Case, Finding, advice, loss, ok
 from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.storage.filter_keys import can_spread
+from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.retry import retry_until
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, Info, evicts, nodes, policy
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, Info, evicts, is_cluster, policy
+from scrapy_bloom.transport.slots import each_node
 
 # Harmless arguments, for commands that take more than a key. The server refuses some of them, but only after it has
 # checked the permission.
@@ -50,8 +54,21 @@ def check_nodes(case: Case) -> Iterator[Finding]:
     for server, client in case.target.clients.items():
         has_filter = client is case.target.filter_client
         for node in retry_until(partial(nodes_of, client), case.target.wait):
-            for finding in examine(node, new_bytes if has_filter else 0, expires=expires and has_filter):
-                yield replace(finding, text=f"{server}: {finding.text}") if server else finding
+            needed = _share(client, node, case.key, new_bytes) if has_filter and new_bytes else 0
+            where = "".join(f"{part}: " for part in (server, node.name) if part)
+            for finding in node.examine(needed, expires=expires and has_filter):
+                yield replace(finding, text=where + finding.text)
+
+
+def _share(client: Any, node: "Node", key: str | None, memory_bytes: int) -> int:
+    """Return the bytes of a new filter that a node is to store."""
+    if not node.name or key is None:
+        return memory_bytes
+    if node.is_replica:
+        return 0
+    if can_spread(key):
+        return math.ceil(memory_bytes / len(client.get_primaries()))
+    return memory_bytes if client.get_node_from_key(key).name == node.name else 0
 
 
 def check_permissions(case: Case) -> Iterator[Finding]:
@@ -126,13 +143,57 @@ _MAX_LAG_SECONDS = 10
 _MAX_LAG_BYTES = 10_000_000
 
 
-def nodes_of(client: Any) -> list[Info]:
-    """Return the INFO of each node, with its `save` and `appendfsync`."""
-    return [{**info, **_config(client, address)} for address, info in nodes(client)]
+@dataclass(frozen=True)
+class Node:
+    """A server, or a node of a cluster.
+
+    Attributes:
+        name: the address of a cluster's node; empty for a server.
+        is_replica: the node is a replica, or a former master without slots.
+        info: its INFO, with its `save` and `appendfsync`.
+        fault: the reason why it cannot be asked, or nothing.
+    """
+
+    name: str = ""
+    is_replica: bool = False
+    info: Info = field(default_factory=dict)
+    fault: str = ""
+
+    def examine(self, memory_bytes: int, *, expires: bool) -> list[Finding]:
+        """Check a node that needs room for `memory_bytes`; with `expires`, keys have a TTL."""
+        if not self.fault:
+            return examine(self.info, memory_bytes, expires=expires, is_replica=self.is_replica)
+        text = f"cannot be asked ({self.fault})"
+        if self.is_replica:
+            return [advice("server", f"the replica {text}", "start it: a failover to it is impossible")]
+        return [loss("server", f"the master {text}", "start it, or let a replica take over: a crawl waits")]
 
 
-def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
-    """Check the INFO of a node that needs room for `memory_bytes`; with `expires`, keys have a TTL."""
+def nodes_of(client: Any) -> list[Node]:
+    """Return the server, or all nodes of a cluster, which may be unreachable."""
+    if not is_cluster(client):
+        return [Node(info=_read(client))]
+    return [_node(*each) for each in each_node(client)]
+
+
+def _node(name: str, is_replica: bool, client: Any) -> Node:
+    try:
+        return Node(name, is_replica, _read(client))
+    except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+        return Node(name, is_replica, fault=describe(error))
+    finally:
+        client.connection_pool.disconnect()
+
+
+def _read(client: Any) -> Info:
+    return {**client.info(), **_config(client)}
+
+
+def examine(info: Info, memory_bytes: int, *, expires: bool, is_replica: bool = False) -> list[Finding]:
+    """Check the INFO of a node that needs room for `memory_bytes`; with `expires`, keys have a TTL.
+
+    `is_replica` says that the node is to be one, in a cluster.
+    """
     product = "Valkey" if "valkey_version" in info else "Redis"
     version = info.get("valkey_version") or info.get("redis_version", "of an unknown version")
     return [
@@ -140,14 +201,14 @@ def examine(info: Info, memory_bytes: int, *, expires: bool) -> list[Finding]:
         _eviction(info, expires=expires),
         _memory(info, memory_bytes),
         _persistence(info),
-        *_replication(info),
+        *([_link(info)] if is_replica and info.get("role") == "slave" else _replication(info)),
     ]
 
 
-def _config(client: Any, address: Mapping[str, Any]) -> Info:
+def _config(client: Any) -> Info:
     try:
         # One at a time: CONFIG GET takes several names since Redis 7.
-        return {**client.config_get("save", **address), **client.config_get("appendfsync", **address)}
+        return {**client.config_get("save"), **client.config_get("appendfsync")}
     except exceptions.ResponseError:  # a managed server lacks or denies CONFIG
         return {}
 
@@ -222,6 +283,14 @@ def _replication(info: Info) -> list[Finding]:
         return [loss(check, "the server is a replica and takes no writes", "set REDIS_URL to the master")]
     replicas = [value for name, value in info.items() if name.startswith("slave") and isinstance(value, Mapping)]
     return [_replica(check, replica, int(info.get("master_repl_offset", 0))) for replica in replicas]
+
+
+def _link(info: Info) -> Finding:
+    """Check the link of a cluster's replica to its master."""
+    check, master = "replication", f"{info.get('master_host')}:{info.get('master_port')}"
+    if info.get("master_link_status") == "up":
+        return ok(check, f"a replica of {master}")
+    return advice(check, f"a replica without a link to its master {master}", "check the master and the network")
 
 
 def _replica(check: str, replica: Info, offset: int) -> Finding:
