@@ -49,6 +49,10 @@ def disconnect(client: Any) -> None:
     close = getattr(client, "disconnect_connection_pools", None) or getattr(client, "close", None)
     if close is not None:
         close()
+    # redis-py keeps a connection to each Sentinel that it has asked for the master.
+    sentinels = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    for sentinel in getattr(sentinels, "sentinels", ()):
+        sentinel.close()
 
 
 def require_usable(client: Any, names: Names = SETTING_NAMES) -> Any:
