@@ -5,7 +5,7 @@ import inspect
 import re
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.from_url import SENTINEL, FromUrl, service_and_database
 from scrapy_bloom.transport.redis_url import SCHEMES, RedisUrl
 from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.server_info import is_cluster
 
 _SECRETS = ("url", "username", "password", "ssl_password", "credential_provider", "sentinel_kwargs")
 # Packages whose clients, except those of a cluster, connect with their first command.
@@ -71,10 +72,19 @@ def _make(given: RedisSettings) -> Any:
     pool = getattr(client, "connection_pool", None)
     if pool is not None and hasattr(pool, "connection_class"):
         pool.connection_class(**pool.connection_kwargs)
-        with socket.socket() as probe:
-            for name in TIMEOUTS:
-                probe.settimeout(pool.connection_kwargs.get(name))
+        _require_timeouts(pool.connection_kwargs)
+    elif is_cluster(client):
+        _require_timeouts(client.get_connection_kwargs())
     return client
+
+
+def _require_timeouts(options: Mapping[str, Any]) -> None:
+    """Raise an error unless a socket takes the timeouts, and waits for replies."""
+    with socket.socket() as probe:
+        for name in TIMEOUTS:
+            probe.settimeout(options.get(name))
+            if not probe.getblocking():
+                raise ValueError(f"{name} = 0: no reply would be waited for")
 
 
 def _require_readable_url(given: RedisSettings, kind: Any) -> None:

@@ -245,19 +245,15 @@ class Dispatcher:
     def keep_undelivered(self) -> None:
         """Save undelivered requests for a later start, and log the warnings held back so far."""
         self._executor.warnings.flush()
-        undelivered = self._worker.undelivered()
-        number = len(undelivered) + len(self.disk_buffer)
         try:
-            path = self.disk_buffer.close(undelivered)
-        except OSError as error:
-            logger.error("%s", error)
-        else:
-            if path is not None:
+            for number, path in self.disk_buffer.close(self._worker.undelivered()):
                 logger.error(
                     "Saved %s in %s; the next crawl that starts in this directory queues the file",
                     plural(number, "undelivered request"),
                     path,
                 )
+        except OSError as error:
+            logger.error("%s", error)
 
     # One step.
 

@@ -14,6 +14,8 @@ from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.filter_hash import Snapshot
 from scrapy_bloom.storage.filter_keys import prefix_of
 
+# From this share of its capacity on, a layer that ends is followed by a larger one.
+NEARLY_FULL = 7 / 8
 # After so many silent seconds a worker reopens the filter before it adds.
 _STALE_SECONDS = 5.0
 
@@ -75,7 +77,10 @@ class LayerStack:
     def layer_after(self, full: Layer, items: int, now: float) -> Layer:
         """Return the layer after `full`, which counts with at least so many items."""
         error_rate = self.error_bound(full, items)
-        return self.parameters.next_layer(full, error_rate, now, self.placement.max_shard_bytes)
+        # A worker that restored the hash has closed the layer, however full it was.
+        was_full = not self.has_counter(full) or self.granted(full) >= full.capacity * NEARLY_FULL
+        expansion = self.parameters.expansion if was_full else 1
+        return self.parameters.next_layer(full, error_rate, now, self.placement.max_shard_bytes, expansion=expansion)
 
     @property
     def error_rate(self) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from scrapy_bloom.errors import RefusedError, WrongTypeError
 from scrapy_bloom.filter import unlisted_shards
 from scrapy_bloom.filter.layer import Layer, sample_bits, sampled_count
-from scrapy_bloom.filter.layer_stack import ShardState
+from scrapy_bloom.filter.layer_stack import NEARLY_FULL, ShardState
 from scrapy_bloom.filter.opening import Opening, ReplacedError, foreign_string, portions, stored_layers
 from scrapy_bloom.filter.parameters import has_counters
 from scrapy_bloom.storage import filter_keys, shard_header, shards
@@ -29,8 +29,6 @@ from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, Insp
 
 # The epoch of bits that a late write has left without a shard.
 _NO_EPOCH = 0
-# From this share of a layer's room on, the strings of the next one are prepared, one per addition.
-_PREPARED_FROM = 7 / 8
 
 
 class Lifecycle:
@@ -95,7 +93,7 @@ class Lifecycle:
 
     def prepare_next(self, newest: Layer) -> list[PrepareShard]:
         """Return the operation that allocates a string of the next layer, if that is due."""
-        if self.stack.granted(newest) < newest.capacity * _PREPARED_FROM or not self._parameters.expansion:
+        if self.stack.granted(newest) < newest.capacity * NEARLY_FULL or not self._parameters.expansion:
             return []
         if self._preparing is None or self._preparing[0] != newest:
             following = self._following(newest, 0.0)

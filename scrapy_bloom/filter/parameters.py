@@ -192,10 +192,21 @@ class FilterParameters:
         capacity, share = self._first_capacity, self._share(self.error_rate)
         return Layer(key, index, identity, *self._size(capacity, share, max_shard_bytes), now)
 
-    def next_layer(self, newest: Layer, error_rate: float, now: float, max_shard_bytes: int = MAX_SHARD_BYTES) -> Layer:
-        """Return the layer after `newest`, given the live layers' total `error_rate`."""
+    def next_layer(
+        self,
+        newest: Layer,
+        error_rate: float,
+        now: float,
+        max_shard_bytes: int = MAX_SHARD_BYTES,
+        *,
+        expansion: int | None = None,
+    ) -> Layer:
+        """Return the layer after `newest`, given the live layers' total `error_rate`.
+
+        It is `expansion` times as large, by default as often as the filter's layers grow.
+        """
         is_generation = not self.expansion or self.has_expired_generation(newest, now)
-        capacity = self._first_capacity if is_generation else newest.capacity * self.expansion
+        capacity = self._first_capacity if is_generation else newest.capacity * (expansion or self.expansion)
         left = max(self.error_rate - error_rate, self.error_rate * _MIN_SHARE_LEFT)
         share = self._share(left)
         sized = self._size(capacity, share, max_shard_bytes)

@@ -1,7 +1,7 @@
 """A disk buffer for requests beyond the memory limit, while Redis is unreachable."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from scrapy_bloom._runtime import TUNING, Tuning
 from scrapy_bloom.queue.entries import OutboxEntry
@@ -46,8 +46,10 @@ class DiskBuffer:
                 )
             self._file.append([entry])
         except OSError as error:
+            if not self._has_failed:
+                place = "" if self._file is None else f"{self._file.path} cannot take more requests: "
+                logger.error("%s%s; the requests are kept in memory", place, error)
             self._has_failed = True
-            logger.error("%s; the requests are kept in memory", error)
             return False
         return True
 
@@ -74,19 +76,26 @@ class DiskBuffer:
             due, self.afterwards = self.afterwards, due
         return due
 
-    def close(self, undelivered: list[OutboxEntry]) -> str | None:
+    def close(self, undelivered: list[OutboxEntry]) -> Iterator[tuple[int, str]]:
         """Save the buffer and the undelivered entries in memory for a later start.
 
-        Returns:
-            The path of the file, or None if everything is delivered.
+        Yields:
+            The number of entries in each file, and its path. If the buffer's file takes no more, there is another one.
 
         Raises:
             OSError: no file can be written; the text has the number of lost requests.
         """
-        if self._file is None:
-            return str(self._directory.save(undelivered)) if undelivered else None
-        file, self._file = self._file, None
-        file.append(undelivered)
-        file.sync()
-        file.close()
-        return str(file.path)
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.append(undelivered)
+                undelivered = []
+                file.sync()
+            except OSError as error:
+                logger.error("%s cannot be written: %s", file.path, error)
+            number = len(file)
+            file.close()
+            if number:
+                yield number, str(file.path)
+        if undelivered:
+            yield len(undelivered), str(self._directory.save(undelivered))

@@ -19,8 +19,9 @@ TRANSIENT_ERRORS = (
     exceptions.ClusterError,
     exceptions.RedisClusterException,
 )
-# The transient errors that guarantee that a command was not executed.
+# The errors that guarantee that a command was not executed. A full server refuses a script before its first write only.
 _NOT_EXECUTED_ERRORS = (
+    exceptions.OutOfMemoryError,
     exceptions.BusyLoadingError,
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
@@ -94,7 +95,7 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
 )
 
 
-_REFUSED_BEFOREHAND = (_is(*_NOT_EXECUTED_ERRORS), _carries(*_NOT_NOW), _says(_TOO_MANY_CLIENTS))
+_REFUSED_BEFOREHAND = (_is(*_NOT_EXECUTED_ERRORS), _carries(*_NOT_NOW, "OOM"), _says(_TOO_MANY_CLIENTS))
 _FROM_REPLICA = (
     _is(exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.BusyLoadingError),
     _carries("READONLY", "MASTERDOWN", "LOADING"),

@@ -72,6 +72,19 @@ def test_each_layer_is_larger_and_stricter(make_filter: MakeFilter) -> None:
         assert layer.estimated_error_rate <= layer.error_rate
 
 
+def test_lost_hashes(client: redis.Redis, key: str) -> None:
+    """A worker that restores a lost hash closes the layer: the next one takes its place, and is no larger."""
+    bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-3, cache_size=0)
+    for begin in range(0, 400, 100):
+        bloom.add_many(urls(begin, begin + 100))
+        client.unlink(key)
+    bloom.add_many(urls(400, 5000))
+    capacities = [layer.capacity for layer in bloom.info().by_layer]
+    assert capacities[:4] == [1000] * 4
+    assert capacities[-1] > 1000
+    assert all(bloom.contains_many(urls(0, 400)))
+
+
 @pytest.mark.parametrize("capacity", [1000, 20_000, 60_000])
 def test_a_filter_that_was_sized_right_does_not_grow(capacity: int) -> None:
     """A filter holds its capacity in its first layer, despite the sampling error."""

@@ -1,5 +1,6 @@
 """Requests yielded while Redis is unreachable: beyond some thousands they wait on disk."""
 
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom._runtime import TUNING
 from scrapy_bloom.queue.operations import AskFilter
+from scrapy_bloom.spool import file as spool_file
 from scrapy_bloom.spool.directory import SpoolDirectory
 from tests.support import crawling
 from tests.support.in_process import start
@@ -312,3 +314,31 @@ def test_no_room_on_the_disk(
     until(lambda: not opened._dispatcher.breaker.is_open)
     opened.deliver()
     assert files(tmp_path) == []
+
+
+def test_disk_full_later(
+    opened: BloomScheduler,
+    server: Server,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the file cannot grow any more, one error names it, and the rest is saved in another file at the end."""
+    server.kill()
+    enqueue(opened, *range(MANY))
+    (buffered,) = files(tmp_path)
+    write = spool_file.write
+
+    def fail(descriptor: int, data: bytes, at: int) -> None:
+        if os.fstat(descriptor).st_ino == buffered.stat().st_ino:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(descriptor, data, at)
+
+    monkeypatch.setattr(spool_file, "write", fail)
+    enqueue(opened, *range(MANY, 3 * MANY))
+    opened.close("shutdown")
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert sum("kept in memory" in error and str(buffered) in error for error in errors) == 1
+    saved = {error.split(" in ")[1].split(";")[0]: int(error.split()[1]) for error in errors if "Saved" in error}
+    assert {Path(path) for path in saved} == set(files(tmp_path))
+    assert (len(saved), sum(saved.values())) == (2, 3 * MANY)

@@ -59,6 +59,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "{}REDIS_URL with ?foo=…: TypeError in scrapy_bloom.transport.from_url.FromUrl; ",
     ),
+    "no time for a reply": (
+        f"redis://:{PASSWORD}@a:1",
+        {"socket_timeout": 0},
+        "{}REDIS_PARAMS = {{'socket_timeout': 0}}: ValueError in redis.client.Redis; correct its value, or remove it",
+    ),
+    "no time to connect": (
+        f"redis://:{PASSWORD}@a:1?socket_connect_timeout=0",
+        {},
+        "{}REDIS_URL with ?socket_connect_timeout=…: ValueError in redis.client.Redis; correct its value, or remove it",
+    ),
     "an unquoted slash": (f"redis+cluster://:a/{PASSWORD}@a:1", {}, "{}REDIS_URL cannot be read"),
     "two selections": (
         f"redis+cluster://:{PASSWORD}@a:1",

@@ -252,6 +252,19 @@ def test_not_executed(error: Exception) -> None:
     assert advice_for(error) is None
 
 
+FULL: list[Exception] = [
+    exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+    exceptions.ResponseError(f"{OLD_SCRIPT} -OOM command not allowed when used memory > 'maxmemory'."),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=describe)
+def test_full(error: Exception) -> None:
+    """A full server has not executed the command; waiting would not help."""
+    assert was_not_executed(error)
+    assert advice_for(error) is not None
+
+
 @pytest.mark.parametrize("error", PERHAPS_EXECUTED, ids=describe)
 def test_perhaps_executed(error: Exception) -> None:
     """An error without a reply is waited for, and leaves the command in doubt."""
