@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NoReturn
 
@@ -17,10 +18,19 @@ from scrapy_bloom._format import as_number, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.report import FilterReport, Pace, build_report, exposition, pace_between
+from scrapy_bloom.cli.report import (
+    FilterReport,
+    NodeShare,
+    Pace,
+    build_report,
+    exposition,
+    pace_between,
+    shares_of_nodes,
+)
 from scrapy_bloom.errors import UnavailableError
 from scrapy_bloom.queue.heartbeats import heartbeat_pause
 from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.transport.server_info import is_cluster
 
 EXAMPLES = """\
 examples:
@@ -65,6 +75,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         "key": target.key,
         "exists": found is not None,
         **({} if found is None else found.as_dict()),
+        **({} if found is None else {"nodes": {name: asdict(each) for name, each in _shares(target, found).items()}}),
         "queues": [asdict(queue) for queue in queues],
     }
     _console.print_report(options, report, _text(target, found, queues))
@@ -103,11 +114,18 @@ def _text(
     title = f"{target.key} on {target.server}"
     if target.is_separate:
         title += f"; the queue on {target.queue_server}"
-    stored = f"\nThere is no filter at {target.key!r}." if found is None else _filter_text(found, first)
+    stored = f"\nThere is no filter at {target.key!r}."
+    if found is not None:
+        stored = _filter_text(found, _shares(target, found), first)
     return "\n".join([title, stored, *map(_queue_text, queues)])
 
 
-def _filter_text(found: FilterReport, first: FilterReport | None) -> str:
+def _shares(target: CrawlTarget, found: FilterReport) -> dict[str, NodeShare]:
+    """Return the share of each node of a cluster; a single server has none."""
+    return shares_of_nodes(target.filter_client, found) if is_cluster(target.filter_client) else {}
+
+
+def _filter_text(found: FilterReport, shares: Mapping[str, NodeShare], first: FilterReport | None) -> str:
     info, parameters = found.info, found.stored.parameters
     ttl = f", each kept for at least {_console.duration(parameters.ttl)}" if parameters.ttl else ""
     shards = plural(info.shards, "shard")
@@ -117,6 +135,8 @@ def _filter_text(found: FilterReport, first: FilterReport | None) -> str:
         ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {shards}"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
+    for name, share in shares.items():
+        rows.append((f"on {name}", f"{as_size(share.memory_bytes)}, {plural(share.shards, 'shard')}"))
     if info.lost_shards:
         rows.append(("LOST", f"{info.lost_shards} of {shards}: their pages are fetched again"))
     pace = pace_between(first, found) if first else None

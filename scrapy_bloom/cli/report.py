@@ -9,6 +9,7 @@ from scrapy_bloom.filter.describe import FilterInfo, describe_layers
 from scrapy_bloom.filter.stored_filter import StoredFilter, read
 from scrapy_bloom.queue.inspection import QueueState
 from scrapy_bloom.storage.operation import Steps
+from scrapy_bloom.transport.slots import owner_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,25 @@ class FilterReport:
             "users": self.stored.references,
             "by_layer": layers,
         }
+
+
+@dataclass
+class NodeShare:
+    """The part of a filter on one node of a cluster."""
+
+    shards: int = 0
+    memory_bytes: int = 0
+
+
+def shares_of_nodes(client: Any, found: FilterReport) -> dict[str, NodeShare]:
+    """Return the share of each node of a cluster, by its address, in a filter."""
+    shares: dict[str, NodeShare] = {}
+    for layer in found.stored.layers:
+        for key in layer.shard_keys:
+            share = shares.setdefault(owner_of(client, key), NodeShare())
+            share.shards += 1
+            share.memory_bytes += layer.size.memory_bytes // layer.size.shards
+    return dict(sorted(shares.items()))
 
 
 def build_report(key: str) -> Steps[FilterReport | None]:

@@ -212,6 +212,15 @@ def disconnect_nodes(client: Any) -> None:
         slots.disconnect()
 
 
+def owner_of(client: Any, key: str) -> str:
+    """Return the address of the node of a cluster that serves a key.
+
+    Raises:
+        redis.RedisError: no node serves it.
+    """
+    return "{}:{}".format(*Slots.of(client).node_of(Command("TYPE", key)).address)
+
+
 def each_node(client: Any) -> Iterator[tuple[str, bool, Any]]:
     """Yield the address of each node that a cluster knows, whether it has no slots, and a client for it.
 

@@ -1,5 +1,6 @@
 """Moving, deleting and examining filters in a cluster, with a client that decodes replies."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from scrapy_bloom.cli.checks.case import MEANINGS, Level
 from scrapy_bloom.cli.importing.import_state import ImportKeys
 from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from scrapy_bloom.storage.stores import RedisStore
+from tests.support import command
 from tests.support.clusters import running_cluster
 from tests.support.examining import OURS, examine, wrong
 from tests.support.imports import OPTIONS, fill, keys_of, set_import
@@ -82,6 +84,23 @@ def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> N
     assert (code, found["slots"][0]) == (1, "advice")
     assert f"{{{key}:fed}}:dupefilter" in found["slots"][2]
     BloomFilter(cluster, f"{{{key}:fed}}:dupefilter", fingerprint="scrapy-redis").clear()
+
+
+def test_info(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shards of a filter are counted by node: all on one node, or spread."""
+    url = f"redis+cluster://127.0.0.1:{cluster.get_primaries()[0].port}"
+    masters = sorted(node.name for node in cluster.get_primaries())
+    for name, nodes in ((key, masters), (f"{{{key}}}", [cluster.get_node_from_key(f"{{{key}}}").name])):
+        bloom = BloomFilter(cluster, name, capacity=1_000_000, error_rate=1e-6, shard_bytes=1 << 20)
+        bloom.add("a")
+        assert command.call("info", "--key", name, "--redis-url", url, "--json") == 0
+        report = json.loads(capsys.readouterr().out)
+        assert list(report["nodes"]) == nodes
+        for measure in ("shards", "memory_bytes"):
+            assert sum(share[measure] for share in report["nodes"].values()) == report[measure]
+        assert command.call("info", "--key", name, "--redis-url", url) == 0
+        assert all(f"on {node} " in capsys.readouterr().out for node in nodes[:1])
+        bloom.clear()
 
 
 def test_every_node_is_asked(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
