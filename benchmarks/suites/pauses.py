@@ -27,7 +27,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
 
-REPETITIONS = 10
+REPETITIONS = 5
 ITEMS = 100_000_000
 # The small filter's next layer is so many times as large.
 TIMES_LARGER = 1_000
