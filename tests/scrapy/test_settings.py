@@ -16,6 +16,7 @@ from tests.support.bloom_settings import (
     LEASE,
     MAX_DELIVERIES,
     RETRY_TIMEOUT,
+    SHARD_BYTES,
     TTL,
     field_of,
     read,
@@ -27,6 +28,7 @@ DEFAULTS = {
     EXPANSION: 2,
     TTL: None,
     CACHE_SIZE: 65_536,
+    SHARD_BYTES: None,
     RETRY_TIMEOUT: 30.0,
     BATCH_SIZE: 100,
     LEASE: 60.0,
@@ -36,7 +38,8 @@ DEFAULTS = {
 
 def test_defaults() -> None:
     """The default values."""
-    assert dataclasses.asdict(read({})) == {field_of(setting): value for setting, value in DEFAULTS.items()}
+    defaults = {field_of(setting): value for setting, value in DEFAULTS.items()}
+    assert dataclasses.asdict(read({})) == {**defaults, "always": ()}
     assert read({}) == BloomSettings()
 
 
