@@ -228,7 +228,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             True for a repeat, False for a new request.
         """
-        if self._has_ended or self.is_always_new(request):
+        if self._has_ended or (self.config.always and self.is_always_new(request)):
             return False
         fingerprint = self.fingerprint_of(request)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
@@ -255,9 +255,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             True if one of the patterns is found in its URL.
         """
-        always = self.config.always
-        # Every request comes here, and nearly every crawl has no pattern.
-        return bool(always) and any(pattern.search(request.url) for pattern in always)
+        return any(pattern.search(request.url) for pattern in self.config.always)
 
     def update_stats(self) -> None:
         """Update the crawl's stats."""

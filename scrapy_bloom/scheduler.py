@@ -83,6 +83,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._config = BloomSettings()
+        # Read for every request: nearly every crawl has no pattern.
+        self._always = self._config.always
         self._has_joined = False
         self._has_made_server = False
 
@@ -113,6 +115,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         disable_client_retries(self.server)
         self._has_made_server = True
         self._config = config
+        self._always = config.always
         return self
 
     @classmethod
@@ -239,7 +242,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             dropped later, with the signal `request_dropped`.
         """
         fingerprint = None
-        if not request.dont_filter and not self.df.is_always_new(request):
+        if not request.dont_filter and not (self._always and self.df.is_always_new(request)):
             fingerprint = self.df.fingerprint_of(request)
             bloom = self.df.filter
             is_repeat = bloom.is_cached(fingerprint)
