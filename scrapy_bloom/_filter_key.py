@@ -128,8 +128,8 @@ class FilterKey:
         """Warn if a failover of the cluster, or of the queue's server, may lose requests that the filter knows."""
         if self.queue is not None and self.is_separate:
             logger.info(
-                "The filter %r and the queue %r are on different servers: if the queue's server loses its last writes, "
-                "by a restart or a failover, the pages of these requests are missed",
+                "The filter %r and the queue %r are on different servers. If the queue's server loses its last writes, "
+                "by a restart or a failover, the filter still knows these requests: their pages are missed",
                 self.name,
                 self.queue,
             )

@@ -36,6 +36,7 @@ from scrapy_bloom.storage.operation import Steps, T
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.retry import retry_until
+from scrapy_bloom.transport.server_info import is_cluster
 
 # Errors of Scrapy and redis-py for settings that they cannot use.
 UNREADABLE = (ImportError, NameError, AttributeError, TypeError, ValueError, KeyError)
@@ -206,7 +207,10 @@ class CrawlTarget:
         for state in map(self.inspect_queue, queues):
             if number := state.waiting + state.leased + state.dead_letters:
                 requests = plural(number, "unfetched request")
-                note(f"the filter knows {requests} of the queue {state.key!r}, which is not exported")
+                note(
+                    f"the filter knows {requests} of the queue {state.key!r}, which is not exported: a crawl elsewhere "
+                    "with this filter misses these pages, so finish the crawl first"
+                )
 
     def read_filter(self) -> StoredFilter | None:
         """Return the stored filter, or None if the key is empty."""
@@ -280,6 +284,8 @@ class CrawlTarget:
 
 
 def _address(client: Any) -> str:
+    if is_cluster(client):
+        return f"the cluster of {', '.join(sorted(node.name for node in client.get_primaries()))}"
     pool = getattr(client, "connection_pool", None)
     where: dict[str, Any] = getattr(pool, "connection_kwargs", {})
     if "path" in where:

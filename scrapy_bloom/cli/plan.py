@@ -6,15 +6,16 @@ No server is needed. The default of each parameter is the project's setting.
 import argparse
 from dataclasses import asdict, replace
 
-from scrapy.settings import Settings
+from scrapy.settings import BaseSettings, Settings
 
-from scrapy_bloom._filter_key import MAX_NODE_BYTES
+from scrapy_bloom._filter_key import MAX_NODE_BYTES, FilterKey
 from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import add_parameter_options, crawl_settings, given_parameters
 from scrapy_bloom.cli.planning import COMPARED_ERROR_RATES, Plan, make_plan
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.storage.filter_keys import can_spread
 
 EXAMPLES = """\
 examples:
@@ -34,7 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    defaults = BloomSettings.from_settings(crawl_settings(options.spider, settings))
+    own = crawl_settings(options.spider, settings)
+    defaults = BloomSettings.from_settings(own)
     config = replace(defaults, **given_parameters(options, defaults))
     parameters = config.parameters()
     if options.compare:
@@ -42,7 +44,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         report = {"capacity": parameters.capacity, "plans": [asdict(plan) for plan in plans]}
         _console.print_report(options, report, _comparison(plans))
     else:
-        plan = make_plan(parameters, config.shard_bytes)
+        plan = make_plan(parameters, config.shard_bytes, spreads=_spreads(options.spider, own))
         _console.print_report(options, asdict(plan), _text(plan))
     return ExitCode.DONE
 
@@ -74,11 +76,18 @@ def _text(plan: Plan) -> str:
     return f"{text}\n\n{_console.table([head, *rows_of_growth])}"
 
 
+def _spreads(spider: str | None, settings: BaseSettings) -> bool:
+    """Return whether the settings give the filter a key that spreads, of any size."""
+    key = FilterKey.for_workers(settings, spider or "")
+    return key.slot_key is None and can_spread(key.name)
+
+
 def _placement(plan: Plan) -> str:
     size = f"{plural(plan.cluster_shards, 'shard')} of up to {as_size(plan.cluster_shard_bytes)}"
-    if plan.is_spread:
-        return f"{size}, spread over all nodes, because a first layer of over {as_size(MAX_NODE_BYTES)} needs several"
-    return f"{size}, in the slot of the queue and so on its node: a failover keeps or loses the same of both"
+    if not plan.is_spread:
+        return f"{size}, in the slot of the queue, so that a failover loses the last writes of both or of none"
+    reason = f"; one node has the filter up to {as_size(MAX_NODE_BYTES)}" if plan.memory_bytes > MAX_NODE_BYTES else ""
+    return f"{size}, spread over all nodes{reason}"
 
 
 def _comparison(plans: list[Plan]) -> str:

@@ -31,8 +31,7 @@ class Plan:
     """The size of a filter at its capacity; with a TTL, the sum of all layers that live at once.
 
     `expected_false_positives` sums the error rates that new requests meet while the filter fills. On a cluster the
-    filter has `cluster_shards` of at most `cluster_shard_bytes`. At its default key they are on the queue's node, or if
-    it `is_spread`, on all nodes.
+    filter has `cluster_shards` of at most `cluster_shard_bytes`: on all nodes if it `is_spread`, else on one.
     """
 
     capacity: int
@@ -53,8 +52,11 @@ class Plan:
     growth: tuple[Growth, ...]
 
 
-def make_plan(parameters: FilterParameters, shard_bytes: int | None = None) -> Plan:
-    """Return the plan of a filter; without `shard_bytes`, in shards of the default size."""
+def make_plan(parameters: FilterParameters, shard_bytes: int | None = None, *, spreads: bool = False) -> Plan:
+    """Return the plan of a filter; without `shard_bytes`, in shards of the default size.
+
+    If its key `spreads` on a cluster, it does so at any size.
+    """
     layers = _layers(parameters, shard_bytes or MAX_SHARD_BYTES)
     on_cluster = _layers(parameters, shard_bytes or CLUSTER_SHARD_BYTES)
     memory_bytes = sum(layer.size.memory_bytes for layer in layers)
@@ -74,7 +76,7 @@ def make_plan(parameters: FilterParameters, shard_bytes: int | None = None) -> P
         layers=len(layers),
         cluster_shards=sum(layer.size.shards for layer in on_cluster),
         cluster_shard_bytes=max(layer.size.shard_bytes for layer in on_cluster),
-        is_spread=parameters.memory_bytes > MAX_NODE_BYTES,
+        is_spread=spreads or parameters.memory_bytes > MAX_NODE_BYTES,
         bytes_a_request=memory_bytes / parameters.capacity,
         set_memory_bytes=SET_BYTES_PER_MEMBER * parameters.capacity,
         expected_false_positives=missed,

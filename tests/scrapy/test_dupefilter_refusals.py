@@ -11,6 +11,7 @@ import redis
 
 from scrapy_bloom import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.errors import RefusedError
+from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.settings import BloomSettings
 from tests.support.dupefilters import (
     KEY,
@@ -100,12 +101,12 @@ def test_format_of_the_future_is_refused(server: Server, client: redis.Redis, ke
     """A filter of a newer version is refused with both format versions, and stays."""
     build(server, key)
     stored = parameters_of(client, key)
-    newer = stored["format"] + 41
+    newer = FORMAT + 41
     client.hset(key, "filter", json.dumps({**stored, "format": newer}))
     with pytest.raises(MismatchError) as refusal:
         build(server, key)
     text = str(refusal.value).replace(repr(key), "")
-    assert re.search(rf"\b{newer}\b.*\b{stored['format']}\b", text)
+    assert re.search(rf"\b{newer}\b.*\b{FORMAT}\b", text)
     assert parameters_of(client, key)["format"] == newer
 
 

@@ -647,7 +647,7 @@ def test_crawl_that_goes_on(opened: Opened, caplog: pytest.LogCaptureFixture) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error", ScrapyDeprecationWarning)
         second = opened(SCHEDULER_PERSIST=True)
-    assert f"resumes with 1 requests in the queue {second.queue_keys.queue!r}" in caplog.text
+    assert f"resumes with 1 request in the queue {second.queue_keys.queue!r}" in caplog.text
 
 
 @every_kind

@@ -37,8 +37,8 @@ def check_slots(case: Case) -> Iterator[Finding]:
     if key is not None and case.queues and case.target.is_separate:
         yield ok(
             check,
-            "the filter and the queue are on different servers: if the queue's server loses its last writes, the pages "
-            "of these requests are missed",
+            "the filter and the queue are on different servers: requests that the queue's server loses with its last "
+            "writes are known to the filter, and their pages are missed",
         )
         return
     if key is None or not is_cluster(case.target.filter_client):
