@@ -64,7 +64,7 @@ def _run(server: Server, client: redis.Redis, items: int, probes: int) -> None:
     report.table(
         f"{items:,} items at an error rate of {ERROR_RATE:g}, filled by {PROCESSES} processes. {server.name}.",
         ("", "measured"),
-        [*_rows(filled), *_memory_rows(client, parameters, before)],
+        [*_rows(filled), *_memory_rows(client, place, before)],
     )
     report.least(f"items a second of {PROCESSES} processes", filled.items / filled.seconds, LEAST_ITEMS_A_SECOND)
     _print_error_rate(client, place, items, probes)
@@ -98,15 +98,18 @@ def _rows(filled: Filled) -> list[tuple[str, str]]:
     ]
 
 
-def _memory_rows(client: redis.Redis, parameters: FilterParameters, before: int) -> list[tuple[str, str]]:
-    planned, used = parameters.memory_bytes, memory_usage(client, KEY)
+def _memory_rows(client: redis.Redis, place: Place, before: int) -> list[tuple[str, str]]:
+    planned, used = place.parameters.memory_bytes, memory_usage(client, place.key)
     grown = int(client.info("memory")["used_memory"]) - before
+    shards = stored_layer(client, place.key, place.parameters).shard_keys
+    of_layer = sum(client.memory_usage(key, samples=0) or 0 for key in (place.key, *shards))
     return [
         ("bytes planned (`scrapy bloom plan`)", f"{planned:,}"),
-        ("bytes by MEMORY USAGE", f"{used:,}"),
-        ("MEMORY USAGE to the plan", f"{used / planned:.4f}"),
+        ("bytes of its shards and its hash by MEMORY USAGE", f"{of_layer:,}"),
+        ("these bytes to the plan", f"{of_layer / planned:.4f}"),
+        ("these bytes an item", f"{of_layer / place.parameters.capacity:.3f}"),
+        ("bytes prepared for the next layer", f"{used - of_layer:,}"),
         ("growth of the server's used_memory", f"{grown:,}"),
-        ("bytes an item", f"{used / parameters.capacity:.3f}"),
     ]
 
 
