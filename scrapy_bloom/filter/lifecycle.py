@@ -6,6 +6,7 @@ missing shard was lost.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from scrapy_bloom.errors import RefusedError, WrongTypeError
 from scrapy_bloom.filter import unlisted_shards
@@ -31,20 +32,31 @@ from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, Insp
 _NO_EPOCH = 0
 
 
+# The last additions to a layer prepare a string each. They have so many items at most, as a rule.
+_ITEMS_A_STRING = 1_000
+
+
+class _Preparation(NamedTuple):
+    """The strings `left` to prepare for the layer after `layer`, from `begin` granted items on."""
+
+    layer: Layer
+    begin: int
+    left: list[PrepareShard]
+
+
 class Lifecycle:
     """Steps that change the layers of a filter.
 
     The first addition creates the first layer: opening a filter stores none. A next layer of at
-    least `min_prepared_bytes` is allocated ahead, while the newest one fills up: the addition that
-    grows the filter, and other clients of the server, then need not wait for its memory. With a TTL
+    least `min_prepared_bytes` is allocated ahead, once the newest one exceeds its capacity. The
+    addition that grows the filter, and other clients, then need not wait for its memory. With a TTL
     the time of the next layer is not known ahead.
     """
 
     min_prepared_bytes = 16 * 1024 * 1024
 
     def __init__(self, opening: Opening) -> None:
-        # The strings that this worker is to prepare, and the layer that they follow.
-        self._preparing: tuple[Layer, list[PrepareShard]] | None = None
+        self._preparing: _Preparation | None = None
         self.opening = opening
         self.stack = opening.stack
         self._key = opening.stack.key
@@ -92,21 +104,30 @@ class Lifecycle:
                 self._events.on_growth(full, following, granted)
 
     def prepare_next(self, newest: Layer) -> list[PrepareShard]:
-        """Return the operation that allocates a string of the next layer, if that is due."""
-        if self.stack.granted(newest) < newest.capacity * NEARLY_FULL or not self._parameters.expansion:
+        """Return the operation that allocates a string of the next layer, if that is due.
+
+        It is due beyond the layer's capacity: a filter of the right size never takes the memory of a second layer.
+        """
+        granted = self.stack.granted(newest)
+        if granted < newest.capacity * NEARLY_FULL or not self._parameters.expansion:
             return []
-        if self._preparing is None or self._preparing[0] != newest:
-            following = self._following(newest, 0.0)
-            keys = reversed(following.shard_keys) if self._is_prepared(following) else ()
-            size, each = following.size.shard_bytes, following.size.memory_bytes // following.size.shards
-            # In a cluster one node must have room for all, although the nodes share the layer.
-            self._preparing = newest, [PrepareShard(key, size, each * left) for left, key in enumerate(keys, 1)]
-        return self._preparing[1][-1:]
+        if self._preparing is None or self._preparing.layer != newest:
+            self._preparing = self._prepare(newest)
+        return self._preparing.left[-1:] if granted >= self._preparing.begin else []
+
+    def _prepare(self, newest: Layer) -> "_Preparation":
+        following = self._following(newest, 0.0)
+        keys = reversed(following.shard_keys) if self._is_prepared(following) else ()
+        size, each = following.size.shard_bytes, following.size.memory_bytes // following.size.shards
+        # In a cluster one node must have room for all, although the nodes share the layer.
+        left = [PrepareShard(key, size, each * number) for number, key in enumerate(keys, 1)]
+        room = newest.max_items - newest.capacity
+        return _Preparation(newest, newest.max_items - max(room // 2, len(left) * _ITEMS_A_STRING), left)
 
     def note_prepared(self, creation: Creation) -> None:
         """Note the outcome of `prepare_next`. After a failure the growth allocates the rest."""
         if self._preparing is not None:
-            left = self._preparing[1]
+            left = self._preparing.left
             left.pop()
             if creation.outcome not in (shards.MADE, shards.PRESENT):
                 left.clear()

@@ -31,8 +31,8 @@ _CREATE_SHARD, _PREPARE_SHARD = (
     load_script(__package__, "shard", "allocate", name) for name in ("create_shard", "prepare_shard")
 )
 
-# A prepared string that no layer takes expires. A layer grows from 7/8 of its capacity to full in this time, if the
-# crawl is not very slow.
+# A prepared string that no layer takes expires. A layer grows from its capacity to full in this time, if the crawl
+# is not very slow.
 _PREPARED_SECONDS = 24 * 3600
 
 

@@ -48,7 +48,7 @@ class Prepares(Lifecycle):
 def preparing(protocol: FilterProtocol) -> Steps[int]:
     """A worker prepares the layer after the newest one."""
     newest = protocol.stack.newest
-    protocol.stack.note_granted(newest, newest.capacity)
+    protocol.stack.note_granted(newest, newest.max_items)
     while operations := protocol.lifecycle.prepare_next(newest):
         [creation] = yield operations
         protocol.lifecycle.note_prepared(creation)
@@ -146,6 +146,18 @@ def test_a_growth_allocates_nothing() -> None:
     assert store.expiries == {}
     bloom.clear()
     assert store.strings == {}
+
+
+def test_right_size() -> None:
+    """A large filter that holds its capacity, and no more, takes no memory for a second layer."""
+    bloom = BaseBloomFilter(MemoryStore(), "k", FilterParameters(capacity=10_000_000, error_rate=1e-3))
+    bloom.add("a")
+    stack, lifecycle = bloom._stack, bloom._protocol.lifecycle
+    due = []
+    for granted in (stack.newest.capacity, stack.newest.max_items):
+        stack.note_granted(stack.newest, granted)
+        due.append(len(lifecycle.prepare_next(stack.newest)))
+    assert due == [0, 1]
 
 
 def test_a_growth_without_room_leaves_no_string(monkeypatch: pytest.MonkeyPatch) -> None:
