@@ -2,6 +2,9 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from scrapy_bloom.transport.client import Client
 
 
 def server_options() -> tuple[str, ...]:
@@ -11,3 +14,13 @@ def server_options() -> tuple[str, ...]:
         return ()
     module = Path(package.origin).parent / "redis-stack-server" / "lib" / "redisbloom.so"
     return ("--loadmodule", str(module)) if module.exists() else ()
+
+
+def module_version(client: Client) -> str:
+    """Return RedisBloom's version as a suffix for the server's; empty if it is not loaded."""
+    modules: list[dict[bytes, Any]] = client.execute_command("MODULE LIST")
+    for module in modules:
+        if module[b"name"] == b"bf":
+            number = int(module[b"ver"])
+            return f", RedisBloom {number // 10_000}.{number // 100 % 100}.{number % 100}"
+    return ""

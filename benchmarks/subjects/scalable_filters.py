@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import redis
 from pybloom_live import ScalableBloomFilter
@@ -86,13 +86,3 @@ MAKERS: dict[str, Callable[[redis.Redis, int, int, float], Grower]] = {
     REDISBLOOM: lambda client, asked, _, rate: _redisbloom(client, asked, rate),
     PYBLOOM: lambda _, asked, __, rate: _pybloom(asked, rate),
 }
-
-
-def module_version(client: Client) -> str:
-    """Return RedisBloom's version as a suffix for the server's; empty if it is not loaded."""
-    modules: list[dict[bytes, Any]] = client.execute_command("MODULE LIST")
-    for module in modules:
-        if module[b"name"] == b"bf":
-            number = int(module[b"ver"])
-            return f", RedisBloom {number // 10_000}.{number // 100 % 100}.{number % 100}"
-    return ""

