@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 import redis
+from redis.exceptions import RedisClusterException
 from scrapy.exceptions import UsageError
 
 from scrapy_bloom.cli._console import note
@@ -87,12 +88,11 @@ def _explain(error: BaseException) -> tuple[ExitCode, str]:
             text = f"{error.filename or type(error).__name__}: {reason}"
         case BloomError() | UsageError():
             text = str(error)
-        case redis.RedisError() | redis.RedisClusterException() if advice_for(error) is None and not is_from_replica(
-            error
-        ):
-            code, text = ExitCode.UNREACHABLE, _unreachable(describe(error))
-        case redis.RedisError() | redis.RedisClusterException():
-            text = f"Redis refused a command: {describe(error)}; {advice_for(error) or _REPLICA}"
+        case redis.RedisError() | RedisClusterException():
+            if (advice := advice_for(error)) is None and not is_from_replica(error):
+                code, text = ExitCode.UNREACHABLE, _unreachable(describe(error))
+            else:
+                text = f"Redis refused a command: {describe(error)}; {advice or _REPLICA}"
     return code, text
 
 

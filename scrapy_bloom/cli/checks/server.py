@@ -133,7 +133,8 @@ def _denial(client: Any, command: str, key: str) -> str | None:
         is_denied = isinstance(error, exceptions.NoPermissionError)
         if is_denied or "ACL failure" in text or "can't run this command" in text:
             return "key" if " key" in text else "command"
-        if text.lower().startswith("unknown"):
+        # Redis 6 cites the error of a script.
+        if text.lower().startswith("unknown") or "Unknown Redis command" in text:
             return "unknown"
     return None
 
