@@ -6,8 +6,8 @@ from scrapy_bloom.filter.sizing import MAX_SHARD_BYTES
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.transport.server_info import is_cluster
 
-# When slots move, MIGRATE blocks its node for 25 ms a shard of 4 MB, and for 190 to 265 ms a shard of 32 MB. The time
-# of a check does not depend on the size.
+# When slots move, MIGRATE blocks its node for 23 ms a shard of 4 MiB, and for 202 to 225 ms a shard of 32 MiB
+# (`python -m benchmarks moving`). The time of a check does not depend on the size.
 CLUSTER_SHARD_BYTES = 4 * 1024 * 1024
 
 
