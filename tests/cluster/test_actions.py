@@ -17,7 +17,7 @@ from scrapy_bloom.cli.archive.restoring import restore
 from scrapy_bloom.cli.importing.set_import import SetImport
 from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 from scrapy_bloom.transport.client import disconnect
-from tests.support.clusters import replicated_cluster
+from tests.support.clusters import kill, replicated_cluster, reshard
 from tests.support.examining import examine
 from tests.support.imports import OPTIONS, PARAMETERS, Silent, backup, fill
 from tests.support.moving import SMALL, items, keys_at, require
@@ -45,18 +45,6 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         yield client
     finally:
         disconnect(client)
-
-
-def kill(cluster: Cluster, key: str) -> None:
-    """Kill the master of a key; its replica takes over."""
-    cluster.kill(cluster.owner_of(key))
-
-
-def reshard(cluster: Cluster, key: str) -> None:
-    """Move all of its slots to another master."""
-    source = cluster.owner_of(key)
-    target = next(node for node in cluster.nodes[:3] if node is not source)
-    cluster.move(cluster.slots_of(source), source, target)
 
 
 # Moving all slots takes longer than the tests of each commit may.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devtools.clusters import Cluster
-from tests.support.clusters import replicated_cluster
+from tests.support.clusters import kill, replicated_cluster, reshard
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
 
@@ -17,18 +17,6 @@ pytestmark = [pytest.mark.crawl, pytest.mark.long]
 WORKER: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
 # Pages between the fault and the kill of a worker.
 FURTHER = 10
-
-
-def kill(cluster: Cluster, key: str) -> None:
-    """Kill the master of queue and filter; its replica takes over."""
-    cluster.kill(cluster.owner_of(key))
-
-
-def reshard(cluster: Cluster, key: str) -> None:
-    """Move all of its slots to another master."""
-    source = cluster.owner_of(key)
-    target = next(node for node in cluster.nodes[:3] if node is not source)
-    cluster.move(cluster.slots_of(source), source, target)
 
 
 @pytest.mark.parametrize("fault", [kill, reshard], ids=lambda fault: fault.__name__)

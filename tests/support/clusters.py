@@ -23,3 +23,15 @@ def replicated_cluster(kind: str) -> Iterator[Cluster]:
     """Run a cluster of three masters with a replica each."""
     with clusters.running_cluster(kind, 3, *_NODE_TIMEOUT, replicas=1, run=running) as cluster:
         yield cluster
+
+
+def kill(cluster: Cluster, key: str) -> None:
+    """Kill the master of a key; its replica takes over."""
+    cluster.kill(cluster.owner_of(key))
+
+
+def reshard(cluster: Cluster, key: str) -> None:
+    """Move all slots of the master of a key to another master."""
+    source = cluster.owner_of(key)
+    target = next(node for node in cluster.nodes[:3] if node is not source)
+    cluster.move(cluster.slots_of(source), source, target)
