@@ -1,6 +1,7 @@
 """The errors of this package. Each text has the setting or key, the fact, and the action."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 class BloomError(Exception):
@@ -13,6 +14,9 @@ class BloomError(Exception):
         ...     print(error)
         expansion = -1: must be a whole number of at least 0; set how many times larger each further layer is, ...
     """
+
+    # The results of the failed round trip (`storage.operation.Results`), or None if they are unknown.
+    outcomes: Any = None
 
 
 class ConfigError(BloomError, ValueError):

@@ -148,5 +148,10 @@ class Executor:
         unsure = [entry.fingerprint or b"" for entry in operation.entries if entry.is_unsure]
         if unsure:
             bloom.mark_ambiguous(unsure)
-        are_new = bloom.add_many([entry.fingerprint or b"" for entry in operation.entries])
+        fingerprints = [entry.fingerprint or b"" for entry in operation.entries]
+        try:
+            are_new = bloom.add_many(fingerprints)
+        except BaseException:
+            self.worker.doubt(set(filter(bloom.is_ambiguous, fingerprints)))
+            raise
         return self.worker.receive_filter_reply(operation, are_new)

@@ -15,6 +15,7 @@ from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.pending_batch import PendingBatch
 from scrapy_bloom.filter.placement import PLAIN, Placement
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Operations, Results, Steps, Store
@@ -163,6 +164,27 @@ class BaseBloomFilter:
         if any(self._cache.get(item) for item in marked):
             self.forget_cached()
 
+    def is_ambiguous(self, item: Item) -> bool:
+        """Return whether the next addition reports an item as new even if its bits are set.
+
+        Args:
+            item: bytes, or text, which is encoded in UTF-8.
+
+        Returns:
+            True if an interrupted call may have added the item, and no later call has reported it.
+
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            ConfigError: the text cannot be encoded in UTF-8.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> bloom.mark_ambiguous(["a"])
+            >>> bloom.is_ambiguous("a"), bloom.is_ambiguous("b")
+            (True, False)
+        """
+        return _as_item(item) in self._ambiguous
+
     def add_many(self, items: Sequence[Item]) -> list[bool]:
         """Add items in one batch, in as few round trips as possible.
 
@@ -176,7 +198,7 @@ class BaseBloomFilter:
             TypeError: an item is neither bytes nor text, or one item is given instead of several;
                 nothing is added.
             ConfigError: an item cannot be encoded in UTF-8; nothing is added.
-            BloomError: the store failed. No item counts as seen.
+            BloomError: the store failed. Items that the call may have added are ambiguous.
 
         Example:
             >>> MemoryBloomFilter().add_many(["a", "b", "a"])
@@ -187,12 +209,13 @@ class BaseBloomFilter:
         batch = _as_items(items)
         forgets = self._forgets
         asked = {item: None for item in batch if not self._cache.get(item)}
+        parts: list[PendingBatch] = []
         try:
-            new = self._add(list(asked))
+            new = self._add(list(asked), parts)
             if self._forgets != forgets:
                 cached = [item for item in dict.fromkeys(batch) if item not in asked]
                 asked.update(dict.fromkeys(cached))
-                new |= self._add(cached)
+                new |= self._add(cached, parts)
             results = []
             for item in batch:
                 results.append(item in new)
@@ -200,9 +223,10 @@ class BaseBloomFilter:
             self.counters.cache_hits += len(batch) - len(asked)
             # Inside the `try`: even an interrupt on this line leaves the caller without a result.
             return results
-        except BaseException:
-            # The server may have marked them, but the caller got no result.
-            self.mark_ambiguous(asked)
+        except BaseException as error:
+            # The server may have marked items, but the caller got no result.
+            outcomes = error.outcomes if isinstance(error, BloomError) else None
+            self.mark_ambiguous(item for part in parts for item in part.in_doubt(outcomes))
             raise
 
     def __contains__(self, item: Item) -> bool:
@@ -358,22 +382,24 @@ class BaseBloomFilter:
         self._remember(present, forgets)
         return set(unknown) - present
 
-    def _add(self, unknown: list[bytes]) -> set[bytes]:
-        """Add distinct items, cache them, and return the new ones."""
+    def _add(self, unknown: list[bytes], parts: list[PendingBatch]) -> set[bytes]:
+        """Add distinct items, as one of the `parts` of a call; cache them, and return the new ones."""
         if not unknown:
             return set()
         forgets = self._forgets
         if self._stack.credits.is_idle:
             self._return_credit(keep=len(unknown))
-        new, ambiguous = self._run(membership.add(self._protocol, unknown, self._ambiguous))
+        batch = PendingBatch(unknown, self._ambiguous, self._stack.identity)
+        parts.append(batch)
+        new = self._run(membership.add(self._protocol, batch))
         self._ambiguous.difference_update(unknown)
         self._remember(unknown, forgets)
-        self.counters.ambiguous += ambiguous
+        self.counters.ambiguous += batch.taken_for_new
         self.counters.added += len(new)
         # Each addition stands for 1 / (1 - p) new items, of which p / (1 - p) were called seen.
         error_rate = min(self._stack.error_rate, _MAX_ERROR_RATE)
         self.counters.expected_false_positives += len(new) * error_rate / (1 - error_rate)
-        return new
+        return set(new)
 
     def _remember(self, present: Iterable[bytes], forgets: int) -> None:
         """Cache items, unless the cache was cleared since `forgets` was read.

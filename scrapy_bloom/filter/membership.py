@@ -6,7 +6,8 @@ whose truth is unknown is new: its page may be fetched twice, but never not at a
 may be this worker's own, from before a loss of the filter or of a reply.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
@@ -23,12 +24,7 @@ _MAX_CHUNK_BYTES = 1024 * 1024
 _POSITION_BYTES = 36
 _CHECK_BYTES = 64
 
-
-class Added(NamedTuple):
-    """The new items, and how many of them were `ambiguous`."""
-
-    new: set[bytes]
-    ambiguous: int
+_was_present = itemgetter(1)
 
 
 class _Reading(NamedTuple):
@@ -55,14 +51,13 @@ def contains(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[byte
     return present
 
 
-def add(protocol: FilterProtocol, items: Sequence[bytes], ambiguous: Set[bytes] = frozenset()) -> Steps[Added]:
-    """Add distinct items, and return the items that no worker had added.
+def add(protocol: FilterProtocol, batch: PendingBatch) -> Steps[set[bytes]]:
+    """Add the items of a batch, and return the items that no worker had added.
 
-    An interrupted call may have marked the `ambiguous` ones. Each round trip carries as many items
-    as fit and as credit allows.
+    Each round trip carries as many items as fit and as credit allows. If one fails, the batch has
+    the items in doubt.
     """
     stack = protocol.stack
-    batch = PendingBatch(items, ambiguous, stack.identity)
     while batch.groups:
         if stack.needs_rotation:
             yield from protocol.lifecycle.rotate(adds=True)
@@ -70,7 +65,7 @@ def add(protocol: FilterProtocol, items: Sequence[bytes], ambiguous: Set[bytes] 
             # If another filter has replaced this one, marks in it would waste its room.
             yield from protocol.opening.open()
         yield from _add_group(protocol, batch, batch.next_group(_max_chunk(stack) if batch.size > 1 else 1))
-    return Added(batch.new, batch.taken_for_new)
+    return batch.new
 
 
 def _max_chunk(stack: LayerStack) -> int:
@@ -160,6 +155,7 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
     following = min(batch.following, _max_chunk(stack)) if batch.groups else 0
     requested = stack.credits.spend(layer, number, following=following, likely=batch.size)
     prepared = protocol.lifecycle.prepare_next(layer)
+    batch.begin(batch.pending, _was_present)
     results = yield [*checks, *prepared, *requested]
     stack.note_contact()
     replies: Sequence[tuple[int, bool]] = results[:number]
@@ -180,6 +176,7 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
             for item, state, (_, was_present) in zip(batch.pending, states, replies, strict=True)
         ]
     )
+    batch.end()
     return {check.key for check, state in zip(checks, states, strict=True) if state is ShardState.FOREIGN}
 
 

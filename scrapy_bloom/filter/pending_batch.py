@@ -1,14 +1,16 @@
 """The items of one call: the outcome of each mark, and the unresolved items."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scrapy_bloom.filter.layer import Identity
 from scrapy_bloom.filter.layer_stack import ShardState
+from scrapy_bloom.storage.operation import Results
 
 # An index below all layers.
 NO_LAYER = -1
+_NONE_UNDER_WAY: tuple[Sequence[bytes], Callable[[Any], bool]] = (), bool
 
 
 class Outcome(Enum):
@@ -64,7 +66,7 @@ class PendingBatch:
     """The items of one call: `new`, `pending`, and put off in `groups`.
 
     An item is ambiguous if this call or an earlier, interrupted one may have set the bits that it
-    would find.
+    would find. If the call fails, the items `in_doubt` are ambiguous to the next one.
     """
 
     def __init__(self, items: Sequence[bytes], ambiguous: Set[bytes], identity: Identity | None) -> None:
@@ -77,6 +79,8 @@ class PendingBatch:
         # Items of the last marking whose bits were set where their shard was lost.
         self.strays = 0
         self._marked: set[bytes] = set()
+        # The items of the operations under way, and whether a result proves that its operation changed nothing.
+        self._under_way: tuple[Sequence[bytes], Callable[[Any], bool]] = _NONE_UNDER_WAY
         self._ambiguous_before = {item for item in items if item in ambiguous}
         self.ambiguous = set(self._ambiguous_before)
 
@@ -98,6 +102,29 @@ class PendingBatch:
         if number < len(self.pending):
             self.groups.append(Group(self.pending[number:], marked, identity))
             self.pending = self.pending[:number]
+
+    def begin(self, items: Sequence[bytes], changes_nothing: Callable[[Any], bool]) -> None:
+        """Note that the first operations of the next round trip add these items, one each, until `end`.
+
+        `changes_nothing` returns whether a result proves that its operation has added no item.
+        """
+        self._under_way = items, changes_nothing
+
+    def end(self) -> None:
+        """Note that the results of the round trip are recorded."""
+        self._under_way = _NONE_UNDER_WAY
+
+    def in_doubt(self, outcomes: Results | None) -> set[bytes]:
+        """Return the items that this call may have added, if it fails: its caller gets no result.
+
+        `outcomes` are the results of a round trip that failed, None if they are unknown.
+        """
+        items, changes_nothing = self._under_way
+        return {*self.new, *self.ambiguous, *self._marked}.union(
+            item
+            for index, item in enumerate(items)
+            if outcomes is None or outcomes.may_have_changed(index, changes_nothing)
+        )
 
     def mark_ambiguous(self) -> None:
         """Treat this call's marks as ambiguous: the filter has changed since."""

@@ -1,6 +1,6 @@
 """The state machine of one queue worker: no I/O, no clock, no randomness.
 
-`next_operation` returns the worker's next step; `receive_reply`, `receive_filter_reply` and
+`next_operation` returns the worker's next step; `receive_reply`, `receive_filter_reply`, `doubt` and
 `lose_reply` report its outcome. One operation is under way at a time. The phases:
 
     JOINING ─Join─> JOINED ─UseFilter─> WORKING ─leave()─> LEAVING ─Leave: left─> GONE
@@ -47,9 +47,10 @@ Why they hold:
     reply the worker sends only `ResolveInDoubt`: the sync was executed, or its number becomes void,
     so that a late packet has no effect. Entries that the sync took go back to the queue, since
     their worker never saw them (S1, S5).
-*   A lost reply of the filter makes its entries `is_unsure`: the filter may know them from this
-    very worker, so "seen" no longer counts, and a page may be fetched twice (S1 before S5). Once one
-    of them is new, this worker holds it, and "seen" counts again for others of the same item.
+*   A failed check may have marked items without a reply. `doubt` makes all entries of these items
+    `is_unsure`: the filter may know them from this very worker, so "seen" no longer counts, and a
+    page may be fetched twice (S1 before S5). For the rest of the batch "seen" still counts. Once one
+    of the entries is new, this worker holds it, and "seen" counts again for others of the same item.
 *   A worker whose registration expired keeps everything that it holds, leases it again
     (`to_reclaim`) and distrusts earlier replies of the filter, which may have been cleared
     meanwhile (S1).
@@ -323,7 +324,7 @@ class QueueWorker:
         """
         state = self.state
         if isinstance(operation, AskFilter):
-            state.to_check = tuple(replace(entry, is_unsure=True) for entry in state.to_check)
+            # `doubt` gets the items that the check may have marked.
             state.window = state.window.halved()
         elif isinstance(operation, Sync) and state.pending_sync is not None:
             state.number = operation.number
@@ -368,19 +369,24 @@ class QueueWorker:
         state.fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
         state.new += tuple(entry for entry, is_new in answered if is_new)
         state.repeats += repeats
-        self._trust({entry.fingerprint for entry, is_new in answered if is_new and entry.is_unsure})
+        # This worker holds a new entry of each of these items.
+        self._set_unsure({entry.fingerprint for entry, is_new in answered if is_new and entry.is_unsure}, False)
         return repeats
 
-    def _trust(self, fingerprints: Set[bytes | None]) -> None:
-        """Trust the filter about other entries of these items: this worker holds a new one."""
+    def doubt(self, fingerprints: Set[bytes]) -> None:
+        """Distrust the filter about these items: a check that failed may have marked them."""
+        self._set_unsure(fingerprints, True)
+
+    def _set_unsure(self, fingerprints: Set[bytes | None], is_unsure: bool) -> None:
+        """Set `is_unsure` of all entries of these items that the filter has not checked yet."""
         state = self.state
 
-        def trusted(item: OutboxEntry) -> OutboxEntry:
-            return replace(item, is_unsure=False) if item.fingerprint in fingerprints else item
+        def changed(item: OutboxEntry) -> OutboxEntry:
+            return replace(item, is_unsure=is_unsure) if item.fingerprint in fingerprints else item
 
         if fingerprints:
-            state.to_check = tuple(map(trusted, state.to_check))
-            state.outbox = deque(trusted(item) if isinstance(item, OutboxEntry) else item for item in state.outbox)
+            state.to_check = tuple(map(changed, state.to_check))
+            state.outbox = deque(changed(item) if isinstance(item, OutboxEntry) else item for item in state.outbox)
 
     def _enter_phase(self, operation: QueueOperation | FilterOperation, status: Status) -> None:
         state = self.state

@@ -5,7 +5,7 @@ steps run over Redis, over memory, and in a search that tries every order in whi
 interleave.
 """
 
-from collections.abc import Generator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -90,6 +90,13 @@ class Results(list[Any]):
     failures: Mapping[int, Failure] = MappingProxyType({})
     retried: Set[int] = frozenset()
     contact = 0
+
+    def may_have_changed(self, index: int, changes_nothing: Callable[[Any], bool]) -> bool:
+        """Return whether an operation may have changed stored data; `changes_nothing` judges its result."""
+        if index in self.retried:
+            return True
+        failure = self.failures.get(index)
+        return not changes_nothing(self[index]) if failure is None else failure.is_in_doubt
 
     def replace_failures(self, results: "Results") -> None:
         """Put the results of a retry of the failed operations, in their order, in place of the failures."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import SETTING_NAMES, Names, WrongTypeError
+from scrapy_bloom.errors import SETTING_NAMES, Names, RefusedError, UnavailableError, WrongTypeError
 from scrapy_bloom.storage.operation import Operations, Results, Steps, Store, T, delete_expired
 from scrapy_bloom.transport.client import Client, transport_for
 from scrapy_bloom.transport.commands import Failure
@@ -57,7 +57,11 @@ class RetryingStore:
         self._faults = 0
 
     def execute(self, operations: Operations) -> Results:
-        """Execute operations, and the failed ones again."""
+        """Execute operations, and the failed ones again.
+
+        Raises:
+            UnavailableError, RefusedError: some operations have failed. The error's `outcomes` are all results so far.
+        """
         results: Results | None = None
 
         def attempt() -> Results:
@@ -72,7 +76,11 @@ class RetryingStore:
             results.contact += self._faults
             return results
 
-        return retry_until(attempt, self.timeout, self._names, self._runtime)
+        try:
+            return retry_until(attempt, self.timeout, self._names, self._runtime)
+        except (RefusedError, UnavailableError) as error:  # of the last attempt, whose failures are in the results
+            error.outcomes = results
+            raise
 
 
 class MemoryStore:

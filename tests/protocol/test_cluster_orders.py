@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.pending_batch import PendingBatch
 from scrapy_bloom.filter.protocol import FilterProtocol
@@ -25,7 +24,7 @@ from tests.protocol.test_interleavings import (
     restoring,
     winners,
 )
-from tests.support.schedule_search import Search, Work
+from tests.support.schedule_search import Search, Work, add
 
 SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 A, B = b"https://example.com/a", b"https://example.com/b"
@@ -41,7 +40,7 @@ def quiet() -> Iterator[None]:
 
 def adding_both(protocol: FilterProtocol) -> Steps[frozenset[bytes]]:
     """A worker adds two items in one batch, and returns the new ones."""
-    return frozenset((yield from membership.add(protocol, [A, B])).new)
+    return frozenset((yield from add(protocol, [A, B])))
 
 
 def winners_of_both(search: Search) -> set[int]:

@@ -11,7 +11,6 @@ import redis
 from devtools.proxy.faults import Place, proxying
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom._format import as_text
-from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.credit import Credits
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
@@ -23,7 +22,7 @@ from scrapy_bloom.storage.counters import GrantCredit, Granted
 from scrapy_bloom.storage.filter_hash import DeleteField, Load, SetFieldIfAbsent
 from scrapy_bloom.storage.operation import Operations, Results, Steps, one
 from scrapy_bloom.storage.stores import MemoryStore
-from tests.support.schedule_search import Search, Work
+from tests.support.schedule_search import Search, Work, add
 from tests.support.servers import Server
 
 SMALL = FilterParameters(capacity=10, error_rate=1e-4)
@@ -60,10 +59,10 @@ def adding(name: str, number: int, *, batch: bool) -> Work:
 
     def work(protocol: FilterProtocol) -> Steps[int]:
         if batch:
-            return len((yield from membership.add(protocol, items)).new)
+            return len((yield from add(protocol, items)))
         new = 0
         for item in items:
-            new += len((yield from membership.add(protocol, [item])).new)
+            new += len((yield from add(protocol, [item])))
         return new
 
     return work
@@ -77,9 +76,9 @@ def growing(protocol: FilterProtocol) -> Steps[int]:
 
 def giving_back(protocol: FilterProtocol) -> Steps[int]:
     """A worker adds an item and returns its unused credit."""
-    added = yield from membership.add(protocol, [b"one"])
+    added = yield from add(protocol, [b"one"])
     yield from protocol.return_credit()
-    return len(added.new)
+    return len(added)
 
 
 def most_in_first_layer(search: Search) -> int:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from scrapy_bloom.errors import MismatchError
-from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.operation import Steps
 from tests.protocol.test_interleavings import AGEING, ITEM, SMALL, adding, ageing, growing_once, winners
-from tests.support.schedule_search import KEY, Search, Work
+from tests.support.schedule_search import KEY, Search, Work, add
 
 # A layer lives for 125 s, and expires after 150.
 LONG_AFTER = 10_000.0
@@ -30,7 +29,7 @@ def arriving(protocol: FilterProtocol) -> Steps[int]:
     """A new worker opens the filter and adds the item."""
     protocol.stack.void()
     yield from protocol.opening.open()
-    return len((yield from membership.add(protocol, [ITEM])).new)
+    return len((yield from add(protocol, [ITEM])))
 
 
 def opening(protocol: FilterProtocol) -> Steps[int]:

@@ -14,7 +14,7 @@ from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.filter_hash import Unlink
 from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.storage.shards import SealShard
-from tests.support.schedule_search import Search, Work
+from tests.support.schedule_search import Search, Work, add
 
 ITEM = b"https://example.com/"
 SMALL = FilterParameters(capacity=10, error_rate=1e-4)
@@ -43,13 +43,13 @@ class CreatesBeforeSealing(Lifecycle):
 
 def adding(protocol: FilterProtocol) -> Steps[int]:
     """A worker adds the item."""
-    return len((yield from membership.add(protocol, [ITEM])).new)
+    return len((yield from add(protocol, [ITEM])))
 
 
 def joining(protocol: FilterProtocol) -> Steps[int]:
     """A worker opens the filter only now, and adds the item."""
     yield from protocol.opening.open()
-    return len((yield from membership.add(protocol, [ITEM])).new)
+    return len((yield from add(protocol, [ITEM])))
 
 
 def growing(times: int) -> Work:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.opening import Opening, ReplacedError
@@ -19,7 +18,7 @@ from scrapy_bloom.storage.filter_hash import DeleteUnusedHash, Load, RestoreFiel
 from scrapy_bloom.storage.operation import Steps, one
 from scrapy_bloom.storage.shards import DeleteShard
 from tests.protocol.test_interleavings import SMALL, joining, winners
-from tests.support.schedule_search import KEY, Search, Work
+from tests.support.schedule_search import KEY, Search, Work, add
 
 STAGING = f"{{{KEY}}}:import"
 MEMBERS = [b"a", b"b"]
@@ -53,7 +52,7 @@ def filling(kind: type[Lifecycle] = Lifecycle, delete: Callable[[str, int], Dele
         protocol.lifecycle = kind(opening)
         try:
             for member in MEMBERS:
-                yield from membership.add(protocol, [member])
+                yield from add(protocol, [member])
         except ReplacedError:
             yield [DeleteUnusedHash(STAGING, opening.stack.text)]
             yield [delete(key, layer.identity.epoch) for layer in opening.stack.layers for key in layer.shard_keys]

@@ -202,8 +202,9 @@ def test_links_of_every_page_after_an_end(
     asked = opened._worker.next_operation()
     assert isinstance(asked, AskFilter)
     # The filter's reply is lost.
-    opened.df.filter.add_many([entry.fingerprint or b"" for entry in asked.entries])
-    opened._worker.lose_reply(asked)
+    fingerprints = [entry.fingerprint or b"" for entry in asked.entries]
+    opened.df.filter.add_many(fingerprints)
+    opened._worker.doubt({*fingerprints})
     links_on_the_disk(opened, server, 1, 2, 3)
     opened.close("shutdown")
     server.start()

@@ -395,6 +395,27 @@ class NoDoubt(QueueWorker):
             state.to_check, state.new, state.repeats, state.outbox = before
 
 
+class TrustsAll(QueueWorker):
+    """Trust the filter after a failed check."""
+
+    def doubt(self, fingerprints: Set[bytes]) -> None:
+        pass
+
+
+class DoubtsOne(QueueWorker):
+    """Doubt a single item of a failed check."""
+
+    def doubt(self, fingerprints: Set[bytes]) -> None:
+        super().doubt(set(sorted(fingerprints)[:1]))
+
+
+class DoubtsOthers(QueueWorker):
+    """Doubt the wrong items after a failed check."""
+
+    def doubt(self, fingerprints: Set[bytes]) -> None:
+        super().doubt({entry.fingerprint for entry in self.state.to_check if entry.fingerprint} - fingerprints)
+
+
 class AckEqual(QueueWorker):
     """Release the lease of a request although an equal one needs it."""
 
@@ -579,6 +600,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "the filter is trusted after an expiry": Mistake(
         spare(SMALL, faults=1, kinds=("flush",), filter_is_flushed=False), worker=NoDoubt
+    ),
+    "the filter is trusted after a failed check": Mistake(two(WIDE, faults=1, kinds=("lost",)), worker=TrustsAll),
+    "one item of a failed check is in doubt": Mistake(two(WIDE, faults=1, kinds=("lost",)), worker=DoubtsOne),
+    "the other items of a failed check are in doubt": Mistake(
+        two(WIDE, faults=1, kinds=("lost",)), worker=DoubtsOthers
     ),
     "a gap of numbers goes unnoticed": Mistake(
         spare(SMALL, faults=2, kinds=("failover", "crash"), want=2), memory=NoGap

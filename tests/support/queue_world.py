@@ -9,6 +9,7 @@ The filter is one atomic set; its own protocol is searched by `schedule_search`.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain, combinations
 from typing import Any
 
 from scrapy_bloom.queue import operations as ops
@@ -343,11 +344,23 @@ class QueueWorld:
             users |= using
         marked = state.with_world(marks=world.marks | met, users=users, relying=world.relying | using)
         if self._may(state, "lost filter"):
-            doubting, _ = self._model.conclude(number, life, self._model.worker.lose_reply, operation)
-            lost = marked.charged().with_life(number, doubting)
-            yield Move(lambda: f"w{number} asks the filter: LOST", lost, True)
+            yield from self._half_asked(state, marked, number, operation)
         told, _ = self._model.conclude(number, life, self._model.worker.receive_filter_reply, operation, tuple(are_new))
         yield Move(lambda: f"w{number} asks for {asked}: {are_new}", marked.with_life(number, told))
+
+    def _half_asked(self, state: State, marked: State, number: int, operation: AskFilter) -> Iterator[Move[State]]:
+        """Yield the moves in which a check fails: any of its items are marked, and these and others are in doubt."""
+        items = {entry.fingerprint: self._model.item[entry.member] for entry in operation.entries if entry.fingerprint}
+        lost, _ = self._model.conclude(number, state.lives[number], self._model.worker.lose_reply, operation)
+        for in_doubt in _subsets(items):
+            doubting = self._model.tell(number, lost, self._model.worker.doubt, frozenset(in_doubt))
+            for executed in _subsets(in_doubt):
+                marks = state.world.marks | {items[fingerprint] for fingerprint in executed}
+                failed = marked.with_world(marks=marks).charged().with_life(number, doubting)
+                label = partial(
+                    "w{} asks the filter: FAILED, {} marked, {} in doubt".format, number, executed, in_doubt
+                )
+                yield Move(label, failed, True)
 
     def _referenced(self, state: State, number: int, operation: UseFilter | ReleaseFilter) -> Iterator[Move[State]]:
         """Yield the moves in which a worker adds or removes its queue's reference."""
@@ -542,6 +555,12 @@ class QueueWorld:
                 kept -= self._model.items_of((*known.to_check, *known.repeats))
             state = state.with_life(number, replace(life, is_stale=True))
         return self._all_noticed(self._exempted(state, kept))
+
+
+def _subsets(names: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
+    """Yield all subsets."""
+    ordered = sorted(names)
+    return chain.from_iterable(combinations(ordered, size) for size in range(len(ordered) + 1))
 
 
 def _without_filter(state: State) -> State:

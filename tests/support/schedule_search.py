@@ -9,19 +9,21 @@ only in random numbers lead to the same state, which is visited once. No two ran
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
 from unittest import mock
 
+from scrapy_bloom.filter import membership
 from scrapy_bloom.filter.events import Events
 from scrapy_bloom.filter.layer import Layer
 from scrapy_bloom.filter.layer_stack import LayerStack
 from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.opening import Opening
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.pending_batch import PendingBatch
 from scrapy_bloom.filter.protocol import FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits
 from scrapy_bloom.storage.counters import Granted
@@ -38,6 +40,11 @@ State = tuple[int, ...]
 KEY = "f"
 # The field in which the search counts the additions to each shard, beside the filter's own data.
 TALLY = "tally"
+
+
+def add(protocol: FilterProtocol, items: Sequence[bytes], ambiguous: Set[bytes] = frozenset()) -> Steps[set[bytes]]:
+    """The steps of a call that adds distinct items, and returns the new ones."""
+    return membership.add(protocol, PendingBatch(items, ambiguous, protocol.stack.identity))
 
 
 class Silent:

@@ -11,12 +11,18 @@ from redis.crc import key_slot
 
 from devtools.proxy.faults import CUTS, DONE, FaultProxy, Place, proxying
 from devtools.waiting import LIMIT, until
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, UnavailableError
+from scrapy_bloom.delivery.executor import Executor
+from scrapy_bloom.queue.entries import OutboxEntry
+from scrapy_bloom.queue.operations import Ending, RequestQueue
+from scrapy_bloom.queue.worker import QueueWorker
+from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.transport.client import disconnect, transport_for
 from scrapy_bloom.transport.commands import Command, Failure
 from scrapy_bloom.transport.slots import Node
 from scrapy_bloom.transport.transport import Transport
 from tests.support.clusters import running_cluster
+from tests.support.scenario import tell
 from tests.support.servers import Server
 
 NODES = 3
@@ -290,6 +296,75 @@ def test_a_filter_is_sure_of_other_nodes(client: Any, proxies: list[FaultProxy],
     assert bloom.counters.ambiguous in range(1, 2)
     assert bloom.add_many(items) == [False] * 60
     bloom.clear()
+
+
+@pytest.fixture
+def in_use(client: Any, key: str) -> Iterator[tuple[BloomFilter, list[str], list[str], list[str]]]:
+    """A filter over several nodes that retries nothing; known and new items, and the items of the second node."""
+    bloom = BloomFilter(client, key, capacity=200_000_000, error_rate=1e-12, cache_size=0, retry_timeout=0)
+    known, new = [f"known {number}" for number in range(60)], [f"new {number}" for number in range(40)]
+    bloom.add_many(known)
+    layer = bloom._stack.newest
+    of_second = [
+        item for item in (*known, *new) if key_slot(layer.locate(item.encode())[0].encode()) * NODES // 16_384 == 1
+    ]
+    assert {*known} & {*of_second}
+    assert {*new} & {*of_second} not in (set(), {*new})
+    yield bloom, known, new, of_second
+    bloom.clear()
+
+
+def test_a_failed_call_is_sure_of_other_nodes(
+    nodes: list[Server],
+    in_use: tuple[BloomFilter, list[str], list[str], list[str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """If a node is silent, known items are ambiguous on this node alone, and new ones on each node."""
+    bloom, known, new, of_second = in_use
+    with nodes[1].silent(), pytest.raises(UnavailableError):
+        bloom.add_many([*known, *new])
+    in_doubt = {*new, *of_second}
+    tell(capsys, f"of {len(known)} known items in a batch of 100, {len(in_doubt & {*known})} are in doubt")
+    assert {item for item in (*known, *new) if bloom.is_ambiguous(item)} == in_doubt
+    assert bloom.add_many([*known, *new]) == [item in in_doubt for item in (*known, *new)]
+
+
+def test_a_worker_is_sure_of_other_nodes(
+    nodes: list[Server], in_use: tuple[BloomFilter, list[str], list[str], list[str]], client: Any, key: str
+) -> None:
+    """A queue worker whose check fails makes requests unsure if their items are in doubt, and drops the known ones."""
+    bloom, known, new, of_second = in_use
+    worker = QueueWorker("one", "60", 100)
+    executor = Executor(worker, RequestQueue(client, f"{key}:requests"), Holder(bloom))
+    for item in (*known, *new):
+        worker.offer(OutboxEntry(item.encode(), 0, item.encode()))
+    while not worker.state.to_check:
+        executor.execute_next()
+    with nodes[1].silent(), pytest.raises(UnavailableError):
+        executor.execute_next()
+    in_doubt = {*new, *of_second}
+    assert {entry.member.decode() for entry in worker.undelivered() if entry.is_unsure} == in_doubt
+    repeats: set[str] = set()
+    while worker.has_news:
+        _, found = executor.execute_next()
+        repeats |= {entry.member.decode() for entry in found}
+    assert repeats == {*known} - in_doubt
+    worker.leave(Ending.STOPPED)
+    while worker.phase is not Phase.GONE:
+        executor.execute_next()
+
+
+class Holder:
+    """The owner of a filter that a queue uses."""
+
+    def __init__(self, bloom: BloomFilter) -> None:
+        self.filter = bloom
+
+    def release(self, user: str) -> bool:
+        return self.filter.remove_reference(user)
+
+    def note_workers(self, *, is_alone: bool) -> None:
+        pass
 
 
 def _identity(node: Server) -> str:

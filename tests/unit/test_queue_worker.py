@@ -314,8 +314,26 @@ def test_undelivered_after_a_question_without_reply() -> None:
     question = played.worker.next_operation()
     assert isinstance(question, AskFilter)
     assert [entry.is_unsure for entry in played.worker.undelivered()] == [False]
-    played.worker.lose_reply(question)
+    played.worker.doubt({entry.fingerprint or b"" for entry in question.entries})
     assert [(entry.member, entry.is_unsure) for entry in played.worker.undelivered()] == [(b"a", True)]
+
+
+def test_only_entries_in_doubt_are_unsure() -> None:
+    """After a check that failed, entries are unsure if their item may be marked, also those behind the batch."""
+    played = Played(batch_size=3)
+    entries = [("known", b"known"), ("marked", b"page"), ("equal", b"page"), ("waiting", b"page"), ("other", b"other")]
+    for name, fingerprint in entries:
+        played.worker.offer(OutboxEntry(name.encode(), 0, fingerprint))
+    while not played.worker.state.to_check:
+        played.step()
+    question = played.worker.next_operation()
+    assert isinstance(question, AskFilter)
+    assert [entry.member for entry in question.entries] == [b"known", b"marked", b"equal"]
+    played.worker.doubt({b"page"})
+    played.worker.lose_reply(question)
+    assert {entry.member.decode(): entry.is_unsure for entry in played.worker.undelivered()} == {
+        name: fingerprint == b"page" for name, fingerprint in entries
+    }
 
 
 def test_what_goes_first() -> None:
