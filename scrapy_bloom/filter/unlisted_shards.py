@@ -1,65 +1,64 @@
-"""Find the shards of layers that no hash describes any more.
+"""Find the shards that no hash describes.
 
-The hash of a filter may be evicted or deleted, or a worker may die before it has appended a layer. Only the hash says
-whether the shards spread over a cluster, and how many they are.
+The hash of a filter may be evicted or deleted, a worker may die before it has appended a layer, and strings may be
+prepared for another size of a layer. Only the hash says whether the shards of a layer spread over a cluster, and how
+many they are. Therefore the search tries the names of all numbers of shards, from the first shard on.
 """
 
 from collections.abc import Collection, Iterator
-from itertools import count
+from typing import NamedTuple, Self
 
 from scrapy_bloom.filter.layer import MAX_SHARDS, Layer
 from scrapy_bloom.storage import filter_keys, shards
-from scrapy_bloom.storage.operation import Steps, one
+from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.storage.shards import Inspection, InspectShard
 
-# The keys that one round trip inspects for the last shard of a layer.
-_KEYS_AT_ONCE = 500
+_PLAIN = range(1)
+_SPREAD = range(1, MAX_SHARDS + 1)
+
+
+class _Place(NamedTuple):
+    """A place where a shard may be: its name is the same for each number of shards in `spread_over`."""
+
+    name: str
+    layer: int
+    shard: int
+    spread_over: range
+
+    @classmethod
+    def all_of(cls, key: str, layer: int, shard: int, spread_over: range) -> Iterator[Self]:
+        """Yield the places of a shard, one for each slot."""
+        if spread_over == _PLAIN:
+            yield cls(filter_keys.shard_key(key, layer, shard), layer, shard, _PLAIN)
+            return
+        for numbers in filter_keys.of_same_slot(shard, spread_over):
+            yield cls(filter_keys.shard_key(key, layer, shard, numbers.start), layer, shard, numbers)
+
+    def following(self, key: str) -> Iterator[Self]:
+        """Yield the places of the next shard."""
+        return self.all_of(key, self.layer, self.shard + 1, self.spread_over)
 
 
 def find(key: str, known: Collection[Layer]) -> Steps[dict[str, Inspection]]:
-    """Return the shards at `key` after its `known` layers, up to the first layer without a first shard."""
+    """Return the shards at `key` that are not those of its `known` layers.
+
+    The search ends at the first layer without a first shard, and in a layer at the first missing shard.
+    """
     found: dict[str, Inspection] = {}
-    for index in count(max((layer.index for layer in known), default=-1) + 1):
-        plain, spread = filter_keys.shard_key(key, index, 0), filter_keys.shard_key(key, index, 0, 1)
-        inspections = yield [InspectShard(plain), InspectShard(spread)]
-        first = {name: each for name, each in zip((plain, spread), inspections, strict=True) if _is_shard(each)}
-        if not first:
-            return found
-        found |= first
-        if plain in first:
-            found |= yield from _following(filter_keys.shard_key(key, index, shard) for shard in count(1))
-        if spread in first:
-            shards_of_layer = yield from _count(key, index)
-            names = (filter_keys.shard_key(key, index, shard, shards_of_layer) for shard in range(1, shards_of_layer))
-            found |= yield from _following(names)
-    raise AssertionError
-
-
-def _following(names: Iterator[str]) -> Steps[dict[str, Inspection]]:
-    """Return the first ones of these keys, up to one without a shard."""
-    found = {}
-    for name in names:
-        inspection = yield from one(InspectShard(name))
-        if not _is_shard(inspection):
-            break
-        found[name] = inspection
+    listed = {name for layer in known for name in layer.shard_keys}
+    following = max((layer.index for layer in known), default=-1) + 1
+    places = [place for index in {*(layer.index for layer in known), following} for place in _first(key, index)]
+    while places:
+        unlisted = [place.name for place in places if place.name not in listed]
+        inspections = (yield [InspectShard(name) for name in unlisted]) if unlisted else []
+        found |= {name: each for name, each in zip(unlisted, inspections, strict=True) if each.kind == shards.SHARD}
+        present = [place for place in places if place.name in found or place.name in listed]
+        places = [after for place in present for after in place.following(key)]
+        if any(place.layer == following for place in present):
+            following += 1
+            places += _first(key, following)
     return found
 
 
-def _count(key: str, index: int) -> Steps[int]:
-    """Return the number of shards of a layer that is spread, or 0 if its last shard is gone.
-
-    The last shard of fewer or more shards would be in another slot, and so at another key.
-    """
-    for begin in range(2, MAX_SHARDS, _KEYS_AT_ONCE):
-        numbers = range(begin, begin + _KEYS_AT_ONCE)
-        last = [InspectShard(filter_keys.shard_key(key, index, number - 1, number)) for number in numbers]
-        inspections = yield last
-        for number, inspection in zip(numbers, inspections, strict=True):
-            if _is_shard(inspection):
-                return number
-    return 0
-
-
-def _is_shard(inspection: Inspection) -> bool:
-    return inspection.kind == shards.SHARD
+def _first(key: str, layer: int) -> list[_Place]:
+    return [place for numbers in (_PLAIN, _SPREAD) for place in _Place.all_of(key, layer, 0, numbers)]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -72,6 +72,17 @@ def shard_key(prefix: str, layer: int, shard: int, spread_over: int | None = Non
     """
     name = f"{prefix}:{layer}:{shard}"
     return name if spread_over is None else f"{name}{{{_tags()[_slot_of(prefix, layer, shard, spread_over)]}}}"
+
+
+def of_same_slot(shard: int, numbers: range) -> Iterator[range]:
+    """Yield the parts of these numbers of shards that `spread_over` may be without a change of the shard's slot."""
+    distance = REDIS_CLUSTER_HASH_SLOTS * shard
+    begin = max(numbers.start, shard + 1)
+    while begin < numbers.stop:
+        slot = distance // begin
+        end = min(numbers.stop, distance // slot + 1) if slot else numbers.stop
+        yield range(begin, end)
+        begin = end
 
 
 def can_spread(prefix: str) -> bool:

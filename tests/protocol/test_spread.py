@@ -7,6 +7,7 @@ import pytest
 
 from scrapy_bloom.filter import unlisted_shards
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
+from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.placement import Placement
 from scrapy_bloom.filter.protocol import FilterProtocol
@@ -83,14 +84,37 @@ def test_unlisted_shards(placement: Placement) -> None:
     assert not store.strings
 
 
-def test_lost_last_shard() -> None:
-    """Without its last shard a layer that spreads is found as far as its name allows: the first shard."""
+def test_gap() -> None:
+    """A layer that spreads is found up to the first shard that is gone."""
     store = MemoryStore()
     bloom = BaseBloomFilter(store, "books", FilterParameters(capacity=5000, error_rate=1e-6), placement=SMALL_SHARDS)
     bloom.add("a")
-    first, *_, last = store.strings
+    first, second, gone, *_, last = store.strings
     store.execute([Unlink("books"), Unlink(last)])
-    assert run_steps(unlisted_shards.find("books", []), store.execute).keys() == {first}
+    assert run_steps(unlisted_shards.find("books", []), store.execute).keys() == store.strings.keys()
+    store.execute([Unlink(gone)])
+    assert run_steps(unlisted_shards.find("books", []), store.execute).keys() == {first, second}
+
+
+@pytest.mark.parametrize("placement", [SMALL_SHARDS, SMALL_SHARDS._replace(is_spread=False)], ids=["spread", "plain"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_prepared_strings(placement: Placement, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a crawl deletes prepared strings: a part of a layer, or of a layer that has shards of another size."""
+    monkeypatch.setattr(Lifecycle, "min_prepared_bytes", 1)
+    store = MemoryStore()
+    parameters = FilterParameters(capacity=5000, error_rate=1e-6)
+    blooms = [
+        BaseBloomFilter(store, "books", parameters, placement=each)
+        for each in (placement, placement._replace(max_shard_bytes=2048))
+    ]
+    numbers = iter(range(20_000))
+    blooms[0].add_reference("queue")
+    while sum(name.startswith("books:1:") for name in store.strings) < 5 or blooms[0].info().layers < layers:
+        for bloom in blooms:
+            bloom.add_many([str(next(numbers)) for _ in range(10)])
+    assert blooms[0].info().layers == layers
+    assert blooms[0].remove_reference("queue")
+    assert not store.strings
 
 
 def test_unknown_layer() -> None:

@@ -77,6 +77,17 @@ def test_first_shard() -> None:
     assert len({filter_keys.shard_key("books", 1, 0, shards) for shards in (1, 2, 95, 8192)}) == 1
 
 
+@pytest.mark.parametrize("shard", [0, 1, 2, 94, 8191])
+def test_numbers_of_the_same_slot(shard: int) -> None:
+    """All numbers of a part give a shard the same key, and the parts are few."""
+    numbers = range(1, 65_537)
+    parts = list(filter_keys.of_same_slot(shard, numbers))
+    assert [number for part in parts for number in part] == list(numbers[shard:])
+    keys = [{filter_keys.shard_key("books", 1, shard, number) for number in part} for part in parts]
+    assert {len(each) for each in keys} == {1}
+    assert len(parts) == len(set[str]().union(*keys))
+
+
 @pytest.mark.parametrize(
     ("key", "can"), [("books:dupefilter", True), ("{books}:x", False), ("a{b", False), ("{}", False)]
 )
