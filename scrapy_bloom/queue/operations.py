@@ -152,7 +152,7 @@ class QueueOperation:
     def command(self, keys: QueueKeys) -> Command:
         """Return the command that executes the script on a queue."""
         own = (keys.queue, keys.workers, keys.dead_letters, keys.leases(self.worker), keys.audit, keys.deliveries)
-        names = (*own, *self._further_keys(keys))
+        names = (*own, *self._further_keys(keys), keys.absent)
         return Command(
             "EVAL",
             load_script(__package__, *self.head, self.script),

@@ -18,6 +18,11 @@ class QueueKeys:
         audit: the hash that records losses of the queue.
         deliveries: the hash of requests that workers have died with, and how many have.
         dupefilter: the key of a filter on the queue's cluster node.
+        absent: a key that never exists.
+
+    Every script names the `absent` key. The node of a slot that is being moved refuses a script with a missing key
+    before its first write. Without that key the node would execute the script, and end it in the middle: at the next
+    use of a key that the script itself has emptied.
     """
 
     def __init__(self, queue: str) -> None:
@@ -28,6 +33,7 @@ class QueueKeys:
         self.audit = f"{stem}:audit"
         self.deliveries = f"{stem}:deliveries"
         self.dupefilter = f"{stem}:dupefilter"
+        self.absent = f"{stem}:absent"
         self._leases = f"{stem}:leases:"
 
     def leases(self, worker: str) -> str:
@@ -56,12 +62,14 @@ class StartKeys:
         start: the key of the start URLs.
         leased: the hash of start URLs that workers have taken and not queued yet.
         dead_letters: the list of start URLs that made no request.
+        absent: a key that never exists, as in `QueueKeys`.
     """
 
     def __init__(self, start: str) -> None:
         self.start = start
         self.leased = f"{tagged(start)}:leased"
         self.dead_letters = f"{tagged(start)}:dead-letter"
+        self.absent = f"{tagged(start)}:absent"
 
 
 def tagged(key: str) -> str:

@@ -186,7 +186,7 @@ class StartUrls:
         Raises:
             WrongTypeError: the start key is not a `kind`.
         """
-        names = (self.key, self.keys.leased, self.keys.dead_letters)
+        names = (self.key, self.keys.leased, self.keys.dead_letters, self.keys.absent)
         command = Command("EVAL", load_script(__package__, "start_key", script), len(names), *names, *arguments)
         status, *result = self._transport.execute([command])[0]
         if as_text(status) != "ok":

@@ -84,6 +84,8 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_is(*TRANSIENT_ERRORS), None),
     # UNBLOCKED ends a waiting command, which may have been executed in part.
     (_carries(*_NOT_NOW, "UNBLOCKED"), None),
+    # A script has deleted its key in a slot that is being moved: it was executed in part.
+    (_says("access a non local key"), None),
     (_says(_TOO_MANY_CLIENTS), None),
     (_says("unknown command", "HELLO"), _OLD_SERVER),
     (_says("ACL failure"), _PERMISSION),

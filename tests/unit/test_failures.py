@@ -117,6 +117,14 @@ ROWS: list[tuple[str | None, list[Exception]]] = [
             exceptions.ResponseError("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
         ],
     ),
+    (
+        WAIT,
+        [
+            exceptions.ResponseError(f"Attempted to access a non local key in a cluster node {IN_SCRIPT}"),
+            exceptions.ResponseError(f"Script attempted to access a non local key in a cluster node {IN_SCRIPT}"),
+            exceptions.ResponseError(f"{OLD_SCRIPT} Script attempted to access a non local key in a cluster node"),
+        ],
+    ),
     (WAIT, [exceptions.ResponseError("max number of clients + cluster connections reached")]),
     (PROTOCOL, [exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3'")]),
     (
