@@ -10,7 +10,9 @@ from scrapy_bloom.storage.operation import Results
 
 # An index below all layers.
 NO_LAYER = -1
-_NONE_UNDER_WAY: tuple[Sequence[bytes], Callable[[Any], bool]] = (), bool
+# Items, and a function for the results of their operations.
+_UnderWay = tuple[Sequence[bytes], Callable[[Any], bool]]
+_NONE_UNDER_WAY: _UnderWay = (), bool
 
 
 class Outcome(Enum):
@@ -79,8 +81,7 @@ class PendingBatch:
         # Items of the last marking whose bits were set where their shard was lost.
         self.strays = 0
         self._marked: set[bytes] = set()
-        # The items of the operations under way, and whether a result proves that its operation changed nothing.
-        self._under_way: tuple[Sequence[bytes], Callable[[Any], bool]] = _NONE_UNDER_WAY
+        self._under_way = _NONE_UNDER_WAY
         self._ambiguous_before = {item for item in items if item in ambiguous}
         self.ambiguous = set(self._ambiguous_before)
 

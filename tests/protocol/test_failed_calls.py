@@ -225,3 +225,29 @@ def test_a_filter_doubts_these_items(second: Fate | None) -> None:
         # The next call reports ambiguous and unmarked items as new, and then no item is in doubt.
         assert bloom.add_many([NEW, KNOWN, DOUBTED]) == [True, is_ambiguous[1], True], fates
         assert bloom.add_many([NEW, KNOWN, DOUBTED]) == [False] * 3
+
+
+@pytest.mark.parametrize("fate", FAILURES, ids=lambda fate: fate.name)
+def test_a_call_that_asks_about_cached_items_as_well(fate: Fate) -> None:
+    """Behind a new connection a call asks again about cached items; if that fails, its new items are in doubt, too."""
+    store = Reconnecting()
+    bloom = BaseBloomFilter(RetryingStore(store, 0), "k", FilterParameters(capacity=1000))
+    bloom.add_many([KNOWN])
+    store.contact += 1
+    store.fates = [{}, {0: fate}]
+    with pytest.raises(UnavailableError):
+        bloom.add_many([KNOWN, NEW])
+    assert not bloom.is_cached(NEW)
+    assert [bloom.is_ambiguous(item) for item in (KNOWN, NEW)] == [fate.is_in_doubt, True]
+    assert bloom.add_many([KNOWN, NEW]) == [fate.is_in_doubt, True]
+
+
+class Reconnecting(PartlyFailing):
+    """A store with the number of its connection."""
+
+    contact = 0
+
+    def execute(self, operations: Operations) -> Results:
+        results = super().execute(operations)
+        results.contact = self.contact
+        return results
