@@ -9,7 +9,7 @@ from typing import TypeVar
 from scrapy_bloom import options
 from scrapy_bloom._cache import TwoGenerationCache
 from scrapy_bloom.errors import ARGUMENT_NAMES, BloomError, ConfigError, Names
-from scrapy_bloom.filter import membership
+from scrapy_bloom.filter import forgetting, membership
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe
 from scrapy_bloom.filter.events import Events, LoggedEvents
 from scrapy_bloom.filter.layer_stack import LayerStack
@@ -262,6 +262,60 @@ class BaseBloomFilter:
         if self._forgets != forgets:
             absent |= self._absent([item for item in dict.fromkeys(batch) if item not in asked])
         return [item not in absent for item in batch]
+
+    def forget(self, item: Item) -> bool:
+        """Forget an item: the next addition reports it as new, to one process of all.
+
+        Other processes learn of it at their next round trip; until then, their caches may still call it seen. The bits
+        stay, and a set beside the filter holds the item until then: about 150 bytes of Redis's memory.
+
+        Args:
+            item: bytes, or text, which is encoded in UTF-8.
+
+        Returns:
+            True if the item was in the filter and is forgotten now, False if it was not in.
+
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            ConfigError: the text cannot be encoded in UTF-8.
+            BloomError: the store failed. The item may be forgotten; a further call does no harm.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add("a")
+            >>> bloom.forget("a"), bloom.forget("b")
+            (True, False)
+            >>> bloom.add("a"), bloom.add("a")
+            (True, False)
+        """
+        return self.forget_many([item])[0]
+
+    def forget_many(self, items: Sequence[Item]) -> list[bool]:
+        """Forget items in one batch, in as few round trips as possible.
+
+        Each call empties the caches of all processes: forget items together if there are several.
+
+        Args:
+            items: bytes or texts.
+
+        Returns:
+            For each item the result of `forget`.
+
+        Raises:
+            TypeError: an item is neither bytes nor text, or one item is given instead of several.
+            ConfigError: an item cannot be encoded in UTF-8.
+            BloomError: the store failed. Some items may be forgotten; a further call does no harm.
+
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> _ = bloom.add_many(["a", "b"])
+            >>> bloom.forget_many(["a", "c"]), bloom.contains_many(["a", "b"])
+            ([True, False], [False, True])
+        """
+        batch = _as_items(items)
+        forgotten = self._run(forgetting.forget(self._protocol, list(dict.fromkeys(batch)))) if batch else set()
+        self.forget_cached()
+        return [item in forgotten for item in batch]
 
     def info(self) -> FilterInfo:
         """Estimate the size and the fill of the filter from 64 KB of each shard.

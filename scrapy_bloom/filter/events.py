@@ -27,6 +27,9 @@ class Events(Protocol):
     def on_shards_lost(self, key: str, lost: int, shards: int) -> None:
         """Some shards of the filter were lost, and are created anew."""
 
+    def on_forgotten_lost(self, key: str) -> None:
+        """The set of forgotten items was lost: the shards that may hold them are created anew."""
+
     def on_replaced(self, key: str) -> None:
         """Another filter has replaced this one."""
 
@@ -95,6 +98,14 @@ class LoggedEvents:
             key,
             lost,
             shards,
+        )
+
+    def on_forgotten_lost(self, key: str) -> None:
+        """Warn about a lost set of forgotten items."""
+        self._losses.warn(
+            "The filter at %r lost its forgotten items (deleted or evicted?), and cannot tell them from others: it "
+            "begins anew. The crawl continues, and may fetch its pages again",
+            key,
         )
 
     def on_replaced(self, key: str) -> None:

@@ -1,7 +1,7 @@
 """The layers of a filter as one worker knows them: state only, no steps."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from scrapy_bloom.errors import WrongTypeError
@@ -57,6 +57,8 @@ class LayerStack:
         # The largest share of its capacity at which a filter that may not grow has warned.
         self.warned_share = 0.0
         self._states: dict[int, ShardState] = {}
+        # The marks of forgotten items last seen in the shards, by key; all others have none.
+        self._marks: dict[str, int] = {}
         self._monotonic = monotonic
         self._last_contact = -math.inf
         self._deadline = math.inf
@@ -160,7 +162,14 @@ class LayerStack:
     def state_of(self, header: int) -> ShardState:
         """Return a shard's state by its header."""
         # As `shard_header.identity` does, without a call: each check comes here.
-        return self._states.get(header >> shard_header.RESERVED_BITS, ShardState.FOREIGN)
+        return self._states.get(header >> shard_header.MARK_BITS, ShardState.FOREIGN)
+
+    def note_marks(self, headers: Iterable[tuple[str, int]]) -> bool:
+        """Note the marks in the headers of shards, given with their keys; return whether one has changed."""
+        marks = {key: header & shard_header.MARK for key, header in headers}
+        changed = marks.items() - self._marks.items()
+        self._marks.update(changed)
+        return bool(changed)
 
     def owns(self, identity: int) -> bool:
         """Return whether a shard with this identity is the filter's own."""

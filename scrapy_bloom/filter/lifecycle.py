@@ -172,6 +172,18 @@ class Lifecycle:
         if not is_complete:
             yield from self._complete(stack.newest)
 
+    def discard_marked(self) -> Steps[set[str]]:
+        """Delete the shards with the mark of forgotten items, since the set of these was lost; return their keys.
+
+        Any of their items may have been forgotten. A shard that was created anew since has no mark, and stays.
+        """
+        stack = self.stack
+        owners = {key: layer for layer in stack.layers for key in layer.shard_keys}
+        for keys in portions(owners):
+            yield [DeleteShard(key, owners[key].identity.epoch, if_marked=True) for key in keys]
+        self._events.on_forgotten_lost(self._key)
+        return set(owners)
+
     def charge(self, index: int, number: int) -> Steps[None]:
         """Count stray bits, marked without credit, in the current layer at this index."""
         charged = [layer for layer in self.stack.layers if layer.index == index]
@@ -222,12 +234,12 @@ class Lifecycle:
         unlisted = yield from unlisted_shards.find(self._key, layers)
         for key in unlisted:
             yield [DeleteShard(key)]
+        # The forgotten items last: a worker that forgets one meanwhile finds the shards gone, and drops its own. And
+        # another worker's addition may have restored the hash while the shards existed. A worker that restores the hash
+        # later finds them gone, and deletes the hash itself.
         text = fields.get(filter_keys.FILTER_FIELD)
-        if text is not None:
-            # Another worker's addition may have restored the hash while the shards existed. A
-            # worker that restores the hash later finds the shards gone, and deletes the hash
-            # itself.
-            yield [DeleteUnusedHash(self._key, text)]
+        unused = [] if text is None else [DeleteUnusedHash(self._key, text)]
+        yield [Unlink(filter_keys.forgotten_key(self._key)), *unused]
         self.stack.void()
         self.opening.forget()
 

@@ -7,15 +7,18 @@ may be this worker's own, from before a loss of the filter or of a reply.
 """
 
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import compress
+from operator import itemgetter, not_
 from typing import NamedTuple
 
 from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.layer_stack import LayerStack, ShardState
-from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, PendingBatch, resolve
+from scrapy_bloom.filter.pending_batch import NO_LAYER, Group, Outcome, PendingBatch, resolve
 from scrapy_bloom.filter.protocol import MAX_RECOVERIES, FilterProtocol
 from scrapy_bloom.storage.bits import CheckBits, LookUpBits
-from scrapy_bloom.storage.operation import Steps
+from scrapy_bloom.storage.forgotten import Claim, ClaimForgotten, LookUpForgotten
+from scrapy_bloom.storage.operation import Steps, one
+from scrapy_bloom.storage.shard_header import MARK
 
 # The largest round trip: a larger one would keep other clients waiting, and might exceed the
 # timeout.
@@ -27,12 +30,21 @@ _CHECK_BYTES = 64
 _was_present = itemgetter(1)
 
 
-class _Reading(NamedTuple):
-    """Items found in some layers, keys of lost shards, and whether the last is sealed."""
+class Reading(NamedTuple):
+    """The items found in some layers, oldest first, with the marks of their shards.
 
-    present: set[bytes]
+    Also the keys of lost shards, and whether the last layer is sealed, and any shard marked.
+    """
+
+    found: dict[bytes, list[tuple[int, int]]]
     lost: set[str]
     is_sealed: bool
+    is_marked: bool
+
+    def claims(self) -> list[Claim]:
+        """Return the claims of the items that may be forgotten."""
+        oldest = (Claim(item, *layers[0]) for item, layers in self.found.items())
+        return [claim for claim in oldest if claim.mark]
 
 
 def contains(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[bytes]]:
@@ -45,7 +57,7 @@ def contains(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[byte
             yield from protocol.lifecycle.rotate(adds=False)
         if not stack.layers:
             break
-        chunk = items[start : start + _max_chunk(stack)]
+        chunk = items[start : start + max_chunk(stack)]
         start += len(chunk)
         present |= yield from _contains_chunk(protocol, chunk)
     return present
@@ -64,11 +76,11 @@ def add(protocol: FilterProtocol, batch: PendingBatch) -> Steps[set[bytes]]:
         elif stack.is_stale:
             # If another filter has replaced this one, marks in it would waste its room.
             yield from protocol.opening.open()
-        yield from _add_group(protocol, batch, batch.next_group(_max_chunk(stack) if batch.size > 1 else 1))
+        yield from _add_group(protocol, batch, batch.next_group(max_chunk(stack) if batch.size > 1 else 1))
     return batch.new
 
 
-def _max_chunk(stack: LayerStack) -> int:
+def max_chunk(stack: LayerStack) -> int:
     """Return how many items one round trip may carry."""
     layers = stack.layers or [stack.first_layer(NO_IDENTITY, 0, 0.0)]
     bytes_an_item = sum(_CHECK_BYTES + len(stack.key) + _POSITION_BYTES * layer.size.hashes for layer in layers)
@@ -88,7 +100,7 @@ def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> S
         if not unmarked or stack.identity != identity:
             batch.mark_ambiguous()
             marked, identity, unmarked = NO_LAYER, stack.identity, stack.layers
-        lost = (yield from _resolve_present(stack, batch, unmarked)) if len(unmarked) > 1 else set()
+        lost = (yield from _resolve_present(protocol, batch, unmarked)) if len(unmarked) > 1 else set()
         if batch.pending and not lost:
             room = stack.credits.held(unmarked[-1]) if unmarked else 0
             if room < len(batch.pending):
@@ -101,12 +113,44 @@ def _add_group(protocol: FilterProtocol, batch: PendingBatch, group: Group) -> S
             marked = yield from _recover_or_grow(protocol, batch, lost, unmarked[-1])
 
 
-def _resolve_present(stack: LayerStack, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
-    """Resolve the items that the layers hold, and return the keys of lost shards."""
-    checks = [CheckBits(*layer.locate(item), mark=False) for layer in layers for item in batch.pending]
-    reading = yield from _read(stack, checks, batch.pending)
-    batch.remove_present(reading.present)
+def _resolve_present(protocol: FilterProtocol, batch: PendingBatch, layers: Sequence[Layer]) -> Steps[set[str]]:
+    """Resolve the items that the layers hold, and return the keys of lost shards.
+
+    With a TTL, a forgotten item that this worker has claimed goes on to the newest layer: it is to be remembered from
+    now on, and no longer than its old layer lives.
+    """
+    reading = yield from read(protocol, layers, batch.pending, CheckBits)
+    lost = yield from _claim(protocol, batch, reading.claims())
+    if lost:
+        return lost
+    present = set(reading.found)
+    if protocol.stack.parameters.ttl:
+        present -= _short_lived(batch, reading, layers[-1])
+    batch.remove_present(present)
     return reading.lost
+
+
+def _short_lived(batch: PendingBatch, reading: Reading, newest: Layer) -> set[bytes]:
+    """Return the claimed items that the newest layer lacks."""
+    return {item for item in batch.claimed & reading.found.keys() if reading.found[item][-1][0] != newest.index}
+
+
+def _claim(protocol: FilterProtocol, batch: PendingBatch, claims: Sequence[Claim]) -> Steps[set[str]]:
+    """Claim forgotten items, and return the keys of lost shards.
+
+    If the set of the forgotten items was lost, any item may have been one of them: the marked shards count as lost.
+    """
+    if not claims:
+        return set()
+    items = [claim.item for claim in claims]
+    batch.begin(items, not_, by_one=True)
+    results = yield [ClaimForgotten(protocol.forgotten_key, protocol.epoch, tuple(claims))]
+    if results.retried:
+        batch.ambiguous.update(items)
+    claimed = results[0]
+    batch.claimed.update(compress(items, claimed or ()))
+    batch.end()
+    return set() if claimed else (yield from protocol.lifecycle.discard_marked())
 
 
 def _recover_or_grow(protocol: FilterProtocol, batch: PendingBatch, lost: set[str], layer: Layer) -> Steps[int]:
@@ -152,7 +196,7 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
     stack = protocol.stack
     number = len(batch.pending)
     checks = [CheckBits(*layer.locate(item), mark=True) for item in batch.pending]
-    following = min(batch.following, _max_chunk(stack)) if batch.groups else 0
+    following = min(batch.following, max_chunk(stack)) if batch.groups else 0
     requested = stack.credits.spend(layer, number, following=following, likely=batch.size)
     prepared = protocol.lifecycle.prepare_next(layer)
     batch.begin(batch.pending, _was_present)
@@ -165,19 +209,31 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
         protocol.take(layer, results[-1])
     if results.retried:
         batch.mark_retried(results.retried)
+    protocol.note_marks(checks, replies)
     present = {index for index, (_, was_present) in enumerate(replies) if was_present}
     refunded = present - results.retried
     if refunded:
         stack.credits.refund(layer, len(refunded))
     states = [stack.state_of(header) for header, _ in replies]
+    lost = {check.key for check, state in zip(checks, states, strict=True) if state is ShardState.FOREIGN}
+    # An item that was claimed before, and is present here after all, is new to another worker.
+    claims = [
+        Claim(item, layer.index, header & MARK)
+        for item, state, (header, was_present) in zip(batch.pending, states, replies, strict=True)
+        if was_present and header & MARK and state is not ShardState.FOREIGN and item not in batch.claimed
+    ]
+    claimable = {claim.item for claim in claims}
     batch.record(
         [
-            resolve(state, was_present, item in batch.ambiguous)
+            Outcome.CLAIMABLE if item in claimable else resolve(state, was_present, item in batch.ambiguous)
             for item, state, (_, was_present) in zip(batch.pending, states, replies, strict=True)
         ]
     )
     batch.end()
-    return {check.key for check, state in zip(checks, states, strict=True) if state is ShardState.FOREIGN}
+    discarded = yield from _claim(protocol, batch, claims)
+    if not discarded:
+        batch.remove_present(claimable)
+    return lost | discarded
 
 
 def _contains_chunk(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[bytes]]:
@@ -187,11 +243,11 @@ def _contains_chunk(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[s
         if not stack.layers:
             break
         newest = stack.newest
-        checks = [LookUpBits(*layer.locate(item)) for layer in stack.layers for item in items]
-        present, lost, is_sealed = yield from _read(stack, checks, items)
-        if lost:
-            yield from protocol.lifecycle.recover(lost)
-        elif not is_sealed or len(present) == len(items):
+        reading = yield from read(protocol, stack.layers, items, LookUpBits)
+        present = set(reading.found) - (yield from _forgotten(protocol, reading.claims()))
+        if reading.lost:
+            yield from protocol.lifecycle.recover(reading.lost)
+        elif not reading.is_sealed or len(reading.found) == len(items):
             break
         else:
             # Another worker has appended a layer that is unknown here, or is about to.
@@ -201,15 +257,36 @@ def _contains_chunk(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[s
     return present
 
 
-def _read(stack: LayerStack, checks: Sequence[CheckBits | LookUpBits], items: Sequence[bytes]) -> Steps[_Reading]:
-    """Check items against some layers, layer by layer, without marking any."""
+def _forgotten(protocol: FilterProtocol, claims: Sequence[Claim]) -> Steps[set[bytes]]:
+    """Return the items among these that a claim would make new: all of them if the set was lost."""
+    if not claims:
+        return set()
+    items = tuple(claim.item for claim in claims)
+    layers = yield from one(LookUpForgotten(protocol.forgotten_key, protocol.epoch, items))
+    if layers is None:
+        return set(items)
+    return {claim.item for claim, layer in zip(claims, layers, strict=True) if layer >= claim.layer}
+
+
+def read(
+    protocol: FilterProtocol,
+    layers: Sequence[Layer],
+    items: Sequence[bytes],
+    operation: type[CheckBits] | type[LookUpBits],
+) -> Steps[Reading]:
+    """Look items up in some layers, layer by layer, without marking any."""
+    checks = [operation(*layer.locate(item)) for layer in layers for item in items]
     results = yield checks
-    present: set[bytes] = set()
+    protocol.note_marks(checks, results)
+    stack = protocol.stack
+    found: dict[bytes, list[tuple[int, int]]] = {}
     lost: set[str] = set()
     for number, (check, (header, is_present)) in enumerate(zip(checks, results, strict=True)):
         if stack.state_of(header) is ShardState.FOREIGN:
             lost.add(check.key)
         elif is_present:
-            present.add(items[number % len(items)])
+            layer, item = divmod(number, len(items))
+            found.setdefault(items[item], []).append((layers[layer].index, header & MARK))
     is_sealed = any(stack.state_of(header) is not ShardState.LIVE for header, _ in results[-len(items) :])
-    return _Reading(present, lost, is_sealed)
+    is_marked = any(header & MARK for header, _ in results)
+    return Reading(found, lost, is_sealed, is_marked)

@@ -102,6 +102,10 @@ class Opening:
         expires = stack.parameters.expires_at(now)
         return (yield from self.open(SetFieldIfAbsent(stack.key, filter_keys.FILTER_FIELD, text, expires)))
 
+    def draw_version(self) -> int:
+        """Draw the first version of a set of forgotten items, far from those of earlier sets as a rule."""
+        return self._randbelow(1 << shard_header.VERSION_BITS)
+
     def _load(self, first: Sequence[Operation[Any]]) -> Steps[Snapshot]:
         """Return a snapshot of the hash; a hash that alone is gone is restored first."""
         while True:

@@ -10,9 +10,9 @@ from scrapy_bloom.storage.operation import Results
 
 # An index below all layers.
 NO_LAYER = -1
-# Items, and a function for the results of their operations.
-_UnderWay = tuple[Sequence[bytes], Callable[[Any], bool]]
-_NONE_UNDER_WAY: _UnderWay = (), bool
+# Items, a function for the results of their operations, and whether one operation has them all.
+_UnderWay = tuple[Sequence[bytes], Callable[[Any], bool], bool]
+_NONE_UNDER_WAY: _UnderWay = (), bool, False
 
 
 class Outcome(Enum):
@@ -20,6 +20,7 @@ class Outcome(Enum):
 
     NEW = "no worker had added it"
     SEEN = "it was there"
+    CLAIMABLE = "it was there, and may be forgotten: unresolved"
     AMBIGUOUS = "it was there, perhaps by this worker's own interrupted call: taken for new"
     MARKED = "the layer is sealed: marked there, and the next layer decides"
     LOST = "its shard is gone: unresolved"
@@ -80,6 +81,8 @@ class PendingBatch:
         self.losses = 0
         # Items of the last marking whose bits were set where their shard was lost.
         self.strays = 0
+        # Forgotten items that this call has claimed: they are new although a layer holds them.
+        self.claimed: set[bytes] = set()
         self._marked: set[bytes] = set()
         self._under_way = _NONE_UNDER_WAY
         self._ambiguous_before = {item for item in items if item in ambiguous}
@@ -104,12 +107,13 @@ class PendingBatch:
             self.groups.append(Group(self.pending[number:], marked, identity))
             self.pending = self.pending[:number]
 
-    def begin(self, items: Sequence[bytes], changes_nothing: Callable[[Any], bool]) -> None:
+    def begin(self, items: Sequence[bytes], changes_nothing: Callable[[Any], bool], *, by_one: bool = False) -> None:
         """Note that the first operations of the next round trip add these items, one each, until `end`.
 
-        `changes_nothing` returns whether a result proves that its operation has added no item.
+        `by_one`: the first operation claims them all. `changes_nothing` returns whether a result proves that its
+        operation has changed no item.
         """
-        self._under_way = items, changes_nothing
+        self._under_way = items, changes_nothing, by_one
 
     def end(self) -> None:
         """Note that the results of the round trip are recorded."""
@@ -120,11 +124,11 @@ class PendingBatch:
 
         `outcomes` are the results of a round trip that failed, None if they are unknown.
         """
-        items, changes_nothing = self._under_way
-        return {*self.new, *self.ambiguous, *self._marked}.union(
+        items, changes_nothing, by_one = self._under_way
+        return {*self.new, *self.ambiguous, *self.claimed, *self._marked}.union(
             item
             for index, item in enumerate(items)
-            if outcomes is None or outcomes.may_have_changed(index, changes_nothing)
+            if outcomes is None or outcomes.may_have_changed(0 if by_one else index, changes_nothing)
         )
 
     def mark_ambiguous(self) -> None:
@@ -142,7 +146,8 @@ class PendingBatch:
 
     def remove_present(self, present: set[bytes]) -> None:
         """Resolve the items that a layer holds."""
-        for item in present & self.ambiguous:
+        self.new |= present & self.claimed
+        for item in present & self.ambiguous - self.claimed:
             self._take_for_new(item)
         self.pending = [item for item in self.pending if item not in present]
 

@@ -1,8 +1,12 @@
 """The steps of one worker: opening, lifecycle, and admission of items by credit."""
 
-from scrapy_bloom.filter.layer import Layer
+from collections.abc import Sequence
+
+from scrapy_bloom.filter.layer import NO_IDENTITY, Layer
 from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.opening import Opening
+from scrapy_bloom.storage import filter_keys, shard_header
+from scrapy_bloom.storage.bits import CheckBits, LookUpBits
 from scrapy_bloom.storage.counters import Granted
 from scrapy_bloom.storage.operation import Steps, one
 
@@ -24,6 +28,19 @@ class FilterProtocol:
         self.events = opening.events
         self.opening = opening
         self.lifecycle = Lifecycle(opening)
+        self.forgotten_key = filter_keys.forgotten_key(opening.stack.key)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the filter, 0 if there is none."""
+        return (self.stack.identity or NO_IDENTITY).epoch
+
+    def note_marks(self, checks: Sequence[CheckBits | LookUpBits], replies: Sequence[tuple[int, bool]]) -> None:
+        """Clear the cache if a shard has another mark than before: an item was forgotten since."""
+        headers = zip(checks, replies, strict=True)
+        marked = [(check.key, header) for check, (header, _) in headers if header & shard_header.MARK]
+        if marked and self.stack.note_marks(marked):
+            self.opening.forget()
 
     def obtain(self, need: int) -> Steps[bool]:
         """Get credit for some or all of `need` items; create layers and grow as necessary.

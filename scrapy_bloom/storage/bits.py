@@ -68,7 +68,7 @@ class CheckBits(NamedTuple):
 
     key: str
     positions: list[int]
-    mark: bool
+    mark: bool = False
 
     def command(self) -> Command:
         return _BitfieldCommand("BITFIELD", self.key, self.positions, self.mark)

@@ -114,6 +114,14 @@ def _tags() -> list[int]:
     return tags
 
 
+def forgotten_key(filter_key: str) -> str:
+    """Return the key of a filter's forgotten items."""
+    return f"{filter_key}:forgotten"
+
+
 def is_key_of(filter_key: str, key: str) -> bool:
-    """Return whether a key is that of a filter's hash or of one of its shards."""
-    return key == filter_key or re.fullmatch(rf"{re.escape(filter_key)}:\d+:\d+(\{{\d+\}})?", key) is not None
+    """Return whether a key is that of a filter's hash, of its forgotten items, or of one of its shards."""
+    return (
+        key in (filter_key, forgotten_key(filter_key))
+        or re.fullmatch(rf"{re.escape(filter_key)}:\d+:\d+(\{{\d+\}})?", key) is not None
+    )

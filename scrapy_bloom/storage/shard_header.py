@@ -1,7 +1,8 @@
-"""The header of a shard, 64 bits: alive (7), sealed (1), epoch (40), reserved (16).
+"""The header of a shard, 64 bits: alive (7), sealed (1), epoch (40), mark (16).
 
 An absent or deleted shard reads as not alive, and so does a late write. The `identity` of a shard
-is its header without the reserved bits.
+is its header without the mark. The mark is 0 until an item of the filter is forgotten. From then on
+it is a 1 and the version (15) of the forgotten items, which each forgetting changes.
 """
 
 # A shard's bits follow these bytes.
@@ -10,7 +11,10 @@ BITS = 8 * HEADER_BYTES
 ALIVE = 1
 SEALED_BIT = 7
 EPOCH_BITS = 40
-RESERVED_BITS = 16
+VERSION_BITS = 15
+MARK_BITS = VERSION_BITS + 1
+# The mark in a header: 0 if no item of the filter was forgotten.
+MARK = (1 << MARK_BITS) - 1
 # The epoch of a string that was allocated ahead of its layer: no filter has it.
 PREPARED_EPOCH = 0
 # The shortest shard: with the server's overhead it fills the smallest size class.
@@ -29,7 +33,7 @@ def sealed(epoch: int) -> int:
 
 def identity(header: int) -> int:
     """Return the identity in a header."""
-    return header >> RESERVED_BITS
+    return header >> MARK_BITS
 
 
 def epoch(identity: int) -> int:
@@ -45,3 +49,12 @@ def is_alive(identity: int) -> bool:
 def is_of(identity: int, epoch: int) -> bool:
     """Return whether an identity is that of a shard of this epoch, sealed or not."""
     return identity in (live(epoch), sealed(epoch))
+
+
+def ahead(version: int, before: int) -> int:
+    """Return by how much a version, or the mark with it, is later than another one.
+
+    Versions begin again after the last one, so that the result is at most half their number.
+    """
+    half = 1 << (VERSION_BITS - 1)
+    return (version - before + half) % (2 * half) - half

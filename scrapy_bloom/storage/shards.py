@@ -109,7 +109,7 @@ class CreateShard(NamedTuple):
             if epoch != PREPARED_EPOCH and self.replaces not in (None, epoch):
                 return Creation(OTHER, 0, 0)
         made = (shard_header.sealed if self.sealed else shard_header.live)(self.epoch)
-        start = (made << shard_header.RESERVED_BITS).to_bytes(HEADER_BYTES, "big")
+        start = (made << shard_header.MARK_BITS).to_bytes(HEADER_BYTES, "big")
         if _is_prepared(memory, self.key, self.size):
             memory.strings[self.key][:HEADER_BYTES] = start
             memory.expiries.pop(self.key, None)
@@ -157,14 +157,17 @@ class DeleteShard(NamedTuple):
     """Delete a shard or the trace of a late write, without blocking the server.
 
     Foreign data stay. With an `epoch`, only a shard of that epoch is deleted; a late write has
-    epoch 0. Returns whether something was deleted.
+    epoch 0. With `if_marked`, only a shard whose header has the mark of forgotten items. Returns
+    whether something was deleted.
     """
 
     key: str
     epoch: int | None = None
+    if_marked: bool = False
 
     def command(self) -> Command:
-        return Command("EVAL", _DELETE_SHARD, 1, self.key, "" if self.epoch is None else self.epoch)
+        epoch = "" if self.epoch is None else self.epoch
+        return Command("EVAL", _DELETE_SHARD, 1, self.key, epoch, int(self.if_marked))
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -172,10 +175,10 @@ class DeleteShard(NamedTuple):
     def apply(self, memory: Memory) -> bool:
         if _kind(memory, self.key) != SHARD:
             return False
-        epoch = shard_header.epoch(shard_header.identity(header_of(memory, self.key)))
-        if self.epoch not in (None, epoch):
+        header = header_of(memory, self.key)
+        if self.epoch not in (None, shard_header.epoch(shard_header.identity(header))):
             return False
-        return delete(memory, self.key)
+        return (not self.if_marked or header & shard_header.MARK > 0) and delete(memory, self.key)
 
 
 class SealShard(NamedTuple):
@@ -199,7 +202,7 @@ def _kind(memory: Memory, key: str) -> str:
     if key in memory.strings:
         start, length = bytes(memory.strings[key][:HEADER_BYTES]), len(memory.strings[key])
         is_late = start[:1] in (b"\0", b"\1") and not any(start[1:])
-        is_shard = start[:1] in (b"\2", b"\3") and start[6:] == bytes(2)
+        is_shard = start[:1] in (b"\2", b"\3") and (start[6:] == bytes(2) or start[6:7] >= b"\x80")
         return SHARD if is_late or (is_shard and length >= MIN_SHARD_BYTES) else FOREIGN
     return FOREIGN if key in memory.hashes else ABSENT
 

@@ -110,6 +110,7 @@ def test_keys() -> None:
         "<key>",
         filter_keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
         re.sub(r":1:2\{\d+\}", ":<layer>:<shard>{<tag>}", filter_keys.shard_key("<key>", 1, 2, 3)),
+        filter_keys.forgotten_key("<key>"),
         QueueKeys("<queue>").leases("<worker>"),
         QueueKeys("<queue>").workers,
         QueueKeys("<queue>").dead_letters,

@@ -128,8 +128,8 @@ def _forgets_marks_in_a_sealed_layer(batch: PendingBatch, outcomes: Results | No
 
 
 def _forgets_answered_marks(batch: PendingBatch, outcomes: Results | None) -> set[bytes]:
-    items, _ = batch._under_way
-    batch.begin(items, lambda _: True)
+    items, _, by_one = batch._under_way
+    batch.begin(items, lambda _: True, by_one=by_one)
     return IN_DOUBT(batch, outcomes)
 
 

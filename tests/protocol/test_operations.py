@@ -7,7 +7,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom.storage import bits, counters, filter_hash, shard_header, shards
+from scrapy_bloom.storage import bits, counters, filter_hash, forgotten, shard_header, shards
 from scrapy_bloom.storage.operation import Operations
 from scrapy_bloom.storage.stores import MemoryStore, RedisStore
 from tests.support.servers import expires_at
@@ -21,6 +21,10 @@ TIMES = (1000, 10**13, 2 * 10**13)
 
 names = st.sampled_from(["0:0", "0:1"])
 expiries = st.none() | st.sampled_from(TIMES)
+epochs = st.sampled_from(EPOCHS)
+versions = st.sampled_from([0, 5, 1024, 1030, 16_384, 32_767])
+items = st.sampled_from([b"", b"a", b"\xff\0"])
+held = st.lists(st.tuples(items, st.integers(0, 3)), max_size=3, unique_by=lambda each: each[0]).map(tuple)
 positions = st.lists(st.integers(0, BITS - 1), min_size=1, max_size=4)
 operations = st.one_of(
     st.builds(
@@ -35,7 +39,7 @@ operations = st.one_of(
     ),
     st.builds(shards.PrepareShard, names, st.sampled_from([SIZE, SIZE + 16]), st.just(SIZE)),
     st.builds(shards.InspectShard, names),
-    st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS])),
+    st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS]), st.booleans()),
     st.builds(bits.CheckBits, names, positions, st.booleans()),
     st.builds(bits.LookUpBits, names, positions),
     st.builds(shards.SealShard, names),
@@ -103,6 +107,22 @@ operations = st.one_of(
     st.builds(counters.ChargeCounter, st.just("meta"), st.just("credit"), st.integers(1, 9)),
     st.builds(counters.CloseCounter, st.just("meta"), st.just("credit")),
     st.builds(counters.ReturnCredit, st.just("meta"), st.just("credit"), st.integers(1, 9)),
+    st.builds(forgotten.ForgetItems, st.just("forgotten"), epochs, held, st.none() | versions, expiries),
+    st.builds(
+        forgotten.ClaimForgotten,
+        st.just("forgotten"),
+        epochs,
+        st.lists(
+            st.builds(forgotten.Claim, items, st.integers(0, 3), versions.map(lambda version: version | 1 << 15)),
+            min_size=1,
+            max_size=3,
+        ).map(tuple),
+    ),
+    st.builds(forgotten.LookUpForgotten, st.just("forgotten"), epochs, st.lists(items, max_size=3).map(tuple)),
+    st.builds(
+        forgotten.DropForgotten, st.just("forgotten"), epochs, st.lists(items, max_size=2, unique=True).map(tuple)
+    ),
+    st.builds(forgotten.MarkForgotten, names, epochs, versions),
 )
 # Foreign values at a shard's key, and remains of late writes.
 STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1", b"\2", b"\0\0\1"]
@@ -112,7 +132,7 @@ STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1
 @given(sequence=st.lists(operations, max_size=12), before=st.none() | st.sampled_from(STRINGS))
 def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: Operations, before: bytes | None) -> None:
     """Any sequence of operations gives the same replies, strings and expiries in both stores."""
-    names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1")}
+    names = {name: f"{key}:{name}" for name in ("meta", "0:0", "0:1", "forgotten")}
     client.delete(*names.values())
     over_redis, memory = RedisStore(client), MemoryStore()
     if before is not None:
@@ -129,18 +149,23 @@ def test_memory_is_the_twin_of_redis(client: redis.Redis, key: str, sequence: Op
         stored = client.get(name)
         assert stored is None or isinstance(stored, bytes)
         assert (stored or b"").rstrip(b"\0") == bytes(memory.strings.get(name, b"")).rstrip(b"\0")
+    members: Any = client.zrange(names["forgotten"], 0, -1, withscores=True)
+    in_memory = memory.hashes.get(names["forgotten"], {})
+    assert {name.decode("latin-1"): str(int(score)) for name, score in members} == in_memory
     for name in names.values():
         # A prepared string expires some time after now.
         assert abs(expires_at(client, name) - memory.expiries.get(name, 0)) < 60_000
 
 
 def test_the_header_is_where_the_format_says(client: redis.Redis, key: str) -> None:
-    """Alive (7 bits), sealed (1), epoch (40) and 16 reserved bits, in this order."""
+    """Alive (7 bits), sealed (1), epoch (40) and the mark of forgotten items (16), in this order."""
     store = RedisStore(client)
     store.execute([shards.CreateShard(key, SIZE, 0x123456789A, sealed=False)])
     assert client.get(key) == bytes.fromhex("02123456789a0000").ljust(SIZE, b"\0")
     store.execute([shards.SealShard(key)])
     assert client.get(key) == bytes.fromhex("03123456789a0000").ljust(SIZE, b"\0")
+    store.execute([forgotten.MarkForgotten(key, 0x123456789A, 0x1234)])
+    assert client.get(key) == bytes.fromhex("03123456789a9234").ljust(SIZE, b"\0")
 
 
 def test_a_prepared_string_becomes_a_shard(client: redis.Redis, key: str) -> None:

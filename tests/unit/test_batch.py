@@ -35,12 +35,12 @@ def test_items_without_credit_are_put_off() -> None:
 
 def test_outcomes_are_recorded() -> None:
     """New and ambiguous items are new, seen ones done, unresolved ones pending."""
-    items = [b"new", b"seen", b"ambiguous", b"marked", b"lost", b"lost and marked"]
+    items = [b"new", b"seen", b"claimable", b"ambiguous", b"marked", b"lost", b"lost and marked"]
     batch = begun(items)
     batch.record(list(Outcome))
     assert batch.new == {b"new", b"ambiguous"}
     assert batch.taken_for_new == 1
-    assert batch.pending == [b"marked", b"lost", b"lost and marked"]
+    assert batch.pending == [b"claimable", b"marked", b"lost", b"lost and marked"]
     assert batch.strays == 1
 
 

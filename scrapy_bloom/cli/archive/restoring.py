@@ -122,7 +122,7 @@ class FilterWriter:
             )
             header, data = results
             state = shard_header.live if layer == self.layers[-1] else shard_header.sealed
-            expected = state(layer.identity.epoch) << shard_header.RESERVED_BITS
+            expected = state(layer.identity.epoch) << shard_header.MARK_BITS
             if data != piece.data or int.from_bytes(header, "big") != expected:
                 raise MismatchError(
                     f"the bytes of {key!r} differ from the file: the server lost some, or other clients write there, "

@@ -13,7 +13,8 @@ local function kind(name)
   local h = redis.call('GETRANGE', key, 0, 7)
   local first = string.byte(h, 1)
   local is_long = redis.call('STRLEN', key) >= 56
-  if (first == 2 or first == 3) and string.sub(h, 7) == string.char(0, 0) and is_long then return 'shard' end
+  local is_header = string.sub(h, 7) == string.char(0, 0) or (string.byte(h, 7) or 0) >= 128
+  if (first == 2 or first == 3) and is_header and is_long then return 'shard' end
   if (first == 0 or first == 1) and not string.find(string.sub(h, 2), '[^%z]') then return 'shard' end
   return 'foreign'
 end

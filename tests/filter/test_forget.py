@@ -1,0 +1,127 @@
+"""Forgetting items, the same over every server and in memory."""
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MemoryBloomFilter
+from scrapy_bloom.storage.filter_keys import forgotten_key
+from tests.support.make_filter import MakeFilter
+from tests.support.servers import expires_at
+
+
+def test_a_forgotten_item_is_new_once_more(make_filter: MakeFilter) -> None:
+    """It is new once; the others stay seen."""
+    bloom = make_filter(capacity=1000)
+    bloom.add_many(["a", "b"])
+    assert bloom.forget("a")
+    assert bloom.contains_many(["a", "b"]) == [False, True]
+    assert [bloom.add("a"), bloom.add("a"), bloom.add("b")] == [True, False, False]
+    assert "a" in bloom
+
+
+def test_an_item_that_was_not_in(make_filter: MakeFilter) -> None:
+    """Forgetting it changes nothing: it is new once, as ever."""
+    bloom = make_filter(capacity=1000)
+    assert not bloom.forget("a")
+    assert [bloom.add("a"), bloom.add("a")] == [True, False]
+    assert bloom.forget_many(["b", "a", "a"]) == [False, True, True]
+    assert bloom.forget_many([]) == []
+    assert bloom.add_many(["a", "b", "b"]) == [True, True, False]
+
+
+def test_an_item_of_several_layers(make_filter: MakeFilter) -> None:
+    """Forgetting works in any layer of a filter that has grown, and across a growth."""
+    bloom = make_filter(capacity=1000, error_rate=1e-12, cache_size=0)
+    items = [f"item {number}" for number in range(12_000)]
+    bloom.add_many(items[:6000])
+    assert all(bloom.forget_many(items[:5000:1000]))
+    bloom.add_many(items[6000:])
+    assert all(bloom.forget_many(items[6000::1000]))
+    assert bloom.info().layers > 1
+    again = bloom.add_many(items)
+    forgotten = items[:5000:1000] + items[6000::1000]
+    assert [item for item, is_new in zip(items, again, strict=True) if is_new] == forgotten
+    assert not any(bloom.add_many(items))
+
+
+def test_another_process_learns_of_it(client: redis.Redis, key: str) -> None:
+    """The next round trip of a process empties its cache of repeats."""
+    bloom, other = (BloomFilter(client, key, capacity=1000) for _ in range(2))
+    bloom.add_many(["a", "b"])
+    other.add_many(["a", "b"])
+    bloom.forget("a")
+    assert other.is_cached("a")
+    other.add("c")
+    assert not other.is_cached("a")
+    assert other.add_many(["b", "a"]) == [False, True]
+    assert [bloom.add("a"), bloom.add("b")] == [False, False]
+
+
+def test_a_batch_learns_of_it_in_its_own_reply(client: redis.Redis, key: str) -> None:
+    """A cached item in the batch whose reply has the news is looked up again."""
+    bloom, other = (BloomFilter(client, key, capacity=1000) for _ in range(2))
+    bloom.add("a")
+    other.add("a")
+    bloom.forget("a")
+    assert other.add_many(["a", "b"]) == [True, True]
+
+
+def test_nothing_is_stored_until_an_item_is_forgotten(client: redis.Redis, key: str) -> None:
+    """The set and the marks in the shards come with the first forgotten item, and the set goes with the filter."""
+    bloom = BloomFilter(client, key, capacity=1000)
+    bloom.add("a")
+    bloom.forget("b")
+    assert client.keys(f"{key}*")
+    assert not client.exists(forgotten_key(key))
+    before = bloom.counters.round_trips
+    bloom.add("b")
+    assert bloom.counters.round_trips == before + 1
+    bloom.forget("a")
+    assert client.zcard(forgotten_key(key)) == 2
+    bloom.clear()
+    assert not client.keys(f"{key}*")
+
+
+def test_a_claim_is_one_more_round_trip(make_filter: MakeFilter) -> None:
+    """A batch of repeats and new items takes one more round trip once an item was forgotten."""
+    bloom = make_filter(capacity=1_000_000, cache_size=0)
+    items = [f"item {number}" for number in range(100)]
+    bloom.add_many(items)
+    bloom.forget(items[0])
+    before = bloom.counters.round_trips
+    assert bloom.add_many([*items[:50], "new"]) == [True, *[False] * 49, True]
+    assert bloom.counters.round_trips == before + 2
+
+
+def test_without_the_set_every_item_is_new(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """If the set is lost, no item that it may have held is lost with it: the filter begins anew, and says so."""
+    bloom = BloomFilter(client, key, capacity=1000)
+    bloom.add_many(["a", "b"])
+    bloom.forget("a")
+    client.delete(forgotten_key(key))
+    assert bloom.contains_many(["a", "b"]) == [False, False]
+    assert bloom.add_many(["a", "b"]) == [True, True]
+    assert "lost its forgotten items" in caplog.text
+    assert bloom.add_many(["a", "b"]) == [False, False]
+    assert bloom.forget("a")
+    assert bloom.add("a")
+
+
+def test_the_set_expires_with_the_filter(client: redis.Redis, key: str) -> None:
+    """With a TTL the set lives as long as the newest layer, and without one for ever."""
+    bloom = BloomFilter(client, key, capacity=1000, ttl=1000)
+    bloom.add("a")
+    bloom.forget("a")
+    assert abs(expires_at(client, forgotten_key(key)) - expires_at(client, key)) < 20_000
+    forever = BloomFilter(client, f"{key}:2", capacity=1000)
+    forever.add("a")
+    forever.forget("a")
+    assert not expires_at(client, forgotten_key(f"{key}:2"))
+
+
+def test_memory_does_the_same() -> None:
+    """The filter in memory forgets, too."""
+    bloom = MemoryBloomFilter(capacity=1000, ttl=3600)
+    bloom.add_many(["a", "b"])
+    assert bloom.forget_many(["a", "c"]) == [True, False]
+    assert bloom.add_many(["a", "b", "c"]) == [True, False, True]
