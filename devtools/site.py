@@ -60,7 +60,8 @@ class Site:
     """Pages by their links; `fetched` has a pair of user agent and path for each request.
 
     `before` is called with the user agent at each request, before the response, so that a test can act in the middle of
-    a crawl. The hooks by path in `on` are called for one page each.
+    a crawl. The hooks by path in `on` are called for one page each. `answers` replaces the pages
+    of some paths by a status, by a redirection to a path, or by a closed connection: None.
     """
 
     def __init__(self, links: Links) -> None:
@@ -68,6 +69,7 @@ class Site:
         self.fetched: list[tuple[str, str]] = []
         self.before: Hook = lambda _: None
         self.on: dict[str, Hook] = {}
+        self.answers: dict[str, int | str | None] = {}
         self.url = ""
 
     @property
@@ -156,10 +158,17 @@ class _PageHandler(_QuietHandler):
 
     def do_GET(self) -> None:
         body = self._site.html(self.path, self.headers.get("User-Agent", ""))
-        if body is None:
-            self.send_error(HTTPStatus.NOT_FOUND)
+        answer = self._site.answers.get(self.path, HTTPStatus.NOT_FOUND if body is None else HTTPStatus.OK)
+        if answer is None:
+            self.close_connection = True
             return
-        self.send_response(HTTPStatus.OK)
+        if answer == HTTPStatus.NOT_FOUND:
+            self.send_error(answer)
+            return
+        body = body or b""
+        self.send_response(HTTPStatus.FOUND if isinstance(answer, str) else answer)
+        if isinstance(answer, str):
+            self.send_header("Location", answer)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

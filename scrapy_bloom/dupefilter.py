@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -34,6 +34,8 @@ from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
 
+# Under a scheduler other than BloomScheduler, failed requests wait so long: each call costs every worker its cache.
+_FORGET_SECONDS = 1.0
 # The close reason of a crawl that cannot use its filter or queue.
 UNUSABLE = "bloomfilter_error"
 
@@ -82,6 +84,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._filter: BloomFilter | None = None
         self._report: CrawlReporter | None = None
         self._has_ended = False
+        self._to_forget: tuple[bytes, ...] = ()
+        self.forget_soon: Callable[[tuple[bytes, ...]], object] = self._forget_later
         self.fingerprint_of = self._choose_fingerprints()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -205,6 +209,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if crawler is not None:
             for fetches in (signals.request_reached_downloader, signals.response_received):
                 crawler.signals.connect(self._report.note_fetch, fetches)
+            if self.config.forget_failed:
+                engine.follow_failures(crawler, self.config.forget_statuses, self.note_failed)
+                crawler.signals.connect(self._forget_due, signals.spider_closed)
             crawler.signals.connect(self._report.finish, signals.spider_closed)
             crawler.signals.connect(self._filter.release_idle_credit, signals.spider_idle)
             crawler.signals.connect(self._filter.close, signals.spider_closed)
@@ -256,6 +263,44 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             True if one of the patterns is found in its URL.
         """
         return any(pattern.search(request.url) for pattern in self.config.always)
+
+    def note_failed(self, request: Request) -> None:
+        """Have the filter forget a request whose page failed, and the requests that were redirected to it.
+
+        BloomScheduler does so before it acknowledges the request. Under other schedulers it takes a second.
+
+        Args:
+            request: the request.
+        """
+        redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
+        self.forget_soon(tuple(map(self.fingerprint_of, (request, *redirected))))
+
+    def forget(self, fingerprints: Sequence[bytes]) -> None:
+        """Have the filter forget requests: each is new once more, to one worker of all.
+
+        Args:
+            fingerprints: their fingerprints.
+
+        Raises:
+            BloomError: the filter cannot be used.
+        """
+        forgotten = sum(self.filter.forget_many([*dict.fromkeys(fingerprints)]))
+        if self._report is not None:
+            self._report.count_forgotten(forgotten)
+
+    def _forget_later(self, fingerprints: tuple[bytes, ...]) -> None:
+        is_due = not self._to_forget and not self._runtime.call_later(_FORGET_SECONDS, self._forget_due)
+        self._to_forget += fingerprints
+        if is_due:
+            self._forget_due()
+
+    def _forget_due(self) -> None:
+        due, self._to_forget = self._to_forget, ()
+        if due and not self._has_ended:
+            try:
+                self.forget(due)
+            except BloomError as error:
+                self.end_crawl(error)
 
     def update_stats(self) -> None:
         """Update the crawl's stats."""
@@ -326,6 +371,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._report is not None:
             self._report.refresh()
         self._warn_of_deleted_requests()
+        self._to_forget = ()
         self.filter.clear()
 
     def conclude(self) -> None:

@@ -201,7 +201,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _set_up_delivery(self, spider: Spider) -> None:
         self._notifier = RequestNotifier(spider, self.stats, self.df)
-        self._codec = RequestCodec(self.queue, self._requests, self._notifier)
+        note_failed = self.df.note_failed if self._config.forget_failed else None
+        self._codec = RequestCodec(self.queue, self._requests, self._notifier, note_failed)
         lease = self._config.lease
         self._worker = QueueWorker(
             self.worker_name,
@@ -212,6 +213,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             tuning=self._tuning,
             max_deliveries=self._config.max_deliveries,
         )
+        self.df.forget_soon = self._worker.forget
         self._heartbeats = Heartbeats(
             self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime
         )

@@ -8,6 +8,7 @@ from typing import Any, Self
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom import options
+from scrapy_bloom._scrapy.components import read_flag
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 
@@ -17,6 +18,8 @@ SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
 SERVER_SETTINGS = ("BLOOMFILTER_REDIS_URL", "BLOOMFILTER_REDIS_PARAMS")
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
+FORGET_FAILED, FORGET_STATUSES = "BLOOMFILTER_FORGET_FAILED", "BLOOMFILTER_FORGET_STATUSES"
+_STATUS = re.compile(r"[3-9](xx|\d\d)")
 
 # Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
 _LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
@@ -38,6 +41,8 @@ class BloomSettings:
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
         max_deliveries: deaths of workers with the same request that make it a dead letter; 0: no bound.
         always: patterns of the URLs whose requests bypass the filter.
+        forget_failed: whether the filter forgets requests whose page failed.
+        forget_statuses: statuses of refused responses that make a page a failed one.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -55,6 +60,8 @@ class BloomSettings:
     lease: float = options.LEASE.default
     max_deliveries: int = options.MAX_DELIVERIES.default
     always: tuple[re.Pattern[str], ...] = ()
+    forget_failed: bool = False
+    forget_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -79,7 +86,9 @@ class BloomSettings:
             for name, option in zip(SETTINGS, options.OPTIONS, strict=True)
             if name in settings
         }
-        read = cls(**values, always=_patterns(settings.get(ALWAYS)))
+        if settings.get(FORGET_STATUSES) is not None:
+            values["forget_statuses"] = _statuses(settings[FORGET_STATUSES])
+        read = cls(**values, always=_patterns(settings.get(ALWAYS)), forget_failed=read_flag(settings, FORGET_FAILED))
         # Some values are invalid only together.
         read.parameters()
         return read
@@ -118,8 +127,20 @@ def _compile(pattern: str) -> re.Pattern[str]:
         ) from None
 
 
+def _statuses(value: Any) -> frozenset[int]:
+    """Return the statuses of BLOOMFILTER_FORGET_STATUSES: a list, or text with commas."""
+    given = value.split(",") if isinstance(value, str) else value
+    texts = [str(each).strip().lower() for each in given] if isinstance(given, (list, tuple, set, frozenset)) else [""]
+    if not all(map(_STATUS.fullmatch, texts)):
+        raise ConfigError(
+            f"{FORGET_STATUSES} = {value!r}: must be a list of HTTP statuses from 300 to 999, or of classes such as "
+            "'5xx'; set for example ['5xx', 408, 429], the default"
+        )
+    return frozenset(status for status in range(300, 1000) if {str(status), f"{status // 100}xx"}.intersection(texts))
+
+
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = (*SETTINGS, ALWAYS, *SERVER_SETTINGS)
+    known = (*SETTINGS, ALWAYS, FORGET_FAILED, FORGET_STATUSES, *SERVER_SETTINGS)
     for name in settings:
         if not isinstance(name, str) or not name.startswith(PREFIX) or name in known:
             continue

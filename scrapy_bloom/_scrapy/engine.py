@@ -2,12 +2,15 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Set
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.exceptions import IgnoreRequest
+from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import deferred_from_coro
+from twisted.python.failure import Failure
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
 
@@ -40,6 +43,40 @@ def missing_callback(error: Exception) -> str | None:
     """Return the name of the callback that an error calls missing, or None for any other error."""
     found = _NO_METHOD.match(str(error)) if type(error) is ValueError else None
     return found and found[1]
+
+
+def follow_failures(crawler: Crawler, statuses: Set[int], note: Callable[[Request], object]) -> None:
+    """Call `note` with each request whose page failed, before the engine is done with the request.
+
+    A page failed if its download did, if its response was refused with one of `statuses`, or if its callback raised.
+    An IgnoreRequest is no failure. Scrapy has a signal for callbacks alone; the others are noted before the errback.
+    """
+    scraper = getattr(_engine(crawler), "scraper", None)
+    if scraper is None:  # a crawler that does not crawl
+        return
+    call_spider = scraper.call_spider_async
+
+    async def note_and_call(result: Any, request: Request) -> Any:
+        if isinstance(result, Failure) and _has_failed(result.value, statuses):
+            try:
+                note(request)
+            except Exception:  # such as an error of the user's fingerprints
+                logger.exception("%s failed, and the filter cannot forget it", request)
+        return await call_spider(result, request)
+
+    def note_error(response: Any) -> None:
+        # The error of an errback has a Failure as its response, that of start() has none.
+        if (request := getattr(response, "request", None)) is not None:
+            note(request)
+
+    scraper.call_spider_async = note_and_call
+    crawler.signals.connect(note_error, signals.spider_error, weak=False)
+
+
+def _has_failed(error: BaseException | None, statuses: Set[int]) -> bool:
+    if isinstance(error, HttpError):
+        return error.response.status in statuses
+    return not isinstance(error, IgnoreRequest)
 
 
 class EngineWakeup:

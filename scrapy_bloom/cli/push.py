@@ -7,7 +7,7 @@ deleted when all its requests are queued.
 
 import argparse
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,10 @@ class _FilterHolder:
 
     def note_workers(self, *, is_alone: bool) -> None:
         """Do nothing: no crawl reports it."""
+
+    def forget(self, fingerprints: Sequence[bytes]) -> None:
+        """Have the filter forget requests."""
+        self.filter.forget_many(fingerprints)
 
     def release(self, user: str) -> bool:
         """Remove a queue's reference to the filter; return whether the filter was deleted."""

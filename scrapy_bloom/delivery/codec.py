@@ -1,11 +1,14 @@
 """Serialize requests for the queue and read them back; failures are logged and counted."""
 
+import contextlib
 import logging
 import operator
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from scrapy import Request, Spider
+from scrapy.utils.request import request_from_dict
 
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.errors import ConfigError
@@ -24,10 +27,17 @@ _MAX_SCORE = sys.float_info.max
 class RequestCodec:
     """Serializes requests with SCHEDULER_SERIALIZER, as `queue`, a queue of scrapy-redis, does."""
 
-    def __init__(self, queue: Any, requests: RequestQueue, notifier: RequestNotifier) -> None:
+    def __init__(
+        self,
+        queue: Any,
+        requests: RequestQueue,
+        notifier: RequestNotifier,
+        note_failed: Callable[[Request], object] | None = None,
+    ) -> None:
         self._queue = queue
         self._requests = requests
         self._notifier = notifier
+        self._note_failed = note_failed
         self._unreadable: set[bytes] = set()
 
     def encode(self, request: Request, fingerprint: bytes | None) -> OutboxEntry | None:
@@ -68,6 +78,14 @@ class RequestCodec:
         """Return whether this worker can read a dead letter of another worker."""
         return entry.member not in self._unreadable and self.decode(entry) is not None
 
+    def note_dead_letter(self, entry: QueueEntry) -> None:
+        """Note a dead letter as failed, unless the serializer cannot read it: its fingerprint is unknown then."""
+        if self._note_failed is not None:
+            with contextlib.suppress(Exception):  # any error of the serializer
+                stored = self._queue.serializer.loads(self._requests.decode(entry.member))
+                # The spider may lack the callback.
+                self._note_failed(request_from_dict({**stored, "callback": None, "errback": None}))
+
     def report_buried(self, entry: QueueEntry, deaths: int) -> None:
         """Log and count a request that became a dead letter after the deaths of its workers."""
         try:
@@ -75,6 +93,7 @@ class RequestCodec:
         except Exception as error:  # the request may be from other code
             name = f"A request that cannot be read ({type(error).__name__})"
         self._notifier.count(DEAD_LETTERS)
+        self.note_dead_letter(entry)
         logger.error(
             "%s: %d workers died while they ran it (BLOOMFILTER_MAX_DELIVERIES); it is not crawled, and is kept at "
             "the key %r. `scrapy bloom requeue` queues it again",

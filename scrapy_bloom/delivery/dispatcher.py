@@ -185,6 +185,7 @@ class Dispatcher:
                 self._leased[request] = entry.member
                 return request
             else:
+                self._codec.note_dead_letter(entry)
                 self._worker.dead_letter(entry.member)
 
     def note_finished(self) -> None:

@@ -15,6 +15,7 @@ from scrapy_bloom.queue.operations import (
     EndClosing,
     Ending,
     FilterOperation,
+    ForgetFailed,
     Join,
     Leave,
     QueueOperation,
@@ -44,6 +45,9 @@ class FilterHolder(Protocol):
 
     def release(self, user: str) -> bool:
         """Remove the queue's reference to the filter; return whether that deleted the filter."""
+
+    def forget(self, fingerprints: Sequence[bytes]) -> None:
+        """Have the filter forget requests."""
 
     def note_workers(self, *, is_alone: bool) -> None:
         """Note whether this worker is the only one of its queue, and the queue is empty."""
@@ -82,12 +86,8 @@ class Executor:
                     pass
                 case AskFilter():
                     repeats = self._ask_filter(operation)
-                case UseFilter():
-                    self._holder.filter.add_reference(self.queue)
-                    self.worker.receive_reply(operation, Reply(Status.OK))
-                case ReleaseFilter():
-                    is_deleted = self._holder.release(self.queue)
-                    self.worker.receive_reply(operation, Reply(Status.OK if is_deleted else Status.KEPT))
+                case UseFilter() | ReleaseFilter() | ForgetFailed():
+                    self.worker.receive_reply(operation, Reply(self._change_filter(operation)))
                 case _:
                     self._execute(operation)
         except Exception as error:  # also a fault of this process: the server may have executed the operation
@@ -141,6 +141,16 @@ class Executor:
             logger.info("Left %s in the queue %r", plural(reply.waiting, "request"), self.queue)
         if reply.dead:
             warn_of_dead_letters(reply.dead, self._requests.keys.dead_letters)
+
+    def _change_filter(self, operation: UseFilter | ReleaseFilter | ForgetFailed) -> Status:
+        match operation:
+            case UseFilter():
+                self._holder.filter.add_reference(self.queue)
+            case ForgetFailed():
+                self._holder.forget(operation.fingerprints)
+            case ReleaseFilter():
+                return Status.OK if self._holder.release(self.queue) else Status.KEPT
+        return Status.OK
 
     def _ask_filter(self, operation: AskFilter) -> Sequence[OutboxEntry]:
         """Add entries to the filter, and return the repeats among them."""

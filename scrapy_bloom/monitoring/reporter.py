@@ -115,6 +115,11 @@ class CrawlReporter:
         self._unpublished += 1
         self.update()
 
+    def count_forgotten(self, number: int) -> None:
+        """Count requests that the filter has forgotten."""
+        if self._collector is not None and number:
+            call_safely(self._collector.inc_value, stats.FORGOTTEN, number)
+
     def note_fetch(self, request: Request) -> None:
         """Note a fetched request, since a stats collector may keep no counts.
 

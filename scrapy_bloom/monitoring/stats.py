@@ -18,6 +18,7 @@ ENQUEUED, DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
 DEAD_LETTERS = "bloomfilter/dead_letters"
+FORGOTTEN = "bloomfilter/forgotten"
 QUEUE_LOSSES = "bloomfilter/queue_losses"
 # Named as in Scrapy's own scheduler.
 UNSERIALIZABLE = "scheduler/unserializable"
@@ -31,6 +32,7 @@ NAMES = (
     FILTERED,
     RECOVERED,
     DEAD_LETTERS,
+    FORGOTTEN,
     QUEUE_LOSSES,
     UNSERIALIZABLE,
     *(_PREFIX + field for fields in _FIELDS.values() for field in fields),

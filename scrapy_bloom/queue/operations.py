@@ -378,7 +378,14 @@ class ReleaseFilter:
     """Remove the queue's reference; the filter is deleted with its last one."""
 
 
-FilterOperation = AskFilter | UseFilter | ReleaseFilter
+@dataclass(frozen=True)
+class ForgetFailed:
+    """Let the filter forget failed requests, before their leases end."""
+
+    fingerprints: tuple[bytes, ...]
+
+
+FilterOperation = AskFilter | UseFilter | ReleaseFilter | ForgetFailed
 
 
 class RequestQueue:

@@ -35,6 +35,7 @@ search:
     S7  If a queue is lost, a worker reports the loss.
     S8  A request becomes a dead letter only for the death of a worker that had started it and
         nothing else.
+    S9  A failed request is new to the filter again, in Redis, or held by its worker.
 
 Why they hold:
 
@@ -64,10 +65,13 @@ Why they hold:
     vanished (S7).
 *   A request that a worker has died with is started in Redis before it runs: `queue.worker_state`
     (S8).
+*   Forget before acknowledging. A request fails while it runs, before its marker is in the outbox,
+    and no sync of new entries or acknowledgements goes before a `ForgetFailed`. A lost one is sent
+    again: at worst the request is new once more (S9).
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 
@@ -79,6 +83,7 @@ from scrapy_bloom.queue.operations import (
     AskFilter,
     Ending,
     FilterOperation,
+    ForgetFailed,
     QueueOperation,
     ReleaseFilter,
     Reply,
@@ -190,6 +195,10 @@ class QueueWorker:
         state.finished[member] = state.running.pop(member)
         state.outbox.append(Finished(member))
 
+    def forget(self, fingerprints: Iterable[bytes]) -> None:
+        """Have the filter forget requests that failed, before any of them is finished."""
+        self.state.to_forget += tuple(fingerprints)
+
     def dead_letter(self, member: bytes) -> None:
         """Note that a running entry cannot be deserialized."""
         self.state.unreadable[member] = self.state.running.pop(member)
@@ -215,14 +224,15 @@ class QueueWorker:
         """True if this worker holds nothing."""
         state = self.state
         is_holding = any(True for _ in state.held())
-        return not (state.outbox or is_holding or state.in_doubt or state.dead_letter_scan.readable)
+        is_behind = state.outbox or state.to_forget or state.in_doubt or state.dead_letter_scan.readable
+        return not (is_holding or is_behind)
 
     @property
     def has_news(self) -> bool:
         """True if the queue or the filter is to be informed of something."""
         state = self.state
         news = state.outbox or state.to_check or state.new or state.repeats or state.unreadable or state.to_reclaim
-        is_behind = state.in_doubt or state.phase is not Phase.WORKING
+        is_behind = state.to_forget or state.in_doubt or state.phase is not Phase.WORKING
         return bool(news or is_behind or (state.is_stopping and state.ready))
 
     @property
@@ -271,8 +281,9 @@ class QueueWorker:
             return ops.ResolveInDoubt(self.name, state.number, kept)
         if state.to_reclaim:
             return self._reclaim()
-        if state.to_check:
-            return AskFilter(state.to_check[: state.window.share_of(self._batch_size)])
+        size = state.window.share_of(self._batch_size)
+        if state.to_forget or state.to_check:
+            return ForgetFailed(state.to_forget[:size]) if state.to_forget else AskFilter(state.to_check[:size])
         scan = state.dead_letter_scan
         if scan.readable:
             return ops.Redrive(self.name, members_of(state.window.budget().first_of(scan.readable)))
@@ -330,7 +341,7 @@ class QueueWorker:
             state.number = operation.number
             state.in_doubt, state.pending_sync = state.pending_sync, None
             state.ready = tuple(entry for entry in state.ready if entry not in state.in_doubt.returned)
-        elif isinstance(operation, ops.Redrive | ops.ReadDeadLetters):
+        elif isinstance(operation, ForgetFailed | ops.Redrive | ops.ReadDeadLetters):
             state.window = state.window.halved()
 
     def receive_reply(self, operation: QueueOperation | FilterOperation, reply: Reply) -> None:
@@ -355,6 +366,8 @@ class QueueWorker:
                     operation.count,
                     lambda entry: entry.member not in reply.suspects and self._can_read(entry),
                 )
+            case ForgetFailed():
+                state.to_forget = state.to_forget[len(operation.fingerprints) :]
             case ops.Redrive():
                 state.dead_letter_scan = state.dead_letter_scan.redriven(len(operation.members))
             case _:

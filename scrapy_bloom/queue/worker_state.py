@@ -225,6 +225,7 @@ class WorkerState:
         finished: leased entries that the engine is done with, until they are acknowledged.
         unreadable: leased entries that cannot be deserialized, until they are dead letters.
         to_reclaim: held entries to lease again after the registration expired.
+        to_forget: fingerprints of failed requests, for the filter to forget.
         suspects: ready and running entries that a worker has died with.
         receipts: receipts that are due.
         pending_sync: the sync that was handed out last, until its reply.
@@ -252,6 +253,7 @@ class WorkerState:
     finished: dict[bytes, QueueEntry] = field(default_factory=dict)
     unreadable: dict[bytes, QueueEntry] = field(default_factory=dict)
     to_reclaim: tuple[QueueEntry, ...] = ()
+    to_forget: tuple[bytes, ...] = ()
     suspects: Suspects = field(default_factory=Suspects)
     receipts: list[Receipt] = field(default_factory=list)
     pending_sync: PendingSync | None = None

@@ -25,7 +25,7 @@ from tests.support.servers import Server, running
 pytestmark = pytest.mark.crawl
 
 # Shown where there is something to show.
-TROUBLES = {stats.RECOVERED, stats.DEAD_LETTERS, stats.QUEUE_LOSSES, stats.UNSERIALIZABLE}
+TROUBLES = {stats.RECOVERED, stats.DEAD_LETTERS, stats.FORGOTTEN, stats.QUEUE_LOSSES, stats.UNSERIALIZABLE}
 
 PAGES = 60
 KEY = "SCHEDULER_DUPEFILTER_KEY"

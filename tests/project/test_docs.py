@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from scrapy.settings import Settings
 
 from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom.cli.bloom import ACTIONS
@@ -15,7 +16,7 @@ from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import ERROR_RATE, OPTIONS
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.settings import SERVER_SETTINGS, SETTINGS, BloomSettings
+from scrapy_bloom.settings import FORGET_FAILED, FORGET_STATUSES, SERVER_SETTINGS, SETTINGS, BloomSettings
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.transport.redis_url import SCHEMES
 from scrapy_bloom.transport.server_info import OLDEST_REDIS
@@ -55,9 +56,17 @@ def test_settings() -> None:
     """Every setting has its row, with its default."""
     rows = {row[0].strip("`"): row[1] for row in table("docs/settings.md", "BLOOMFILTER settings")}
     assert tuple(rows) == SETTINGS
-    numbers = [each for each in fields(BloomSettings) if each.name != "always"]
+    numbers = fields(BloomSettings)[: len(rows)]
     for each, default in zip(numbers, rows.values(), strict=True):
         assert float(default.replace(",", "")) == (each.default or 0)
+
+
+def test_settings_of_failed_pages() -> None:
+    """The settings of failed pages have a row each, with their defaults."""
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table("docs/settings.md", "Pages that failed")}
+    assert tuple(rows) == (FORGET_FAILED, FORGET_STATUSES)
+    read = BloomSettings.from_settings(Settings({name: ast.literal_eval(value) for name, value in rows.items()}))
+    assert read == BloomSettings()
 
 
 def test_settings_of_the_server() -> None:

@@ -9,7 +9,7 @@ from tests.support.scenario import tell
 
 @pytest.mark.parametrize("name", DEEP)
 def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every state of the scenario keeps S1 to S8."""
+    """Every state of the scenario keeps S1 to S9."""
     found = search(DEEP[name])
     tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves")
     assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])

@@ -16,6 +16,7 @@ from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.operations import (
     AskFilter,
     Ending,
+    ForgetFailed,
     Heartbeat,
     Join,
     ReleaseFilter,
@@ -47,7 +48,7 @@ class Driven:
                 return False
             case AskFilter():
                 self.worker.receive_filter_reply(operation, [True] * len(operation.entries))
-            case UseFilter() | ReleaseFilter():
+            case UseFilter() | ReleaseFilter() | ForgetFailed():
                 self.worker.receive_reply(operation, Reply(Status.OK))
             case _:
                 try:

@@ -1,4 +1,4 @@
-"""The promises S1 to S8 hold in every order of operations and faults, and each mistake breaks one.
+"""The promises S1 to S9 hold in every order of operations and faults, and each mistake breaks one.
 
 The head of `scrapy_bloom/queue/worker.py` has the promises, `tests/support/queue_search.py` the search.
 """
@@ -22,7 +22,7 @@ def is_quick(name: str) -> bool:
 
 @pytest.mark.parametrize("name", long_unless(is_quick, SCENARIOS))
 def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every state of the scenario keeps S1 to S8."""
+    """Every state of the scenario keeps S1 to S9."""
     found = search(SCENARIOS[name])
     tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves")
     assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])

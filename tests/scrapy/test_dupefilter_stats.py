@@ -10,7 +10,15 @@ from scrapy import signals
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.filter.sizing import error_rate_at
-from scrapy_bloom.monitoring.stats import DEAD_LETTERS, FILTERED, NAMES, QUEUE_LOSSES, RECOVERED, UNSERIALIZABLE
+from scrapy_bloom.monitoring.stats import (
+    DEAD_LETTERS,
+    FILTERED,
+    FORGOTTEN,
+    NAMES,
+    QUEUE_LOSSES,
+    RECOVERED,
+    UNSERIALIZABLE,
+)
 from scrapy_bloom.storage.stores import RedisStore
 from scrapy_bloom.transport.commands import Command
 from tests.support.dupefilters import KEY, Way, by_crawler, crawler_of, page, said, spider_of, stats_of
@@ -64,6 +72,7 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool) -
         FILTERED,
         RECOVERED,
         DEAD_LETTERS,
+        FORGOTTEN,
         QUEUE_LOSSES,
         UNSERIALIZABLE,
     }

@@ -25,7 +25,7 @@ from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.delivery.dispatcher import Dispatcher
 from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
 from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import QueueOperation, Reply, RequestQueue, ResolveInDoubt, Sync
+from scrapy_bloom.queue.operations import ForgetFailed, QueueOperation, Reply, RequestQueue, ResolveInDoubt, Sync
 from scrapy_bloom.queue.worker_state import Phase
 from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.transport.retry import RedisUnreachableError
@@ -207,6 +207,52 @@ def test_always(opened: Opened) -> None:
     assert not scheduler.enqueue_request(page)
     fingerprints = [scheduler.df.fingerprint_of(request) for request in (page, sitemap)]
     assert scheduler.df.filter.contains_many(fingerprints) == [True, False]
+
+
+@every_kind
+def test_failed_requests(opened: Opened) -> None:
+    """Failed requests are forgotten before they are acknowledged, in one call, each with those redirected to it."""
+    scheduler = opened(BLOOMFILTER_FORGET_FAILED=True)
+    moved, page, well = given = [Request(f"http://shop.test/{name}") for name in ("moved", "page", "well")]
+    for request in given:
+        scheduler.enqueue_request(request)
+    assert len(taken_from(scheduler, 3)) == 3
+    scheduler.df.note_failed(page.replace(meta={"redirect_urls": [moved.url]}))
+    # An errback that raises notes a request twice.
+    scheduler.df.note_failed(page)
+    scheduler._dispatcher.note_finished()
+    executor = scheduler._dispatcher._executor
+    operations = []
+    while executor.worker.has_news:
+        operations.append(type(executor.execute_next()[0]))
+    assert operations == [ForgetFailed, Sync]
+    assert scheduler.stats.get_value("bloomfilter/forgotten") == 2
+    for expected in ([moved, page], []):
+        for request in given:
+            scheduler.enqueue_request(request)
+        assert {request.url for request in taken_from(scheduler)} == {request.url for request in expected}
+    assert scheduler.df.fingerprint_of(well) in scheduler.df.filter
+
+
+def test_forgetting_without_a_reply(valkey: Server, opened: Opened) -> None:
+    """A failed request is acknowledged only after Redis has confirmed that the filter forgot it."""
+    page = Request("http://shop.test/")
+    with forwarding(valkey.port) as link:
+        scheduler = opened(REDIS_URL=link.url, BLOOMFILTER_FORGET_FAILED=True)
+        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
+        scheduler.enqueue_request(page)
+        scheduler.df.note_failed(taken_from(scheduler, 1)[0])
+        scheduler._dispatcher.note_finished()
+        executor = scheduler._dispatcher._executor
+        link.link.lost_replies = 1
+        with pytest.raises(UnavailableError):
+            executor.execute_next()
+        operations = []
+        while executor.worker.has_news:
+            operations.append(type(executor.execute_next()[0]))
+        assert operations == [ForgetFailed, Sync]
+        assert scheduler.df.fingerprint_of(page) not in scheduler.df.filter
+        scheduler.close("finished")
 
 
 @every_kind

@@ -39,7 +39,8 @@ DEFAULTS = {
 def test_defaults() -> None:
     """The default values."""
     defaults = {field_of(setting): value for setting, value in DEFAULTS.items()}
-    assert dataclasses.asdict(read({})) == {**defaults, "always": ()}
+    of_failed_pages = {"forget_failed": False, "forget_statuses": {*range(500, 600), 408, 429}}
+    assert dataclasses.asdict(read({})) == {**defaults, "always": (), **of_failed_pages}
     assert read({}) == BloomSettings()
 
 

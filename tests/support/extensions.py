@@ -14,6 +14,7 @@ from devtools.waiting import until
 
 LONGEST_STALL = "ticker/longest"
 ALL_TURNS = "ticker/all"
+HOOKS = "hooks"
 PEAK_MEMORY = "memory/peak_kb"
 TICKED = Path("ticked")
 _TICK_SECONDS = 0.01
@@ -61,6 +62,21 @@ class Ticker:
         self._crawler.stats.set_value(LONGEST_STALL, self._longest)
         self._crawler.stats.set_value(ALL_TURNS, self._all)
         self._crawler.stats.set_value(PEAK_MEMORY, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+class Hooks:
+    """A stat: does this package watch the pages of the crawl?"""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        hooks = cls()
+        crawler.signals.connect(lambda: hooks._count(crawler), signals.spider_opened, weak=False)
+        return hooks
+
+    def _count(self, crawler: Crawler) -> None:
+        assert crawler.engine is not None
+        assert crawler.stats is not None
+        crawler.stats.set_value(HOOKS, "call_spider_async" in vars(crawler.engine.scraper))
 
 
 class SlowToClose:

@@ -69,6 +69,7 @@ class Scenario:
         queues: the number of each worker's queue.
         unfiltered: requests that bypass the filter.
         unreadable: requests that each worker cannot deserialize.
+        failing: requests whose page may fail at each fetch; it leads to nothing then.
         anew: workers that may start at any time, and flush the queue first.
         filter_is_flushed: a flush loses the filter, too.
         loses_replies_of_filter: `lost` loses the filter's replies, too.
@@ -91,6 +92,7 @@ class Scenario:
     queues: Sequence[int] = ()
     unfiltered: Sequence[str] = ()
     unreadable: Sequence[Sequence[str]] = ()
+    failing: Sequence[str] = ()
     anew: Sequence[int] = ()
     filter_is_flushed: bool = True
     loses_replies_of_filter: bool = True
@@ -144,6 +146,7 @@ class World:
     relying: frozenset[int] = frozenset()  # queues that have used the filter since it was lost
     offered: Items = NOTHING
     fetched: Items = NOTHING
+    failed: Items = NOTHING  # items of which a fetch failed
     exempt: Items = NOTHING  # items that only Redis had when it lost them
     owed: Items = NOTHING  # unfiltered items that were offered and not started since
     faults: int = 0
@@ -294,6 +297,10 @@ class QueueModel:
         """Return a worker whose engine is done with a request."""
         return self.tell(number, life, self._finish, member)
 
+    def fail(self, number: int, life: Life, member: bytes) -> Life:
+        """Return a worker that met a failed page."""
+        return self.tell(number, life, self._fail, member)
+
     def note_changes(self, number: int, life: Life, names: Items) -> Life:
         """Return a worker that finds these workers' registrations changed."""
         noted = self.known(life).heartbeats_seen or {}
@@ -367,6 +374,10 @@ class QueueModel:
 
     def _finish(self, worker: QueueWorker, member: bytes) -> None:
         self._offer(worker, self.scenario.tree[member.decode()][1])
+        worker.finish(member)
+
+    def _fail(self, worker: QueueWorker, member: bytes) -> None:
+        worker.forget([self.item[member].encode()])
         worker.finish(member)
 
     def _offer(self, worker: QueueWorker, names: Iterable[str]) -> None:
@@ -455,7 +466,7 @@ class QueueModel:
             taken += known.finished.values()
         if known.in_doubt is not None:
             taken += known.in_doubt.returned
-        return self.items_of(held) | self.items_of(taken)
+        return self.items_of(held) | self.items_of(taken) | {item.decode() for item in known.to_forget}
 
     def memory_items(self, memory: int) -> set[str]:
         """Return the items in the queue, among the dead letters and leased."""

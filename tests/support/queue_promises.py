@@ -1,4 +1,4 @@
-"""The promises S1 to S8 of the queue, and their checks on states of a search."""
+"""The promises S1 to S9 of the queue, and their checks on states of a search."""
 
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ PROMISES = {
     "S6": "a filter is not cleared while another queue uses it",
     "S7": "if a queue is lost, a worker reports the loss",
     "S8": "a request becomes a dead letter only for the death of a worker that had started it and nothing else",
+    "S9": "a failed request is new to the filter again, in Redis, or held by its worker",
 }
 
 
@@ -32,7 +33,7 @@ def break_promise(number: str, detail: str) -> None:
 
 
 class Promises:
-    """The checks of S1 to S3 and S5 to S8; S4 is the exploration's own.
+    """The checks of S1 to S3 and S5 to S9; S4 is the exploration's own.
 
     Raises:
         BrokenPromiseError: by each check.
@@ -101,7 +102,7 @@ class Promises:
         if not is_closing:
             held |= self._model.memory_items(state.memories[own])
         covered = self._scenario.closure(held)
-        lost = world.offered - world.exempt - world.fetched - covered
+        lost = world.offered - world.exempt - world.fetched - covered - self._scenario.closure(world.failed)
         if own in world.discarding:
             # A stopped crawl is discarded on purpose, with a warning.
             world = replace(world, exempt=world.exempt | lost, owed=NOTHING)
@@ -113,11 +114,11 @@ class Promises:
             break_promise("S2", "requests wait or are leased at the clear")
         if not held - dead and not (len(state.memories) > 1 and self._scenario.faults):
             # No worker holds anything: requests that are offered from now on belong to another crawl.
-            world = replace(world, offered=NOTHING, fetched=NOTHING, exempt=NOTHING)
+            world = replace(world, offered=NOTHING, fetched=NOTHING, failed=NOTHING, exempt=NOTHING)
         return state._replace(world=world)
 
     def is_end(self, state: State) -> bool:
-        """Return whether no worker is alive; then check S1 to S3 and S7."""
+        """Return whether no worker is alive; then check S1 to S3, S7 and S9."""
         if any(life.is_alive for life in state.lives):
             return False
         for check in (self._check_lost, self._check_unknown_leases, self._check_reported):
@@ -127,7 +128,7 @@ class Promises:
         return True
 
     def _check_lost(self, state: State) -> None:
-        """S1: no item is missing at the end."""
+        """S1 and S9: no item is missing at the end."""
         world, lives = state.world, state.lives
         kept = self._scenario.closure(self._model.stored_items(state))
         has_finished = any(life.state == "gone" for life in lives) and not any(life.is_stopped for life in lives)
@@ -137,6 +138,10 @@ class Promises:
         if world.discarding:
             return
         lost = world.offered - world.exempt - world.fetched - kept
+        if lost & world.failed & world.marks:
+            break_promise("S9", f"failed, and never offered again: {sorted(lost & world.failed & world.marks)}")
+        # A link to a failed page leads to its children again.
+        lost -= self._scenario.closure(world.failed - world.marks)
         if lost:
             break_promise("S1", f"lost: {sorted(lost)}")
         if world.owed - kept:

@@ -75,6 +75,11 @@ SCENARIOS: dict[str, Scenario] = {
     "any fault, tiny": spare(TINY, faults=1, kinds=FAULTS),
     "any fault, kept": spare(TINY, faults=1, kinds=FAULTS, persist=True),
     "any fault, the filter elsewhere": spare(TINY, faults=1, kinds=FAULTS, filter_is_flushed=False),
+    "failed pages": two(SMALL, want=2, failing=("B", "Ca"), persist=True),
+    "failed pages, crash": spare(SMALL, want=2, failing=("Ca",), persist=True, faults=1, kinds=("crash",)),
+    "failed pages, any fault": spare(
+        TINY, failing=("B",), persist=True, faults=1, kinds=FAULTS, filter_is_flushed=False
+    ),
     "any fault, one is stopped": spare(TINY, want=2, faults=1, kinds=FAULTS, stop=(0,)),
     "crash or lost, equal requests": spare(EQUAL, want=2, faults=1, kinds=("lost", "crash"), unfiltered=("X",)),
     "crash or lost, a request that leads to itself": spare(ITSELF, want=2, faults=1, kinds=("lost", "crash")),
@@ -101,6 +106,7 @@ DEEP: dict[str, Scenario] = {
     "any two faults, kept": spare(TINY, faults=2, kinds=FAULTS, persist=True),
     "false twice": spare(SMALL, faults=2, kinds=("false",)),
     "any fault, a tree": spare(TREE, want=2, faults=1, kinds=FAULTS),
+    "failed pages, any fault, with children": spare(TINY, failing=("A", "B"), persist=True, faults=1, kinds=FAULTS),
     "any fault, wide, batches of one": spare(WIDE, want=2, batch=1, faults=1, kinds=FAULTS),
     "any fault, one request a sync": spare(SMALL, want=2, max_bytes=1, faults=1, kinds=FAULTS),
     "any fault, a tree, one is stopped": spare(TREE, want=2, faults=1, kinds=FAULTS, stop=(0,)),
@@ -545,6 +551,27 @@ class LeftOut(QueueWorker):
         return operation
 
 
+class ForgetsLate(QueueWorker):
+    """Acknowledge failed requests before the filter forgets them."""
+
+    def next_operation(self, want: int = 0) -> Operation | None:
+        to_forget, self.state.to_forget = self.state.to_forget, ()
+        try:
+            operation = super().next_operation(want)
+        finally:
+            self.state.to_forget = to_forget
+        return super().next_operation(want) if operation is None else operation
+
+
+class ForgetsOnce(QueueWorker):
+    """Do not repeat a lost `ForgetFailed`."""
+
+    def lose_reply(self, operation: Operation) -> None:
+        super().lose_reply(operation)
+        if isinstance(operation, ops.ForgetFailed):
+            self.state.to_forget = ()
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A mistake in the worker, the queue or the search, and its scenario."""
@@ -646,6 +673,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "joined while another one begins the crawl anew": Mistake(two(SMALL, want=2, anew=(1,)), memory=NoBar),
     "half a flush is never completed": Mistake(spare(TINY, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
+    "acknowledged before it is forgotten": Mistake(
+        two(TINY, failing=("B",), persist=True, faults=1, kinds=("crash",)), worker=ForgetsLate
+    ),
+    "a lost order to forget is dropped": Mistake(
+        two(TINY, failing=("B",), persist=True, faults=1, kinds=("lost",)), worker=ForgetsOnce
+    ),
     "finished although dead letters were requeued": Mistake(two(SMALL, want=2, unreadable=UNREADABLE), worker=Hasty),
 }
 """The mistakes that the search must find."""

@@ -1,7 +1,7 @@
 """The search of the queue: every state of a scenario, on the real `QueueWorker`.
 
 `queue_model` has the states, `queue_world` the moves between them, `queue_promises` the promises S1
-to S8, and `explore` the exploration. The scripts have a twin in memory, `queue_memory`, which a test
+to S9, and `explore` the exploration. The scripts have a twin in memory, `queue_memory`, which a test
 compares with real servers.
 """
 

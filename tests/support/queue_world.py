@@ -18,6 +18,7 @@ from scrapy_bloom.queue.operations import (
     AskFilter,
     Ending,
     FilterOperation,
+    ForgetFailed,
     ReleaseFilter,
     Reply,
     Status,
@@ -158,6 +159,9 @@ class QueueWorld:
             for member in known.running:
                 label = partial("w{} finishes {}".format, number, member.decode())
                 yield Move(label, self._finished(state, number, member))
+                if member.decode() in self._scenario.failing:
+                    label = partial("w{} finds {} failed".format, number, member.decode())
+                    yield Move(label, self._failed(state, number, member))
         ending = self._ending_of(number, life)
         if ending is not None:
             left = self._model.tell(number, life, self._model.worker.leave, ending)
@@ -173,6 +177,11 @@ class QueueWorld:
         world = self._with_offers(fetched, self._scenario.tree[member.decode()][1])
         after = state.with_life(number, self._model.finish(number, state.lives[number], member))
         return self._begun(state, after._replace(world=world), number)
+
+    def _failed(self, state: State, number: int, member: bytes) -> State:
+        failed = state.with_world(failed=state.world.failed | {self._model.item[member]})
+        life = self._model.fail(number, state.lives[number], member)
+        return self._begun(state, failed.with_life(number, life), number)
 
     def _ending_of(self, number: int, life: Life) -> Ending | None:
         """Return how a worker decides to leave, or None."""
@@ -226,6 +235,9 @@ class QueueWorld:
             return
         if isinstance(operation, AskFilter):
             yield from self._asked(state, number, operation)
+            return
+        if isinstance(operation, ForgetFailed):
+            yield from self._forgotten(state, number, operation)
             return
         if isinstance(operation, UseFilter | ReleaseFilter):
             yield from self._referenced(state, number, operation)
@@ -361,6 +373,17 @@ class QueueWorld:
                     "w{} asks the filter: FAILED, {} marked, {} in doubt".format, number, executed, in_doubt
                 )
                 yield Move(label, failed, True)
+
+    def _forgotten(self, state: State, number: int, operation: ForgetFailed) -> Iterator[Move[State]]:
+        items = {fingerprint.decode() for fingerprint in operation.fingerprints}
+        done = state.with_world(marks=state.world.marks - items)
+        if self._may(state, "lost filter"):
+            life, _ = self._model.conclude(number, state.lives[number], self._model.worker.lose_reply, operation)
+            for after, outcome in ((done, "executed"), (state, "not executed")):
+                label = partial("w{} has {} forgotten: LOST, {}".format, number, sorted(items), outcome)
+                yield Move(label, after.charged().with_life(number, life), True)
+        label = partial("w{} has {} forgotten".format, number, sorted(items))
+        yield Move(label, self._replied(done, number, operation, Reply(Status.OK)))
 
     def _referenced(self, state: State, number: int, operation: UseFilter | ReleaseFilter) -> Iterator[Move[State]]:
         """Yield the moves in which a worker adds or removes its queue's reference."""

@@ -1,7 +1,7 @@
 """Over a cluster each command of a batch has an outcome of its own, and only those not executed are sent again."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -362,6 +362,9 @@ class Holder:
 
     def release(self, user: str) -> bool:
         return self.filter.remove_reference(user)
+
+    def forget(self, fingerprints: Sequence[bytes]) -> None:
+        self.filter.forget_many(fingerprints)
 
     def note_workers(self, *, is_alone: bool) -> None:
         pass

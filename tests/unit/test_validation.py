@@ -110,7 +110,8 @@ def test_all_together() -> None:
     """All settings are read independently."""
     given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", SHARD_BYTES: "4e6"}
     given |= {RETRY_TIMEOUT: "8", BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
-    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 4_000_000, 8.0, 9, 10.0, 11, ())
+    defaults = False, BloomSettings().forget_statuses
+    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 4_000_000, 8.0, 9, 10.0, 11, (), *defaults)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -152,3 +153,45 @@ def test_invalid_pattern(value: object) -> None:
     with pytest.raises(ConfigError, match="BLOOMFILTER_ALWAYS") as refusal:
         read({"BLOOMFILTER_ALWAYS": value})
     assert repr(value[-1] if value == ["a", "*"] else value)[1:-1] in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "statuses"),
+    [
+        (None, {*range(500, 600), 408, 429}),
+        (["5xx", 408, 429], {*range(500, 600), 408, 429}),
+        ([], set()),
+        ([503], {503}),
+        ((503, "404"), {404, 503}),
+        ("404, 503", {404, 503}),
+        ("4XX,999", {*range(400, 500), 999}),
+    ],
+)
+def test_statuses(value: object, statuses: set[int]) -> None:
+    """A list of statuses and of classes, or text with commas."""
+    assert read({"BLOOMFILTER_FORGET_STATUSES": value}).forget_statuses == statuses
+
+
+@pytest.mark.parametrize(
+    "value", ["", "5", "5xx;408", 503, [200], [299], [1000], [50], ["2xx"], [503.0], [True], [None], {}]
+)
+def test_invalid_statuses(value: object) -> None:
+    """A status that no refused response has is refused, with the setting and its value."""
+    with pytest.raises(ConfigError) as refusal:
+        read({"BLOOMFILTER_FORGET_STATUSES": value})
+    assert f"BLOOMFILTER_FORGET_STATUSES = {value!r}" in str(refusal.value)
+    assert "['5xx', 408, 429]" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(True, True), ("1", True), ("False", False), (0, False)])
+def test_flag(value: object, expected: bool) -> None:
+    """BLOOMFILTER_FORGET_FAILED is read as Scrapy reads a boolean."""
+    assert read({"BLOOMFILTER_FORGET_FAILED": value}).forget_failed is expected
+
+
+@pytest.mark.parametrize("value", ["yes", "2x", []])
+def test_invalid_flag(value: object) -> None:
+    """Another value is refused, with the setting and its value."""
+    with pytest.raises(ConfigError) as refusal:
+        read({"BLOOMFILTER_FORGET_FAILED": value})
+    assert f"BLOOMFILTER_FORGET_FAILED = {value!r}: must be True or False" in str(refusal.value)

@@ -1,0 +1,173 @@
+"""Crawls with pages that fail: with BLOOMFILTER_FORGET_FAILED the next crawl fetches these, and no others."""
+
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support import crawling
+from tests.support.extensions import HOOKS, Hooks, enabling
+from tests.support.outages import Outage
+from tests.support.pages import star
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, PAGES, Kind, Scene, assert_ended_well, scene
+from tests.support.servers import Server
+from tests.support.spiders import deadly, failing, newer, unfiltered
+
+pytestmark = pytest.mark.crawl
+
+FORGETS: Kind = {"BLOOMFILTER_FORGET_FAILED": True, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
+FORGOTTEN = "bloomfilter/forgotten"
+SCHEDULERS: dict[str, Kind] = {
+    "BloomScheduler": OURS,
+    "scrapy-redis": FILTER_ALONE,
+    "Scrapy": {"SCHEDULER": crawling.OWN_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM},
+}
+
+# The answers of failed pages, and the pages whose callback raises, or whose middleware does.
+FAILED: dict[str, int | str | None] = {
+    "/refused": 503,
+    "/limited": 429,
+    "/errback-refused": 500,
+    "/silent": None,
+    "/errback-silent": None,
+    "/moved": "/moved-again",
+    "/moved-again": "/refused-there",
+    "/refused-there": 502,
+}
+RAISING = {"/raises", "/midway", "/coroutine", "/stream", "/mangled"}
+# Not failed: pages that are not there, statuses that the spider handles, and an IgnoreRequest.
+FINE: dict[str, int | str | None] = {"/gone": 410, "/allowed": 503, "/errback-gone": 404, "/forbidden": 403}
+LINKED = [*(FAILED.keys() - {"/moved-again", "/refused-there"}), *RAISING, *FINE, "/well"]
+
+
+def answers_of(played: Scene, name: str) -> set[str]:
+    """Return the paths that a worker has asked the site for."""
+    return {path for worker, path in played.site.fetched if worker == name}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_failures_of_every_kind(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Each failed page is fetched by the next crawl, with the pages that redirected to it; no other page is."""
+    settings: Kind = {
+        **FORGETS,
+        "DOWNLOADER_MIDDLEWARES": f'{{"{failing.__name__}.OwnRetry": 550, '
+        '"scrapy.downloadermiddlewares.retry.RetryMiddleware": null}',
+    }
+    links = {"/": LINKED, **{path: [] for path in (*FAILED, *RAISING, *FINE, "/well")}}
+    with scene(links, tmp_path, valkey.url, key) as played:
+        played.spider = failing.__file__
+        played.site.answers = {**FAILED, **FINE}
+        first = played.crawl(kind, "first", FAILS=1, **settings)
+        played.site.answers = {path: answer for path, answer in FAILED.items() if isinstance(answer, str)}
+        second = played.crawl(kind, "second", FAILS=0, **settings)
+        third = played.crawl(kind, "third", FAILS=0, **settings)
+        assert answers_of(played, "second") == {"/", *FAILED, *RAISING}
+        assert answers_of(played, "third") == {"/"}
+        asked = Counter(played.site.fetched)
+        # Retries are no failures, and a failed page is not offered again at once.
+        assert (asked["first", "/refused"], asked["first", "/raises"]) == (2, 1)
+    assert first.stats[FORGOTTEN] == len(FAILED) + len(RAISING)
+    assert FORGOTTEN not in {*second.stats, *third.stats}
+    assert_ended_well(second, third)
+
+
+def failing_fifth(played: Scene) -> set[str]:
+    """Let a fifth of the site's pages fail."""
+    pages = sorted(played.site.links.keys() - {"/"})
+    failed = set(random.Random(5).sample(pages, len(pages) // 5))
+    played.site.answers = dict.fromkeys(failed, 503)
+    return failed
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_a_fifth_fails_at_first(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Of a site that recovers, the second crawl fetches exactly the pages that failed in the first."""
+    with scene(star(PAGES), tmp_path, valkey.url, key) as played:
+        played.spider = unfiltered.__file__
+        failed = failing_fifth(played)
+        first = played.crawl(kind, "first", **FORGETS)
+        played.site.answers = {}
+        second = played.crawl(kind, "second", **FORGETS)
+        asked = Counter(path for worker, path in played.site.fetched if worker == "second")
+        assert asked == Counter({"/", *failed})
+    assert first.stats[FORGOTTEN] == len(failed)
+    assert_ended_well(first, second)
+
+
+def test_default(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Without the setting, a failed page is seen, and nothing watches the pages."""
+    with scene(star(13), tmp_path, valkey.url, key) as played:
+        played.spider = unfiltered.__file__
+        failing_fifth(played)
+        settings: Kind = {**OURS, **enabling("EXTENSIONS", Hooks), "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
+        first = played.crawl(settings, "first")
+        played.site.answers = {}
+        second = played.crawl(settings, "second")
+        watched = played.crawl(settings, "watched", **FORGETS)
+        assert answers_of(played, "second") == {"/"}
+    assert FORGOTTEN not in first.stats
+    assert (first.stats[HOOKS], watched.stats[HOOKS]) == (False, True)
+    assert_ended_well(first, second)
+
+
+def test_kills_and_an_outage(durable: Server, key: str, tmp_path: Path) -> None:
+    """Workers and Redis are killed while a fifth of the pages fail: the next crawl fetches all missing pages."""
+    settings: Kind = {**OURS, **LEASE, **FORGETS, "CONCURRENT_REQUESTS": 4}
+    source = random.Random(3)
+    with scene(star(PAGES), tmp_path, durable.url, key) as played:
+        played.spider = unfiltered.__file__
+        failed = failing_fifth(played)
+        away = Outage(durable, 2.0)
+
+        def kill(victim: str) -> None:
+            worker = next(each for each in played.workers if each.name == victim)
+            if worker.process.poll() is not None:  # it was killed while this page was on its way: another one will do
+                played.moments.when(played.moments.asked + 1, kill)
+                return
+            # In this order the list has grown before the last of the others can have ended.
+            played.start(f"worker-{len(played.workers)}", settings)
+            worker.kill()
+
+        for part in range(3):
+            played.moments.when(25 + 30 * part + source.randrange(10), kill)
+        played.moments.when(70, away)
+        for number in range(2):
+            played.start(f"worker-{number}", settings)
+        crawls = [worker.wait() for worker in played.workers]  # the list grows
+        away.join()
+        got = played.fetched.keys() - failed
+        played.site.answers = {}
+        second = played.crawl(settings, "second")
+        assert played.site.links.keys() - got - answers_of(played, "second") == set()
+        assert answers_of(played, "second") >= failed
+    assert len([crawl for crawl in crawls if crawl.exit_code == -signal.SIGKILL]) == 3
+    assert_ended_well(second, *(crawl for crawl in crawls if crawl.exit_code != -signal.SIGKILL))
+
+
+def test_dead_letters(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A dead letter is forgotten, unless its serializer cannot read it."""
+    settings: Kind = {**OURS, **LEASE, **FORGETS}
+    with valkey.client() as client, scene(star(13), tmp_path, valkey.url, key) as played:
+        # The start request alone is done: the older version of the spider cannot read its links.
+        played.spider = newer.__file__
+        played.crawl(settings, "newer", CLOSESPIDER_PAGECOUNT=1, CONCURRENT_REQUESTS=1)
+        waiting = client.zcard(f"{key}:queue")
+        client.zadd(f"{key}:queue", {b"not a request": 0})
+        played.spider = unfiltered.__file__
+        older = played.crawl(settings, "older", CLOSESPIDER_PAGECOUNT=0)
+        assert (older.stats["bloomfilter/dead_letters"], older.stats[FORGOTTEN]) == (waiting + 1, waiting)
+
+
+def test_deadly_page(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A page that killed too many workers is forgotten with its dead letter, and a link leads to it again."""
+    settings: Kind = {**OURS, **LEASE, **FORGETS, "BLOOMFILTER_MAX_DELIVERIES": 2}
+    with scene(star(5), tmp_path, valkey.url, key) as played:
+        played.spider = deadly.__file__
+        ends = [played.crawl(settings, f"worker-{number}", DEADLY="/page/2") for number in range(3)]
+        assert [ended.exit_code for ended in ends] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+        assert ends[-1].stats[FORGOTTEN] == 1
+        played.spider = unfiltered.__file__
+        assert_ended_well(played.crawl(settings, "later"))
+        assert answers_of(played, "later") == {"/", "/page/2"}
