@@ -26,7 +26,8 @@ from tests.protocol.test_interleavings import (
     growing_once,
     joining,
 )
-from tests.support.schedule_search import Search, Work
+from tests.support.failed_results import Fate, partly_failed
+from tests.support.schedule_search import Search, Work, add
 
 OTHER = b"https://example.com/other"
 KNOWN = [(0.0, adding)]
@@ -187,6 +188,35 @@ def test_a_lost_reply(others: Sequence[Work], scattered: bool) -> None:
     """With a lost reply the item is new once or twice."""
     works = [forgetting_then(adding, adding), *others]
     assert outcomes(Search(SMALL, works, before=KNOWN, replies=1, scattered=scattered)) == {(1, 1), (1, 2)}
+
+
+def claiming_again(fate: Fate) -> Work:
+    """A worker whose first claim has this fate; its call fails, and is made again."""
+
+    def work(protocol: FilterProtocol) -> Steps[int]:
+        batch = PendingBatch([ITEM], frozenset(), protocol.stack.identity)
+        steps = membership.add(protocol, batch)
+        operations = next(steps)
+        while not isinstance(operations[0], ClaimForgotten):
+            try:
+                operations = steps.send((yield operations))
+            except StopIteration as end:
+                return len(end.value)
+        replies = (yield operations) if fate.is_executed else []
+        steps.close()
+        in_doubt = batch.in_doubt(partly_failed([fate], replies))
+        assert in_doubt == ({ITEM} if fate.is_in_doubt else set())
+        return len((yield from add(protocol, [ITEM], in_doubt)))
+
+    return work
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.CUT_OFF, Fate.REFUSED])
+@pytest.mark.parametrize("before", [[], [growing_once]], ids=["one layer", "two layers"])
+def test_a_failed_claim(fate: Fate, before: Sequence[Work]) -> None:
+    """If the call fails with its claim, the item is new to at least one worker, and to one if nothing was executed."""
+    known = [*KNOWN, *((0.0, work) for work in (*before, forgetting_item))]
+    assert news(Search(SMALL, [claiming_again(fate), adding], before=known)) == ({1, 2} if fate.is_in_doubt else {1})
 
 
 def test_a_worker_that_dies_while_it_forgets() -> None:
