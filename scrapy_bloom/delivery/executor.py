@@ -6,6 +6,7 @@ from typing import Protocol
 
 from scrapy_bloom._format import LimitedWarnings, as_size, plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.monitoring.loss_watch import LossWatch
 from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_deleted_requests, warn_of_kept_requests
@@ -91,7 +92,7 @@ class Executor:
                 case _:
                     self._execute(operation)
         except Exception as error:  # also a fault of this process: the server may have executed the operation
-            if operation is not None and not was_not_executed(error):
+            if operation is not None and _may_be_executed(error):
                 self.worker.lose_reply(operation)
                 if isinstance(operation, Sync) and isinstance(error, FAULTS):
                     self._warn_of_slow_link(operation)
@@ -165,3 +166,10 @@ class Executor:
             self.worker.doubt(set(filter(bloom.is_ambiguous, fingerprints)))
             raise
         return self.worker.receive_filter_reply(operation, are_new)
+
+
+def _may_be_executed(error: Exception) -> bool:
+    """Return whether the server may have executed an operation that failed with this error."""
+    if isinstance(error, BloomError) and error.outcomes is not None:
+        return any(failure.is_in_doubt for failure in error.outcomes.failures.values())
+    return not was_not_executed(error)

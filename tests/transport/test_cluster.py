@@ -1,7 +1,7 @@
 """Over a cluster each command of a batch has an outcome of its own, and only those not executed are sent again."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,6 +22,7 @@ from scrapy_bloom.transport.commands import Command, Failure
 from scrapy_bloom.transport.slots import Node
 from scrapy_bloom.transport.transport import Transport
 from tests.support.clusters import running_cluster
+from tests.support.holder import Holder
 from tests.support.scenario import tell
 from tests.support.servers import Server
 
@@ -352,22 +353,6 @@ def test_a_worker_is_sure_of_other_nodes(
     worker.leave(Ending.STOPPED)
     while worker.phase is not Phase.GONE:
         executor.execute_next()
-
-
-class Holder:
-    """The owner of a filter that a queue uses."""
-
-    def __init__(self, bloom: BloomFilter) -> None:
-        self.filter = bloom
-
-    def release(self, user: str) -> bool:
-        return self.filter.remove_reference(user)
-
-    def forget(self, fingerprints: Sequence[bytes]) -> None:
-        self.filter.forget_many(fingerprints)
-
-    def note_workers(self, *, is_alone: bool) -> None:
-        pass
 
 
 def _identity(node: Server) -> str:
