@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest wheel typing coverage main dist mutants bench \
-	search replay soak clean
+	search replay soak docs clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -70,6 +70,10 @@ replay: $(VENV)/.test
 # Run crawls with faults for ten minutes; ARGS="--seconds 60 --seed 2" runs one minute from another seed.
 soak: $(VENV)/.test
 	$(BIN)/python -m devtools.soak $(ARGS)
+
+# The site, in build/docs; a warning is an error, such as a link to a missing heading.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs $(ARGS)
 
 clean:
 	rm -rf $(VENV)

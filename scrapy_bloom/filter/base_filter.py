@@ -79,7 +79,7 @@ class BaseBloomFilter:
 
     @property
     def is_open(self) -> bool:
-        """True while this process uses the filter: from an addition until `clear`.
+        """Whether this process uses the filter, from an addition until `clear`.
 
         Example:
             >>> bloom = MemoryBloomFilter()

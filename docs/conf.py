@@ -1,0 +1,53 @@
+"""Sphinx builds the site from the pages of this folder: `make docs`."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+_PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_SOURCE = "https://github.com/scrapy-bloom/scrapy-bloom"
+
+project = _PROJECT["name"]
+version = release = _PROJECT["version"]
+html_title = project
+html_theme = "furo"
+html_theme_options = {"source_repository": _SOURCE, "source_branch": "main", "source_directory": "docs/"}
+html_copy_source = False
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# Links to headings, as GitHub makes them.
+myst_heading_anchors = 4
+
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_member_order = "bysource"
+# A name in single backticks is code.
+default_role = "code"
+nitpicky = True
+# Classes of other packages, whose inventories would need a network, and internal ones.
+nitpick_ignore_regex = [
+    ("py:.*", r"(collections|scrapy)\..+|RedisUnreachableError"),
+    ("py:.*", r"scrapy_bloom\.\w+\..+"),
+]
+
+
+def _add_contents(_: Sphinx, page: str, source: list[str]) -> None:
+    """Make a table of contents of each section of the index, in the order of its links."""
+    if page == "index":
+        for section in source[0].split("\n## ")[1:]:
+            caption = section.partition("\n")[0]
+            pages = "\n".join(re.findall(r"\]\(([\w-]+)\.md\)", section))
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
+
+
+def _link_to_repository(_: Sphinx, __: str, source: list[str]) -> None:
+    """Lead links to files outside this folder to the repository."""
+    source[0] = re.sub(r"\]\(\.\./([^)]+)\)", rf"]({_SOURCE}/blob/main/\1)", source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Register the changes of a page's text before it is parsed."""
+    app.connect("source-read", _add_contents)
+    app.connect("source-read", _link_to_repository)
