@@ -99,6 +99,10 @@ class Executor:
             raise
         return repeats
 
+    def refresh_cache(self) -> None:
+        """Learn of forgotten requests, even if the filter's cache answers everything."""
+        self._holder.filter.refresh_cache()
+
     def _execute(self, operation: QueueOperation) -> None:
         if isinstance(operation, EndClosing) and self._waiting:
             warn = warn_of_deleted_requests if operation.clears else warn_of_kept_requests

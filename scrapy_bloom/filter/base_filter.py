@@ -427,6 +427,22 @@ class BaseBloomFilter:
         self._forgets += 1
         self._cache.clear()
 
+    def refresh_cache(self) -> None:
+        """Clear the cache if an item was forgotten meanwhile; ask the store unless it has answered in the last seconds.
+
+        Call it now and then where the cache may answer everything.
+
+        Raises:
+            BloomError: the store failed.
+
+        Example:
+            >>> MemoryBloomFilter().refresh_cache()
+        """
+        if self._stack.is_stale:
+            # Any item will do: its shards have the marks.
+            self._run(membership.contains(self._protocol, [b""]))
+            self._stack.note_contact()
+
     def _absent(self, unknown: list[bytes]) -> set[bytes]:
         """Return the items that the filter lacks, from distinct ones; cache the others."""
         if not unknown:

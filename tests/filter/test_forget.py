@@ -1,5 +1,7 @@
 """Forgetting items, the same over every server and in memory."""
 
+import math
+
 import pytest
 import redis
 
@@ -55,6 +57,22 @@ def test_another_process_learns_of_it(client: redis.Redis, key: str) -> None:
     assert not other.is_cached("a")
     assert other.add_many(["b", "a"]) == [False, True]
     assert [bloom.add("a"), bloom.add("b")] == [False, False]
+
+
+def test_a_process_with_cached_repeats_alone(client: redis.Redis, key: str) -> None:
+    """It learns of a forgotten item by a look at the marks, at most one in five seconds."""
+    bloom, other = (BloomFilter(client, key, capacity=1000) for _ in range(2))
+    bloom.add("a")
+    other.add("a")
+    bloom.forget("a")
+    before = other.counters.round_trips
+    other.refresh_cache()
+    assert other.is_cached("a")
+    other._stack._last_contact = -math.inf
+    other.refresh_cache()
+    other.refresh_cache()
+    assert other.counters.round_trips == before + 1
+    assert other.add("a")
 
 
 def test_a_batch_learns_of_it_in_its_own_reply(client: redis.Redis, key: str) -> None:
