@@ -1,6 +1,7 @@
 """The documentation's snippets work as described, on a server and a site of this test's own."""
 
 import ast
+import doctest
 import json
 import os
 import re
@@ -231,6 +232,17 @@ def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
     (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in block)
     assert "Redis()" in block
     run(block.replace("Redis()", f'Redis.from_url("{PLACEHOLDER}")'), {})
+
+
+@pytest.mark.parametrize("page", [page for page in EVERY_PAGE if "```pycon" in text_of(page)])
+def test_sessions(page: str, own: Server, stored: redis.Redis) -> None:
+    """Every session of Python prints its output, and leaves no keys."""
+    session = "".join(blocks(page, "pycon")).replace(PLACEHOLDER, own.url)
+    report: list[str] = []
+    examples = doctest.DocTestParser().get_doctest(session, {}, page, None, None)
+    assert examples.examples
+    assert not doctest.DocTestRunner().run(examples, out=report.append).failed, "".join(report)
+    assert stored.keys() == []
 
 
 @pytest.mark.parametrize("page", [page for page in EVERY_PAGE if "```python" in text_of(page)])
