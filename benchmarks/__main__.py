@@ -30,6 +30,7 @@ from benchmarks.suites import (
     distance,
     field,
     fill,
+    forgetting,
     growth,
     hashing,
     importing,
@@ -64,6 +65,7 @@ PARTS: dict[str, ModuleType] = {
     "fill": fill,
     "pauses": pauses,
     "moving": moving,
+    "forgetting": forgetting,
     "field": field,
     "scale": scale,
 }

@@ -16,7 +16,7 @@ from scrapy_bloom.transport.scripts import load_script
 
 _FORGET_ITEMS = load_script(__package__, "expiry", "forget_items")
 _CLAIM_FORGOTTEN = load_script(__package__, "claim_forgotten")
-_MARK_FORGOTTEN = load_script(__package__, "shard", "mark_forgotten")
+_MARK_FORGOTTEN = load_script(__package__, "mark_forgotten")
 
 # Versions of one set differ by less, since a shard soon has the newest one.
 _MAX_DISTANCE = 1024
@@ -166,7 +166,7 @@ class MarkForgotten(NamedTuple):
     version: int
 
     def command(self) -> Command:
-        return Command("EVAL", _MARK_FORGOTTEN, 1, self.key, self.epoch, self.version)
+        return Command("EVAL", _MARK_FORGOTTEN, 1, self.key, sentinel(self.epoch), self.version)
 
     def parse_reply(self, raw: Any) -> int:
         return int(raw)
