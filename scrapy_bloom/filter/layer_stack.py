@@ -166,7 +166,7 @@ class LayerStack:
 
     def note_marks(self, headers: Iterable[tuple[str, int]]) -> bool:
         """Note the marks in the headers of shards, given with their keys; return whether one has changed."""
-        marks = {key: header & shard_header.MARK for key, header in headers}
+        marks = {key: header & shard_header.MARK for key, header in headers if header & shard_header.MARK}
         changed = marks.items() - self._marks.items()
         self._marks.update(changed)
         return bool(changed)
@@ -178,7 +178,7 @@ class LayerStack:
     def adopt(self, identity: Identity | None, alive: Sequence[Layer], snapshot: Snapshot) -> None:
         """Take over the live layers of a snapshot."""
         if identity != self.identity:
-            self._counted = {}
+            self._counted, self._marks = {}, {}
         self.identity, self.layers = identity, list(alive)
         self.prefix = prefix_of(self.key, snapshot.fields)
         self._states = _states_of(identity)

@@ -216,24 +216,28 @@ def _mark(protocol: FilterProtocol, batch: PendingBatch, layer: Layer) -> Steps[
         stack.credits.refund(layer, len(refunded))
     states = [stack.state_of(header) for header, _ in replies]
     lost = {check.key for check, state in zip(checks, states, strict=True) if state is ShardState.FOREIGN}
-    # An item that was claimed before, and is present here after all, is new to another worker.
-    claims = [
-        Claim(item, layer.index, header & MARK)
-        for item, state, (header, was_present) in zip(batch.pending, states, replies, strict=True)
-        if was_present and header & MARK and state is not ShardState.FOREIGN and item not in batch.claimed
+    answers = list(zip(batch.pending, states, replies, strict=True))
+    outcomes = [
+        # An item that was claimed before, and is present here after all, is new to another worker.
+        resolve(state, was_present, item in batch.ambiguous, bool(header & MARK) and item not in batch.claimed)
+        for item, state, (header, was_present) in answers
     ]
-    claimable = {claim.item for claim in claims}
-    batch.record(
-        [
-            Outcome.CLAIMABLE if item in claimable else resolve(state, was_present, item in batch.ambiguous)
-            for item, state, (_, was_present) in zip(batch.pending, states, replies, strict=True)
+    claims: list[Claim] = []
+    if Outcome.CLAIMABLE in outcomes:
+        claimable = zip(answers, outcomes, strict=True)
+        claims = [
+            Claim(item, layer.index, header & MARK)
+            for (item, _, (header, _)), outcome in claimable
+            if outcome is Outcome.CLAIMABLE
         ]
-    )
+    batch.record(outcomes)
     batch.end()
-    discarded = yield from _claim(protocol, batch, claims)
-    if not discarded:
-        batch.remove_present(claimable)
-    return lost | discarded
+    if claims:
+        discarded = yield from _claim(protocol, batch, claims)
+        lost |= discarded
+        if not discarded:
+            batch.remove_present({claim.item for claim in claims})
+    return lost
 
 
 def _contains_chunk(protocol: FilterProtocol, items: Sequence[bytes]) -> Steps[set[bytes]]:

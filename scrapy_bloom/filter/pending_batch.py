@@ -27,7 +27,7 @@ class Outcome(Enum):
     LOST_AND_MARKED = "its shard is gone, and its bits were set in its place: unresolved and ambiguous"
 
 
-def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome:
+def resolve(state: ShardState, was_present: bool, is_ambiguous: bool, is_marked: bool = False) -> Outcome:
     """Return an item's outcome from its shard's state and its bits before the mark.
 
     | shard          | all bits were set | ambiguous | outcome         |
@@ -39,6 +39,8 @@ def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome
     | live           | no                | any       | NEW             |
     | sealed         | no                | any       | MARKED          |
 
+    A shard that `is_marked` may hold forgotten items: each item whose bits were set there is CLAIMABLE.
+
     The worker that finds a bit unset in a live shard has the new item. A worker that marks in a
     sealed shard continues in the next layer. No other worker gets there with the same item: it
     would find the item's bits set.
@@ -49,6 +51,8 @@ def resolve(state: ShardState, was_present: bool, is_ambiguous: bool) -> Outcome
     """
     if state is ShardState.FOREIGN:
         return Outcome.LOST if was_present else Outcome.LOST_AND_MARKED
+    if was_present and is_marked:
+        return Outcome.CLAIMABLE
     if was_present:
         return Outcome.AMBIGUOUS if is_ambiguous else Outcome.SEEN
     return Outcome.NEW if state is ShardState.LIVE else Outcome.MARKED

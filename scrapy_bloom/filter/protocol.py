@@ -37,9 +37,14 @@ class FilterProtocol:
 
     def note_marks(self, checks: Sequence[CheckBits | LookUpBits], replies: Sequence[tuple[int, bool]]) -> None:
         """Clear the cache if a shard has another mark than before: an item was forgotten since."""
-        headers = zip(checks, replies, strict=True)
-        marked = [(check.key, header) for check, (header, _) in headers if header & shard_header.MARK]
-        if marked and self.stack.note_marks(marked):
+        for header, _ in replies:
+            if header & shard_header.MARK:
+                break
+        else:
+            # As a rule, and each check comes here.
+            return
+        marked = ((check.key, header) for check, (header, _) in zip(checks, replies, strict=True))
+        if self.stack.note_marks(marked):
             self.opening.forget()
 
     def obtain(self, need: int) -> Steps[bool]:
