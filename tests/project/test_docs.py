@@ -164,6 +164,7 @@ def test_metrics() -> None:
         name: meaning.lower() for name, meaning in told.items()
     }
     assert UP in rows
+    assert set(re.findall(r"scrapy_bloom_\w+", text("docs/monitoring.md"))) <= {*rows}
 
 
 def test_modules() -> None:

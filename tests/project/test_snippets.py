@@ -7,6 +7,9 @@ import os
 import re
 import shlex
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +22,7 @@ from devtools.crawl_process import LIMIT, Process
 from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.cli.bloom import ACTIONS
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import command, forked
 from tests.support.pages import linked
 from tests.support.servers import Server, running
@@ -224,6 +228,29 @@ def test_api(run: Callable[[str, dict[str, Any]], None]) -> None:
     names: dict[str, Any] = {}
     run(block, names)
     assert names["seen"].info().capacity == 10_000_000
+
+
+def test_probe(own: Server, stored: redis.Redis, tmp_path: Path) -> None:
+    """The liveness probe fails for a silent worker of this host alone, and not while Redis is unreachable."""
+    (probe,) = (block for block in blocks("deploy.md", "python") if "alive.py" in block)
+    (tmp_path / "alive.py").write_text(probe.replace('"news"', '"shared"'))
+    scripts = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def exit_code(url: str) -> int:
+        return subprocess.run(
+            [sys.executable, tmp_path / "alive.py"],
+            cwd=DOCS.parent / "example_project",
+            env={**os.environ, "REDIS_URL": url, "PATH": scripts},
+            check=False,
+        ).returncode
+
+    workers, host = QueueKeys("shared:requests").workers, socket.gethostname()
+    assert exit_code(own.url) == 0
+    stored.hset(workers, "another-host-7-1a2b3c4d", "60 7 1700000000000")
+    assert exit_code(own.url) == 0
+    stored.hset(workers, f"{host}-7-1a2b3c4d", "60 7 1700000000000")
+    assert exit_code(own.url) == 1
+    assert exit_code("redis://localhost:1") == 0
 
 
 def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
