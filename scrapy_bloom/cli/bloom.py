@@ -17,6 +17,7 @@ ACTIONS = {
     "info": "show how full a filter is, and the state of its workers",
     "doctor": "find settings and faults that lose pages, with advice",
     "check": "show whether a request would be dropped as a repeat, and why",
+    "forget": "make pages new once more, so that they are fetched again",
     "import": "move scrapy-redis's SET, or a file, into a filter",
     "export": "write a filter to a file",
     "restore": "restore a filter from an exported file",

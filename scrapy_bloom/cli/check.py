@@ -6,19 +6,16 @@ takes them for the same request, and if not, how their canonical forms differ.
 
 import argparse
 from dataclasses import asdict, dataclass
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from scrapy import Request
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.cli import _console
+from scrapy_bloom.cli import _console, _items
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.errors import MismatchError
-from scrapy_bloom.filter.stored_filter import Place, StoredFilter, look_up
+from scrapy_bloom.filter.stored_filter import Place, look_up
 
 EXAMPLES = """\
 examples:
@@ -27,10 +24,6 @@ examples:
   scrapy bloom check news https://example.com/search --method POST --body q=bloom
   scrapy bloom check --key news:dupefilter https://example.com/a
 """
-
-# The scheme of a filter of plain strings.
-_BYTES_SCHEME = "bytes"
-_SCRAPY_SCHEME = "scrapy.utils.request.RequestFingerprinter"
 
 
 @dataclass(frozen=True)
@@ -41,43 +34,38 @@ class _CheckedRequest:
     canonical_url: str
     fingerprint: str
     is_always_new: bool
+    is_forgotten: bool
     places: list[Place]
 
     @property
     def is_seen(self) -> bool:
-        return not self.is_always_new and any(place.is_seen for place in self.places)
+        is_new = self.is_always_new or self.is_forgotten
+        return not is_new and any(place.is_seen for place in self.places)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]"
-    parser.add_argument("urls", nargs="+", metavar="URL", help="the URLs to check; the name of a spider may come first")
+    _items.add_url_options(parser, nargs="+")
     add_target_options(parser, spider=False)
-    parser.add_argument("--method", default="GET", help="the method of the requests (default GET)")
-    parser.add_argument("--body", default="", help="the body of the requests")
     _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    first, *rest = options.urls
-    options.spider, urls = (None, options.urls) if "://" in first else (first, rest)
+    urls = _items.split_urls(options)
     if not urls:
         raise UsageError("give a URL", print_help=False)
     target = CrawlTarget.of(options, settings)
     stored = target.require_filter()
-    fingerprint_of = _fingerprinter(target, stored)
+    item_of = _items.item_maker(target, stored, options)
     checked = []
     for url in urls:
-        try:
-            request = Request(url, method=options.method, body=options.body)
-        except ValueError as error:
-            raise UsageError(f"{url!r}: {error}", print_help=False) from None
-        item = fingerprint_of(request) if fingerprint_of else url.encode()
-        places = target.run_steps(look_up(stored, item))
+        item, request = item_of(url)
+        places, is_forgotten = target.run_steps(look_up(stored, item))
         is_always_new = target.dupefilter.is_always_new(request)
-        canonical_url = canonicalize_url(request.url)
-        checked.append(_CheckedRequest(url, canonical_url, item.decode(errors="replace"), is_always_new, places))
+        canonical_url, fingerprint = canonicalize_url(request.url), item.decode(errors="replace")
+        checked.append(_CheckedRequest(url, canonical_url, fingerprint, is_always_new, is_forgotten, places))
     all_seen = all(each.is_seen for each in checked)
     fingerprints = {each.fingerprint for each in checked}
     report = {
@@ -93,28 +81,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return ExitCode.DONE if all_seen else ExitCode.NO
 
 
-def _fingerprinter(target: CrawlTarget, stored: StoredFilter) -> Any:
-    """Return the function that makes the filter's fingerprints, or None if its items are plain URLs."""
-    scheme = stored.parameters.fingerprint
-    if scheme == _BYTES_SCHEME:
-        return None
-    # Import a known class only: with write access to Redis, an attacker could name any class.
-    if not target.has_spider and scheme == _SCRAPY_SCHEME:
-        target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")
-    ours = target.dupefilter.fingerprint_scheme()
-    if ours != scheme:
-        raise MismatchError(
-            f"the filter at {stored.key!r} holds fingerprints of {scheme!r}, but these settings make those of "
-            f"{ours!r}, and workers with them would be refused: set REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS, "
-            "outside a project by -s"
-        )
-    return target.dupefilter.fingerprint_of
-
-
 def _text(checked: _CheckedRequest) -> str:
     answer = "new: it would be fetched"
     if checked.is_seen:
         answer = "seen: it would be dropped, unless it has dont_filter"
+    if checked.is_forgotten:
+        answer = "forgotten: it would be new, and fetched once more"
     if checked.is_always_new:
         answer = "fetched at each link: its URL matches BLOOMFILTER_ALWAYS"
     rows = [

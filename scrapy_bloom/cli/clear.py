@@ -102,12 +102,14 @@ def _text(target: CrawlTarget, plan: DeletionPlan, left: list[str], *, is_delete
 
 
 def _filter_text(contents: KeyContents, info: FilterInfo | None) -> str:
-    found = contents.filter
+    found, forgotten = contents.filter, plural(sum(contents.forgotten.values()), "forgotten request")
     match contents.kind:
         case key_contents.SET:
             return f"{contents.description} of {plural(contents.members, 'member')}, as scrapy-redis leaves it"
         case key_contents.SHARDS:
             return f"{contents.description}: {plural(contents.shards, 'shard')}"
+        case key_contents.FORGOTTEN:
+            return f"{contents.description}: {forgotten}"
     if found is None:
         return f"{contents.description} ({contents.problem})"
     parts = [contents.description]
@@ -116,6 +118,7 @@ def _filter_text(contents: KeyContents, info: FilterInfo | None) -> str:
     else:
         parts += [plural(info.layers, "layer"), as_size(info.memory_bytes)]
         parts.append(f"about {plural(info.estimated_count, 'request')}")
+    parts += [forgotten] * bool(contents.forgotten)
     if found.unfinished:
         parts.append(f"incomplete (`scrapy bloom {found.unfinished}`)")
     if found.references:
@@ -131,6 +134,7 @@ def _filter_as_dict(contents: KeyContents, info: FilterInfo | None) -> dict[str,
         "layers": info.layers if info else 0,
         "memory_bytes": info.memory_bytes if info else 0,
         "estimated_count": info.estimated_count if info else contents.members,
+        "forgotten": sum(contents.forgotten.values()),
         "unfinished": found.unfinished if found else None,
         "users": found.references if found else [],
     }

@@ -44,6 +44,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"wrote {options.file} ({as_size(done.file_bytes)}): the filter at {found.key!r} on {target.server}, "
         f"{plural(done.layers, 'layer')} of {as_size(done.read)}, with at most {plural(done.granted, 'request')}"
     )
+    if done.forgotten:
+        text += f"\n{plural(done.forgotten, 'request')} of them forgotten: new once more"
     _console.print_report(options, report, text)
     target.warn_about_queued(found.references)
     return ExitCode.DONE

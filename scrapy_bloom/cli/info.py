@@ -139,6 +139,10 @@ def _filter_text(found: FilterReport, shares: Mapping[str, NodeShare], first: Fi
         rows.append((f"on {name}", f"{as_size(share.memory_bytes)}, {plural(share.shards, 'shard')}"))
     if info.lost_shards:
         rows.append(("LOST", f"{info.lost_shards} of {shards}: their pages are fetched again"))
+    if number := found.forgotten.items:
+        rows.append(("forgotten", f"{plural(number, 'request')} to be new once more, {as_size(found.forgotten_bytes)}"))
+    if found.has_lost_forgotten:
+        rows.append(("LOST", "the forgotten requests: the filter begins anew, and all pages are fetched again"))
     pace = pace_between(first, found) if first else None
     if pace is not None:
         rows.append(("pace", _pace_text(pace)))

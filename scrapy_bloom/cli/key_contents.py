@@ -2,7 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,11 +13,12 @@ from scrapy_bloom.filter import stored_filter, unlisted_shards
 from scrapy_bloom.filter.describe import FilterInfo, describe_layers
 from scrapy_bloom.filter.layer import DAMAGED, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
-from scrapy_bloom.filter.stored_filter import StoredFilter
+from scrapy_bloom.filter.stored_filter import StoredFilter, read_forgotten
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.operations import EndClosing, Flush, RequestQueue, Status
 from scrapy_bloom.storage import filter_keys, shard_header
 from scrapy_bloom.storage.filter_hash import DeleteHash, DeleteSet, Load, Snapshot
+from scrapy_bloom.storage.forgotten import SCAN_BATCH, DropForgotten, epoch_of, member, sentinel
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shards import DeleteShard
 from scrapy_bloom.storage.stores import run_steps
@@ -27,14 +29,16 @@ from scrapy_bloom.transport.commands import BinaryCommand
 _NO_EPOCH = 0
 # Bytes that are not UTF-8 are read as this character, and such a text cannot be compared.
 _REPLACED = "\ufffd"
-# The kinds of contents. SHARDS belong to a filter whose hash is lost.
+# The kinds of contents. SHARDS have lost the hash of their filter, and FORGOTTEN items the whole filter.
 NOTHING, FILTER, UNREADABLE, SHARDS, SET = "nothing", "filter", "unreadable filter", "shards", "set"
+FORGOTTEN = "forgotten items"
 _DESCRIPTIONS = {
     NOTHING: "shards of a filter whose hash is gone",
     FILTER: "a filter",
     UNREADABLE: "a filter that cannot be read",
     SHARDS: "shards of a filter whose hash is gone",
     SET: "a SET",
+    FORGOTTEN: "forgotten requests of a filter that is gone",
 }
 
 
@@ -52,6 +56,7 @@ class KeyContents:
         problem: why a filter is unreadable, or None.
         fields: the fields of the hash.
         strays: the keys and epochs of shards that the hash does not describe.
+        forgotten: numbers of forgotten items, by the epochs of their filters.
         sample: some members of a SET, which identify it.
     """
 
@@ -64,6 +69,7 @@ class KeyContents:
     problem: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     strays: Mapping[str, int] = field(default_factory=dict)
+    forgotten: Mapping[int, int] = field(default_factory=dict)
     sample: tuple[bytes, ...] = ()
 
     @property
@@ -78,6 +84,13 @@ def inspect_key(store: Store, key: str) -> KeyContents:
     Raises:
         WrongTypeError: the data is neither this package's nor scrapy-redis's dupefilter's.
     """
+    contents, forgotten = _inspect(store, key), _forgotten(store, key)
+    kind = FORGOTTEN if forgotten and contents.kind == NOTHING else contents.kind
+    return replace(contents, kind=kind, forgotten=forgotten)
+
+
+def _inspect(store: Store, key: str) -> KeyContents:
+    """Return the contents of a key without the forgotten items."""
     snapshot: Snapshot = store.execute([Load(key)])[0]
     if snapshot.kind == "set":
         return KeyContents(key, SET, snapshot.now, members=snapshot.members)
@@ -122,7 +135,29 @@ def delete_contents(store: Store, contents: KeyContents) -> bool:
     for name, epoch in sorted(strings | late | set(contents.strays.items())):
         # One after another: freeing much memory at once keeps other clients waiting.
         store.execute([DeleteShard(name, epoch)])
+    # Last: without the set, a marked shard makes its filter begin anew.
+    _delete_forgotten(store, contents.key, {*contents.forgotten, *(layer.identity.epoch for layer in layers)})
     return True
+
+
+def _forgotten(store: Store, key: str) -> Mapping[int, int]:
+    """Return the numbers of forgotten items beside a key, by the epochs of their filters."""
+    numbers: Counter[int] = Counter()
+    for name in run_steps(read_forgotten(key), store.execute):
+        epoch = epoch_of(name) or 0
+        numbers[epoch] += name != sentinel(epoch)
+    return numbers
+
+
+def _delete_forgotten(store: Store, key: str, epochs: Collection[int]) -> None:
+    """Delete the forgotten items of filters of these epochs. Those of a filter that was created meanwhile stay."""
+    members = run_steps(read_forgotten(key), store.execute)
+    for epoch in {epoch for epoch in epochs if sentinel(epoch) in members}:
+        start = member(epoch, b"")
+        items = [name.removeprefix(start) for name in members if name.startswith(start)]
+        for begin in range(0, len(items) or 1, SCAN_BATCH):
+            batch = tuple(items[begin : begin + SCAN_BATCH])
+            store.execute([DropForgotten(filter_keys.forgotten_key(key), epoch, batch)])
 
 
 def _delete_key(store: Store, contents: KeyContents, *, deletes: bool = True) -> Mapping[str, str] | None:
@@ -171,7 +206,7 @@ def _strays(store: Store, key: str, known: Sequence[Layer]) -> dict[str, int]:
 
 def _without_staged(store: Store, key: str, strays: Mapping[str, int]) -> Mapping[str, int]:
     """Leave out the shards of an import's filter, whose hash is not at the key yet."""
-    staged = inspect_key(store, ImportKeys.of(key).staging).filter if strays else None
+    staged = _inspect(store, ImportKeys.of(key).staging).filter if strays else None
     return strays if staged is None else {name: each for name, each in strays.items() if each != staged.identity.epoch}
 
 

@@ -6,18 +6,27 @@ from typing import Any
 
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.describe import FilterInfo, describe_layers
-from scrapy_bloom.filter.stored_filter import StoredFilter, read
+from scrapy_bloom.filter.stored_filter import StoredFilter, inspect_forgotten, read
 from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.storage.forgotten import NOTHING, ForgottenSet
 from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.transport.slots import owner_of
+
+# The memory of an item in the set, with a fingerprint of 40 digits.
+_BYTES_AN_ITEM = 150
 
 
 @dataclass(frozen=True)
 class FilterReport:
-    """A stored filter and the statistics of its bits; without layers, `info` describes an empty filter."""
+    """A stored filter, the statistics of its bits, and its forgotten items.
+
+    Without layers, `info` describes an empty filter. A filter that has lost its forgotten items begins anew.
+    """
 
     stored: StoredFilter
     info: FilterInfo
+    forgotten: ForgottenSet = NOTHING
+    has_lost_forgotten: bool = False
 
     @property
     def has_layers(self) -> bool:
@@ -28,6 +37,11 @@ class FilterReport:
     def ages(self) -> list[float]:
         """The age of each layer in seconds, oldest first."""
         return [max(0.0, self.stored.now - layer.created) for layer in self.stored.layers]
+
+    @property
+    def forgotten_bytes(self) -> int:
+        """The memory of the forgotten items, estimated if the server tells none."""
+        return self.forgotten.memory_bytes or _BYTES_AN_ITEM * self.forgotten.items
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it, with the names of `FilterInfo`."""
@@ -43,6 +57,9 @@ class FilterReport:
             "ttl": parameters.ttl,
             "fingerprint": parameters.fingerprint,
             "age": max(self.ages, default=0.0),
+            "forgotten": self.forgotten.items,
+            "forgotten_bytes": self.forgotten_bytes,
+            "has_lost_forgotten": self.has_lost_forgotten,
             "unfinished": self.stored.unfinished,
             "users": self.stored.references,
             "by_layer": layers,
@@ -79,7 +96,7 @@ def build_report(key: str) -> Steps[FilterReport | None]:
         again = yield from read(key)
         if again is None or again.layers != stored.layers:
             return (yield from build_report(key))
-    return FilterReport(stored, info)
+    return FilterReport(stored, info, *(yield from inspect_forgotten(stored)))
 
 
 @dataclass(frozen=True)

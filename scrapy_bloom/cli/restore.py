@@ -59,6 +59,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"restored {plural(done.layers, 'layer')} of {as_size(done.written)} at {target.key!r} on {target.server}, "
         f"with at most {plural(done.granted, 'request')}; the bytes equal those of the file"
     )
+    if done.forgotten:
+        text += f"\n{plural(done.forgotten, 'request')} of them forgotten: new once more"
     if done.left_out:
         text += f"\nskipped {plural(done.left_out, 'expired layer')} of the file"
     _console.print_report(options, report, text)

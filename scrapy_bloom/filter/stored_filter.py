@@ -3,13 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.layer import Identity, Layer
 from scrapy_bloom.filter.opening import reject_foreign_key, stored_layers
 from scrapy_bloom.filter.parameters import FilterParameters, has_counters
 from scrapy_bloom.storage import filter_keys, shard_header
 from scrapy_bloom.storage.bits import LookUpBits
 from scrapy_bloom.storage.filter_hash import Load
+from scrapy_bloom.storage.filter_keys import forgotten_key
+from scrapy_bloom.storage.forgotten import SET, ForgottenSet, InspectForgotten, LookUpForgotten, ScanForgotten, epoch_of
 from scrapy_bloom.storage.operation import Steps, one
+from scrapy_bloom.storage.shard_header import HEADER_BYTES, MARK
+from scrapy_bloom.storage.shards import ReadPiece
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,14 @@ class StoredFilter:
         """The queues that keep the filter."""
         prefix = filter_keys.reference_field("")
         return sorted(name.removeprefix(prefix) for name in self.fields if name.startswith(prefix))
+
+    def require_finished(self) -> None:
+        """Raise a WrongTypeError if an action is filling the filter."""
+        if self.unfinished is not None:
+            raise WrongTypeError(
+                f"the filter at {self.key!r} is incomplete: `scrapy bloom {self.unfinished}` is filling it, or was "
+                "stopped. Wait for it, or run it again"
+            )
 
     def is_made(self, layer: Layer) -> bool:
         """Return whether a layer was created completely; true in format 1."""
@@ -96,13 +109,63 @@ class Place:
     is_lost: bool
 
 
-def look_up(stored: StoredFilter, item: bytes) -> Steps[list[Place]]:
-    """Return the item's place in each layer, oldest layer first."""
+def look_up(stored: StoredFilter, item: bytes) -> Steps[tuple[list[Place], bool]]:
+    """Return the item's place in each layer, oldest layer first, and whether it is forgotten."""
     located = [layer.locate(item) for layer in stored.layers]
     checks = [LookUpBits(key, positions) for key, positions in located]
     replies = (yield checks) if checks else []
     places = []
+    marks = []
     for layer, check, (header, are_set) in zip(stored.layers, checks, replies, strict=True):
         is_lost = not shard_header.is_of(shard_header.identity(header), layer.identity.epoch)
         places.append(Place(layer.index, check.key, are_set and not is_lost, is_lost))
-    return places
+        marks += [(layer.index, header & MARK)] if places[-1].is_seen else []
+    if not marks or not marks[0][1]:
+        return places, False
+    forgotten = yield from one(LookUpForgotten(forgotten_key(stored.key), stored.identity.epoch, (item,)))
+    # Without the set, every item under a mark is new.
+    return places, forgotten is None or forgotten[0] >= marks[0][0]
+
+
+def inspect_forgotten(stored: StoredFilter) -> Steps[tuple[ForgottenSet, bool]]:
+    """Return the set of a filter's forgotten items, and whether an earlier one was lost."""
+    shards = [(key, layer.identity.epoch) for layer in stored.layers for key in layer.shard_keys]
+    replies = (yield [ReadPiece(key, 0, HEADER_BYTES - 1) for key, _ in shards]) if shards else []
+    headers = [int.from_bytes(reply, "big") for reply in replies]
+    marks = {
+        header & MARK
+        for (_, epoch), header in zip(shards, headers, strict=True)
+        if shard_header.is_of(shard_header.identity(header), epoch)
+    }
+    # The set comes before the marks.
+    found = yield from one(InspectForgotten(forgotten_key(stored.key), stored.identity.epoch))
+    return found, found.was_lost(marks - {0})
+
+
+def read_forgotten(key: str) -> Steps[dict[bytes, int]]:
+    """Return the members of the set of forgotten items beside a key, of all filters, with their scores.
+
+    A member that is removed or added meanwhile may be missing.
+
+    Raises:
+        WrongTypeError: the key of the set holds foreign data.
+    """
+    name = forgotten_key(key)
+    found = yield from one(InspectForgotten(name, 0))
+    members: dict[bytes, int] = {}
+    cursor = 0 if found.kind == SET else None
+    while cursor is not None:
+        following, part = yield from one(ScanForgotten(name, cursor))
+        cursor = following or None
+        members |= part
+    if found.is_foreign or None in map(epoch_of, members):
+        raise foreign_set(key)
+    return members
+
+
+def foreign_set(key: str) -> WrongTypeError:
+    """Return the error for foreign data where the filter at `key` keeps its forgotten items."""
+    return WrongTypeError(
+        f"the key {forgotten_key(key)!r}, where the filter keeps its forgotten items, holds something that is not a "
+        "filter's: use another key for the filter, or delete this one"
+    )

@@ -5,22 +5,29 @@ The sentinel is a member with the version as its score. A set without the sentin
 its version is far from the version in a shard: another worker has begun a new set since.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from scrapy_bloom._format import as_text
 from scrapy_bloom.storage import shard_header
 from scrapy_bloom.storage.bits import header_of
 from scrapy_bloom.storage.operation import Memory, keep_until
 from scrapy_bloom.storage.shard_header import EPOCH_BITS, HEADER_BYTES, VERSION_BITS
-from scrapy_bloom.transport.commands import Command
+from scrapy_bloom.transport.commands import BinaryCommand, Command
 from scrapy_bloom.transport.scripts import load_script
 
 _FORGET_ITEMS = load_script(__package__, "expiry", "forget_items")
 _CLAIM_FORGOTTEN = load_script(__package__, "claim_forgotten")
 _MARK_FORGOTTEN = load_script(__package__, "mark_forgotten")
+_INSPECT_FORGOTTEN = load_script(__package__, "inspect_forgotten")
 
 # Versions of one set differ by less, since a shard soon has the newest one.
 _MAX_DISTANCE = 1024
 LOST = -1
+# A server reads so many items in less than a millisecond.
+SCAN_BATCH = 1000
+# The types of a key without forgotten items, and with some.
+NONE, SET = "none", "zset"
 # The outcomes of `MarkForgotten`.
 MARKED, ANOTHER_SET, ABSENT = 1, 0, -1
 
@@ -33,6 +40,13 @@ def sentinel(epoch: int) -> bytes:
 def member(epoch: int, item: bytes) -> bytes:
     """Return the member that stands for an item."""
     return sentinel(epoch) + b":" + item
+
+
+def epoch_of(name: bytes) -> int | None:
+    """Return the epoch of a member, or None if no filter has stored it."""
+    start, end = name[: EPOCH_BITS // 8], name[EPOCH_BITS // 8 :]
+    is_member = len(start) == EPOCH_BITS // 8 and end[:1] in {b"", b":"}
+    return int.from_bytes(start, "big") if is_member else None
 
 
 class ForgetItems(NamedTuple):
@@ -68,6 +82,8 @@ class ForgetItems(NamedTuple):
             field = _as_field(member(self.epoch, item))
             stored[field] = str(max(layer, int(stored.get(field, 0))))
         memory.hashes[self.key] = stored
+        if before is None and self.expires is None:
+            memory.expiries.pop(self.key, None)
         keep_until(memory, self.key, self.expires)
         return version or 0
 
@@ -183,6 +199,76 @@ class MarkForgotten(NamedTuple):
             marked = header & ~shard_header.MARK | mark
             memory.strings[self.key][:HEADER_BYTES] = marked.to_bytes(HEADER_BYTES, "big")
         return MARKED
+
+
+class ForgottenSet(NamedTuple):
+    """A set of forgotten items.
+
+    Attributes:
+        kind: the type of its key.
+        version: the version of the filter's items; None: it has forgotten none, or they were lost.
+        items: number of items.
+        memory_bytes: their memory, 0 if unknown.
+    """
+
+    kind: str
+    version: int | None
+    items: int
+    memory_bytes: int
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if the key holds other data."""
+        return self.kind not in {NONE, SET}
+
+    def was_lost(self, marks: Iterable[int]) -> bool:
+        """Return whether the set to which these marks in the shards belong was lost."""
+        return any(self.version is None or _is_far(self.version, mark) for mark in marks)
+
+
+NOTHING = ForgottenSet(NONE, None, 0, 0)
+
+
+class InspectForgotten(NamedTuple):
+    """Inspect the set of a filter's forgotten items."""
+
+    key: str
+    epoch: int
+
+    def command(self) -> Command:
+        return Command("EVAL", _INSPECT_FORGOTTEN, 1, self.key, sentinel(self.epoch))
+
+    def parse_reply(self, raw: Any) -> ForgottenSet:
+        kind, version, items, memory_bytes = raw
+        return ForgottenSet(as_text(kind), int(version) if version else None, int(items), int(memory_bytes))
+
+    def apply(self, memory: Memory) -> ForgottenSet:
+        stored = memory.hashes.get(self.key, {})
+        version = stored.get(_as_field(sentinel(self.epoch)))
+        if version is None:
+            return NOTHING._replace(kind=SET if stored else NONE)
+        return ForgottenSet(SET, int(version), len(stored) - 1, 0)
+
+
+class ScanForgotten(NamedTuple):
+    """Read a part of a set of forgotten items from a `cursor` on, 0 for the first part.
+
+    Returns the next cursor, 0 after the last part, and the members of all filters with their scores.
+    """
+
+    key: str
+    cursor: int
+
+    def command(self) -> Command:
+        return BinaryCommand("ZSCAN", self.key, self.cursor, "COUNT", SCAN_BATCH)
+
+    def parse_reply(self, raw: Any) -> tuple[int, dict[bytes, int]]:
+        cursor, parts = raw
+        return int(cursor), {name: int(float(score)) for name, score in zip(parts[::2], parts[1::2], strict=True)}
+
+    def apply(self, memory: Memory) -> tuple[int, dict[bytes, int]]:
+        stored = memory.hashes.get(self.key, {})
+        return 0, {field.encode("latin-1"): int(score) for field, score in stored.items()}
 
 
 def _is_far(version: int, mark: int) -> bool:

@@ -57,6 +57,8 @@ FILTER_COMMANDS = (
     "TYPE",
     "UNLINK",
 )
+# On the filter's keys as well, once a request is forgotten.
+FORGET_COMMANDS = ("ZADD", "ZMSCORE", "ZREM", "ZSCORE")
 # On the queue's keys: the queue itself, and all keys that begin with its name in braces.
 QUEUE_COMMANDS = (
     "PING",

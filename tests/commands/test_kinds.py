@@ -18,7 +18,7 @@ KINDS = ["redis", "redis+cluster", "redis+sentinel"]
 
 @pytest.mark.parametrize("kind", long_unless(lambda kind: kind != "redis+sentinel", KINDS))
 def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: Path) -> None:
-    """A SET becomes a filter, which is moved and deleted; undelivered requests and dead letters are queued."""
+    """A SET becomes a filter, which is moved and deleted; requests are queued again, and forgotten."""
     place = places(kind)
     at, queue, copy = ("--redis-url", place.url), f"{key}:queue", f"{key}:copy"
     client = place.client()
@@ -28,9 +28,14 @@ def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: 
         assert (found["checked"], found["is_finished"], found["source"]) == (2500, True, backup(key))
         found = command.report("info", "--key", key, *at, cwd=tmp_path)
         assert (found["lost_shards"], abs(found["estimated_count"] - 2500) < 500) == (0, True)
+        (tmp_path / "lines").write_text("\n".join(map(as_text, client.srandmember(backup(key), 3))))
+        found = command.report("forget", "--key", key, "--from-file", "lines", *at, cwd=tmp_path)
+        assert (found["forgotten"], found["absent"]) == (3, 0)
+        assert command.report("info", "--key", key, *at, cwd=tmp_path)["forgotten"] == 3
         found = command.report("export", "--key", key, "file", *at, cwd=tmp_path)
-        assert found["layers"] == 1
-        assert command.report("restore", "--key", copy, "file", *at, cwd=tmp_path)["granted"] == found["granted"]
+        assert (found["layers"], found["forgotten"]) == (1, 3)
+        restored = command.report("restore", "--key", copy, "file", *at, cwd=tmp_path)
+        assert (restored["granted"], restored["forgotten"]) == (found["granted"], 3)
 
         path = leave(tmp_path, queue, 1, 2)
         found = command.report("push", "--key", copy, *at, str(path), cwd=tmp_path)
@@ -42,6 +47,10 @@ def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: 
         assert set(client.zrange(queue, 0, -1)) == {entry(number).member for number in (1, 2)}
         found = command.report("check", "--key", copy, *at, "https://example.com/1", cwd=tmp_path)
         assert (found["requests"][0]["is_seen"], found["requests"][0]["places"][0]["is_lost"]) == (True, False)
+        found = command.report("forget", "--key", copy, *at, "https://example.com/1", cwd=tmp_path)
+        assert found["forgotten"] == 1
+        found = command.report("check", "--key", copy, *at, "https://example.com/1", cwd=tmp_path)
+        assert found["requests"][0]["is_forgotten"]
 
         options = ("--key", copy, "--queue", queue, "--with-queue", "--yes")
         assert command.report("clear", *options, *at, cwd=tmp_path)["deleted"]

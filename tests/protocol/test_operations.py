@@ -19,6 +19,14 @@ EPOCHS = (1, 2**40 - 1)
 # Unix times in milliseconds: long past, and far ahead.
 TIMES = (1000, 10**13, 2 * 10**13)
 
+
+class InspectWithoutMemory(forgotten.InspectForgotten):
+    """An operation whose result leaves out the memory, which this process cannot tell."""
+
+    def parse_reply(self, raw: Any) -> forgotten.ForgottenSet:
+        return super().parse_reply(raw)._replace(memory_bytes=0)
+
+
 names = st.sampled_from(["0:0", "0:1"])
 expiries = st.none() | st.sampled_from(TIMES)
 epochs = st.sampled_from(EPOCHS)
@@ -123,6 +131,8 @@ operations = st.one_of(
         forgotten.DropForgotten, st.just("forgotten"), epochs, st.lists(items, max_size=2, unique=True).map(tuple)
     ),
     st.builds(forgotten.MarkForgotten, names, epochs, versions),
+    st.builds(forgotten.ScanForgotten, st.just("forgotten"), st.just(0)),
+    st.builds(InspectWithoutMemory, st.just("forgotten"), epochs),
 )
 # Foreign values at a shard's key, and remains of late writes.
 STRINGS = [b"", b"text of somebody else's", bytes(12), b"\1", b"\1\0\0\0\0\0\0\1", b"\2", b"\0\0\1"]

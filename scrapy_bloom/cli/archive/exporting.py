@@ -2,6 +2,9 @@
 
 A living layer only ever sets bits, so the file has all additions made before the export began. The counters are read
 after the last bit, so they cover all bits in the file.
+
+The forgotten items are read after the last bit as well. So an item that is forgotten meanwhile is new to the restored
+filter, and an item whose bits are not in the file is new there in any case.
 """
 
 import contextlib
@@ -12,11 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from scrapy_bloom.cli.archive.file_format import Advance, ArchiveWriter, Piece, piece_ranges
-from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.layer import Layer
-from scrapy_bloom.filter.stored_filter import StoredFilter
-from scrapy_bloom.storage import shard_header
+from scrapy_bloom.filter.stored_filter import StoredFilter, inspect_forgotten, read_forgotten
+from scrapy_bloom.storage import forgotten, shard_header
 from scrapy_bloom.storage.counters import granted_of
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
@@ -96,12 +99,14 @@ class Exported:
         layers: number of layers in the file.
         read: bytes of bits.
         granted: credit granted to workers, in items.
+        forgotten: number of forgotten items.
         file_bytes: size of the file.
     """
 
     layers: int
     read: int
     granted: int
+    forgotten: int
     file_bytes: int
 
 
@@ -126,8 +131,9 @@ def export(
         WrongTypeError: the filter is incomplete.
         OSError: the file cannot be written.
     """
-    _require_finished(found)
+    found.require_finished()
     layers = [layer for layer in found.layers if not _is_being_created(store, found, layer)]
+    version = _version(store, found)
     header = {
         "key": found.key,
         "filter": found.text,
@@ -135,26 +141,19 @@ def export(
         "began": found.now,
     }
     with atomic_file(path, overwrite=overwrite) as file:
-        writer = ArchiveWriter(file, header)
+        writer = ArchiveWriter(file, header, is_forgetful=version is not None)
         complete = [layer for layer in layers if _write_layer(store, found, layer, writer, advance)]
         after = _reread(store, found)
+        number = _write_forgotten(store, found, writer, version)
         counters = {str(layer.index): after.fields.get(layer.credit_field) for layer in complete}
         writer.end({"counters": counters, "ended": after.now})
     return Exported(
         layers=len(complete),
         read=sum(layer.size.bits // 8 for layer in complete),
         granted=sum(granted_of(text) for text in counters.values() if text is not None),
+        forgotten=number,
         file_bytes=path.stat().st_size,
     )
-
-
-def _require_finished(found: StoredFilter) -> None:
-    """Raise a WrongTypeError if another action is filling the filter."""
-    if found.unfinished is not None:
-        raise WrongTypeError(
-            f"the filter at {found.key!r} is incomplete: `scrapy bloom {found.unfinished}` is filling it, or was "
-            "stopped. Wait for it, or run it again"
-        )
 
 
 def _read_bits(store: Store, layer: Layer, key: str, start: int, end: int) -> bytes:
@@ -196,6 +195,37 @@ def _write_layer(store: Store, found: StoredFilter, layer: Layer, writer: Archiv
     return True
 
 
+def _version(store: Store, found: StoredFilter, *before: int) -> int | None:
+    """Return the version of a filter's forgotten items, or None; `before` is that of an earlier reading.
+
+    Raises:
+        MismatchError: the set of the items was lost.
+    """
+    items, is_lost = run_steps(inspect_forgotten(found), store.execute)
+    if is_lost or items.was_lost(before):
+        raise MismatchError(
+            f"the filter at {found.key!r} has lost its forgotten items (evicted or deleted?), and the file would call "
+            "them seen: a complete export is impossible. A running crawl begins the filter anew"
+        )
+    return items.version
+
+
+def _write_forgotten(store: Store, found: StoredFilter, writer: ArchiveWriter, before: int | None) -> int:
+    """Write the forgotten items and return their number; `before` is their version before the bits were read."""
+    if before is None:
+        if _version(store, found) is not None:
+            raise MismatchError(f"items of the filter at {found.key!r} were first forgotten meanwhile: run it again")
+        return 0
+    members = run_steps(read_forgotten(found.key), store.execute)
+    # Without the set by now, it may have been lost before it was read.
+    _version(store, found, before)
+    start = forgotten.member(found.identity.epoch, b"")
+    items = [name for name in members if name.startswith(start)]
+    for name in items:
+        writer.add_forgotten(name.removeprefix(start), members[name])
+    return len(items)
+
+
 def _reread(store: Store, found: StoredFilter) -> StoredFilter:
     """Read a filter again; refuse another filter in its place."""
     now = run_steps(stored_filter.read(found.key), store.execute)
@@ -203,5 +233,5 @@ def _reread(store: Store, found: StoredFilter) -> StoredFilter:
         raise MismatchError(
             f"the filter at {found.key!r} was replaced or cleared while it was read; run it again for the present one"
         )
-    _require_finished(now)
+    now.require_finished()
     return now

@@ -1,4 +1,4 @@
-"""Read and write the file of a filter, format 1, as a stream.
+"""Read and write the file of a filter, format 1 or 2, as a stream.
 
 A line with the format, records, and the SHA-256 of both. A record is a letter, the length of its content (32 bits, big
 endian), and the content:
@@ -6,6 +6,7 @@ endian), and the content:
 - `H`, first: JSON of the filter before its bits were read.
 - `P`, any number: a chunk of a shard. Layer (64 bits), shard (32 bits) and first byte (64 bits), then the bytes of the
   chunk, compressed by zlib. The header of a shard is not in the file.
+- `F`, any number, in format 2: a forgotten item. The newest layer that held it (64 bits), and its bytes.
 - `T`, last: JSON of the filter after its bits were read.
 """
 
@@ -28,14 +29,15 @@ from scrapy_bloom.storage.shard_header import HEADER_BYTES
 
 Advance = Callable[[int], object]
 
-FORMAT = 1
+# A filter in which nothing was forgotten has format 1, which earlier releases restore.
+FORMATS = (1, 2)
 # A server reads or writes so many bytes in a millisecond.
 MAX_PIECE_BYTES = 1024 * 1024
 
 _MAGIC = b"scrapy-bloom export "
-_HEADER, _PIECE, _TRAILER = b"H", b"P", b"T"
+_HEADER, _PIECE, _FORGOTTEN, _TRAILER = b"H", b"P", b"F", b"T"
 _RECORD = struct.Struct(">cI")
-_PIECE_HEADER = struct.Struct(">QIQ")
+_PIECE_HEADER, _FORGOTTEN_HEADER = struct.Struct(">QIQ"), struct.Struct(">Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 # Longer than any record, so that a damaged length allocates no gigabytes.
 _MAX_RECORD_BYTES = 16 * MAX_PIECE_BYTES
@@ -60,18 +62,22 @@ def piece_ranges(layer: Layer) -> Iterator[tuple[int, str, int, int]]:
 
 
 class ArchiveWriter:
-    """Writes the header, the pieces and the trailer of a filter to a file."""
+    """Writes the header, the pieces, the forgotten items and the trailer of a filter to a file."""
 
-    def __init__(self, file: BinaryIO, header: Mapping[str, Any]) -> None:
+    def __init__(self, file: BinaryIO, header: Mapping[str, Any], *, is_forgetful: bool) -> None:
         self._file = file
         self._digest = hashlib.sha256()
-        self._write(_MAGIC + b"%d\n" % FORMAT)
+        self._write(_MAGIC + b"%d\n" % FORMATS[is_forgetful])
         self._write_record(_HEADER, json.dumps(header).encode())
 
     def add(self, piece: Piece) -> None:
         """Write a piece of a shard."""
         header = _PIECE_HEADER.pack(piece.layer, piece.shard, piece.start)
         self._write_record(_PIECE, header + zlib.compress(piece.data, _COMPRESSION_LEVEL))
+
+    def add_forgotten(self, item: bytes, layer: int) -> None:
+        """Write a forgotten item."""
+        self._write_record(_FORGOTTEN, _FORGOTTEN_HEADER.pack(layer) + item)
 
     def end(self, trailer: Mapping[str, Any]) -> None:
         """Write the trailer and the checksum."""
@@ -134,6 +140,17 @@ class Archive:
             elif kind == _TRAILER:
                 return
 
+    def forgotten(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the forgotten items, each with the newest layer that held it."""
+        self._file.seek(self._start)
+        for kind, content in self._records():
+            if kind == _FORGOTTEN:
+                if len(content) < _FORGOTTEN_HEADER.size:
+                    raise self.impossible()
+                yield content[_FORGOTTEN_HEADER.size :], *_FORGOTTEN_HEADER.unpack_from(content)
+            elif kind == _TRAILER:
+                return
+
     def impossible(self) -> ConfigError:
         """Return the error of a file with a valid checksum that describes no filter."""
         return ConfigError(
@@ -152,10 +169,10 @@ class Archive:
         number = line.removeprefix(_MAGIC).strip()
         if not line.startswith(_MAGIC) or not line.endswith(b"\n") or not number.isdigit():
             raise ConfigError(f"{self._path}: must be a file of `scrapy bloom export`; give the path of one")
-        if int(number) != FORMAT:
+        if int(number) not in FORMATS:
             raise ConfigError(
-                f"{self._path}: has format {int(number)}, but this scrapy-bloom reads format {FORMAT}: upgrade "
-                "scrapy-bloom"
+                f"{self._path}: has format {int(number)}, but this scrapy-bloom reads the formats up to {FORMATS[-1]}: "
+                "upgrade scrapy-bloom"
             )
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
@@ -164,7 +181,7 @@ class Archive:
                 raise self._damaged()
             kind, length = _RECORD.unpack(start)
             content = self._file.read(length) if length <= _MAX_RECORD_BYTES else b""
-            if len(content) < length or kind not in (_HEADER, _PIECE, _TRAILER):
+            if len(content) < length or kind not in (_HEADER, _PIECE, _FORGOTTEN, _TRAILER):
                 raise self._damaged()
             yield kind, content
 
@@ -227,6 +244,8 @@ def read(archive: Archive, advance: Advance = lambda _: None) -> SavedFilter:
             raise archive.impossible()
     if next(expected, None) is not None:
         raise archive.impossible()
+    for _ in archive.forgotten():
+        pass
     return saved
 
 

@@ -4,8 +4,10 @@ Workers refuse to open it until its bytes have been compared with the file.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from scrapy_bloom.cli import key_contents
@@ -19,6 +21,7 @@ from scrapy_bloom.filter.placement import PLAIN, Placement
 from scrapy_bloom.storage import filter_keys, shard_header, shards
 from scrapy_bloom.storage.counters import closed, granted_of
 from scrapy_bloom.storage.filter_hash import DeleteFieldFenced, Load, RestoreFields, SetFieldFenced
+from scrapy_bloom.storage.forgotten import SCAN_BATCH, ForgetItems, LookUpForgotten, MarkForgotten
 from scrapy_bloom.storage.operation import Store
 from scrapy_bloom.storage.shard_header import HEADER_BYTES
 from scrapy_bloom.storage.shards import CreateShard, Creation, InspectShard, ReadPiece, WritePiece
@@ -53,6 +56,9 @@ class FilterWriter:
         self._text = copied(original.text, epoch, is_spread=placement.is_spread)
         self._parameters = original.parameters
         identity = self._parameters.verify_stored(key, self._text)
+        self._epoch = identity.epoch
+        # The mark of all shards, 0 without forgotten items.
+        self._mark = self._written = 0
         self._now = now
         self.layers = [
             replace(layer, key=key, identity=identity)
@@ -69,6 +75,7 @@ class FilterWriter:
             left_out=len(self._saved.filter.layers) - len(self.layers),
             written=sum(layer.size.bits // 8 for layer in self.layers),
             granted=sum(map(granted_of, counters)),
+            forgotten=self._written,
         )
 
     def write(self) -> None:
@@ -98,6 +105,7 @@ class FilterWriter:
             self._advance(len(piece.data))
         for layer in self.layers:
             self._write_counter(layer)
+        self._write_forgotten()
 
     def compare(self) -> None:
         """Compare the bytes on the server with the file.
@@ -107,7 +115,7 @@ class FilterWriter:
         Raises:
             MismatchError: they differ.
         """
-        while len(set(self._compare_all())) > 1:
+        while len({*self._compare_all(), *self._compare_forgotten()}) > 1:
             pass
 
     def _compare_all(self) -> Iterator[int]:
@@ -122,13 +130,18 @@ class FilterWriter:
             )
             header, data = results
             state = shard_header.live if layer == self.layers[-1] else shard_header.sealed
-            expected = state(layer.identity.epoch) << shard_header.MARK_BITS
+            expected = state(layer.identity.epoch) << shard_header.MARK_BITS | self._mark
             if data != piece.data or int.from_bytes(header, "big") != expected:
-                raise MismatchError(
-                    f"the bytes of {key!r} differ from the file: the server lost some, or other clients write there, "
-                    "perhaps workers of an earlier filter. Stop the workers, and run it again"
-                )
+                raise _differs(key)
             self._advance(len(piece.data))
+            yield results.contact
+
+    def _compare_forgotten(self) -> Iterator[int]:
+        key = filter_keys.forgotten_key(self._key)
+        for batch in self._forgotten():
+            results = self._store.execute([LookUpForgotten(key, self._epoch, tuple(item for item, _ in batch))])
+            if results[0] != tuple(layer for _, layer in batch):
+                raise _differs(key)
             yield results.contact
 
     def finish(self) -> None:
@@ -140,6 +153,27 @@ class FilterWriter:
         removal = DeleteFieldFenced(self._key, filter_keys.UNFINISHED_FIELD, ACTION, self._text)
         if not self._store.execute([removal])[0]:
             raise self._lost()
+
+    def _write_forgotten(self) -> None:
+        """Store the forgotten items, and then mark the shards, as a worker does."""
+        key, expires = filter_keys.forgotten_key(self._key), None
+        if self.layers:
+            expires = self._parameters.expires_at(self.layers[-1].created)
+        version: int | None = None
+        for batch in self._forgotten():
+            self._written += len(batch)
+            version = self._store.execute([ForgetItems(key, self._epoch, tuple(batch), 0, expires)])[0]
+        if version is not None:
+            self._mark = 1 << shard_header.VERSION_BITS | version
+            for shard in (name for layer in self.layers for name in layer.shard_keys):
+                self._store.execute([MarkForgotten(shard, self._epoch, version)])
+
+    def _forgotten(self) -> Iterator[list[tuple[bytes, int]]]:
+        """Yield the forgotten items that restored layers hold, in batches."""
+        oldest = min((layer.index for layer in self.layers), default=math.inf)
+        items = (each for each in self._saved.archive.forgotten() if each[1] >= oldest)
+        while batch := list(islice(items, SCAN_BATCH)):
+            yield batch
 
     def _create_shard(self, layer: Layer, key: str) -> None:
         is_sealed, expires = layer != self.layers[-1], self._parameters.expires_at(layer.created)
@@ -177,6 +211,13 @@ class FilterWriter:
         )
 
 
+def _differs(key: str) -> MismatchError:
+    return MismatchError(
+        f"the bytes of {key!r} differ from the file: the server lost some, or other clients write there, perhaps "
+        "workers of an earlier filter. Stop the workers, and run it again"
+    )
+
+
 def no_room(key: str, needed: int, used: int, limit: int) -> RefusedError:
     """Return the error of a server without room for `needed` bytes."""
     use = f"it uses {used:,} of {limit:,} bytes" if limit else "it is full"
@@ -195,12 +236,14 @@ class Restored:
         left_out: number of expired layers in the file.
         written: bytes of bits.
         granted: credit granted to workers, in items.
+        forgotten: number of forgotten items.
     """
 
     layers: int
     left_out: int
     written: int
     granted: int
+    forgotten: int
 
 
 def restore(

@@ -63,8 +63,9 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "replication": ("a replica in place of the master", "a replica far behind its master, or without a link to it"),
     "slots": ("", "filter and queue in different slots of a cluster"),
     "filter": (
-        "a SET or foreign data at its key, other parameters, lost shards, a lost hash, too full, incomplete",
-        "more than 5 layers",
+        "a SET or foreign data at its key, other parameters, lost shards, a lost hash, lost forgotten requests, too "
+        "full, incomplete",
+        "more than 5 layers; forgotten requests of a filter that is gone",
     ),
     "import": ("", "an unfinished import"),
     "capacity": ("", "more pending requests than the filter's capacity"),

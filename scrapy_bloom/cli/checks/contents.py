@@ -18,13 +18,15 @@ from scrapy_bloom.filter import stored_filter
 from scrapy_bloom.filter.layer import NO_IDENTITY
 from scrapy_bloom.filter.opening import foreign_string
 from scrapy_bloom.filter.placement import Placement
+from scrapy_bloom.filter.stored_filter import foreign_set
 from scrapy_bloom.queue.inspection import QueueState, first_request
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.start_urls import leases
 from scrapy_bloom.storage import shards
-from scrapy_bloom.storage.filter_keys import FILTER_FIELD
+from scrapy_bloom.storage.filter_keys import FILTER_FIELD, forgotten_key
 from scrapy_bloom.storage.shards import InspectShard
 from scrapy_bloom.transport.server_info import is_cluster
+from scrapy_bloom.transport.slots import owner_of
 
 _PICKLE_MARK = b"\x80"
 # The limit in docs/stats.md.
@@ -104,6 +106,9 @@ def _require_room_for_shards(case: Case, key: str) -> None:
 
 def _missing_filter(case: Case, key: str) -> Iterator[Finding]:
     contents = key_contents.inspect_key(case.target.store, key)
+    if contents.kind == key_contents.FORGOTTEN:
+        yield advice("filter", f"none yet, but {contents.description}", "delete them by `scrapy bloom clear --yes`")
+        return
     if contents.kind != key_contents.SHARDS:
         yield ok("filter", "none yet: the first request creates it")
         return
@@ -131,6 +136,7 @@ def _stored_filter(case: Case, found: FilterReport) -> Iterator[Finding]:
             f"{info.lost_shards} of {plural(info.shards, 'shard')} evicted or deleted: their pages are fetched again",
             "see the server's checks; the next addition of a worker creates empty ones",
         )
+    yield from _forgotten(case, found)
     rate = as_number(info.estimated_error_rate, 2)
     text = f"about {info.estimated_count:,} of {info.capacity:,} requests, error rate {rate}"
     if info.estimated_error_rate > info.error_rate:
@@ -143,6 +149,22 @@ def _stored_filter(case: Case, found: FilterReport) -> Iterator[Finding]:
         yield advice(check, f"{text}, {info.layers} layers", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
     else:
         yield ok(check, text)
+
+
+def _forgotten(case: Case, found: FilterReport) -> Iterator[Finding]:
+    check, key = "filter", found.stored.key
+    if found.forgotten.is_foreign:
+        yield loss(check, f"no request can be forgotten: {foreign_set(key)}", "")
+    if found.has_lost_forgotten:
+        yield loss(
+            check,
+            "its forgotten requests were evicted or deleted: it begins anew, and all pages are fetched again",
+            "see the server's checks",
+        )
+    if found.forgotten.items:
+        client, name = case.target.filter_client, forgotten_key(key)
+        where = f" on {owner_of(client, name)}" if is_cluster(client) else ""
+        yield ok(check, f"{plural(found.forgotten.items, 'forgotten request')} at {name!r}{where}")
 
 
 def check_queues(case: Case) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,11 +13,21 @@ from scrapy_redis import defaults
 
 from scrapy_bloom._format import as_size
 from scrapy_bloom.cli.checks.case import Case, Finding, advice, loss, ok
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from scrapy_bloom.storage.filter_keys import can_spread
+from scrapy_bloom.storage.filter_hash import Load
+from scrapy_bloom.storage.filter_keys import can_spread, forgotten_key
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.retry import retry_until
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, Info, evicts, is_cluster, policy
+from scrapy_bloom.transport.server_info import (
+    FILTER_COMMANDS,
+    FORGET_COMMANDS,
+    QUEUE_COMMANDS,
+    Info,
+    evicts,
+    is_cluster,
+    policy,
+)
 from scrapy_bloom.transport.slots import each_node
 
 # Harmless arguments, for commands that take more than a key. The server refuses some of them, but only after it has
@@ -31,6 +42,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "HSET": ("field", "value", "none"),
     "PEXPIREAT": (0,),
     "ZADD": ("XX", 0, "member"),
+    "ZMSCORE": ("member",),
     "ZRANGE": (0, 0),
     "ZREM": ("member",),
     "ZSCORE": ("member",),
@@ -81,7 +93,8 @@ def check_permissions(case: Case) -> Iterator[Finding]:
         rules: list[str] = []
         denials: dict[str, str | None] = {}
         if client is case.target.filter_client:
-            of_filter = _denials(client, FILTER_COMMANDS, f"{key}:{nobody}")
+            commands = FILTER_COMMANDS + (FORGET_COMMANDS if _forgets(case) else ())
+            of_filter = _denials(client, commands, f"{key}:{nobody}")
             rules += _missing_rules(of_filter, (f"~{key}", f"~{key}:*"))
             denials |= of_filter
         if case.queues and (not server or client is case.target.queue_client):
@@ -96,6 +109,15 @@ def check_permissions(case: Case) -> Iterator[Finding]:
             text = f"{server or 'the server'} does not know {', '.join(unknown)}"
             yield loss("permissions", text, "use Redis 6.2 or newer, or Valkey")
         yield _permissions(client, rules, f" on {server}" if server else "")
+
+
+def _forgets(case: Case) -> bool:
+    """Return whether the crawl forgets requests of failed pages, or a request was forgotten."""
+    if case.config is not None and case.config.forget_failed:
+        return True
+    with suppress(BloomError):
+        return case.key is not None and case.target.store.execute([Load(forgotten_key(case.key))])[0].kind != "none"
+    return False
 
 
 def _permissions(client: Any, rules: Sequence[str], where: str) -> Finding:

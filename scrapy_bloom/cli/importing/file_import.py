@@ -6,10 +6,10 @@ starts again at the first line.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from w3lib.url import canonicalize_url
@@ -60,16 +60,21 @@ def kind_of(path: Path) -> str:
         raise ConfigError(
             f"--from-file {path}: must be a regular file, because it is read twice; write a pipe to a file first"
         )
+    return kind_of_lines(str(path), _lines(path))
+
+
+def kind_of_lines(name: str, lines: Iterable[Line]) -> str:
+    """Return the kind of all lines of the file of this name. Raises a ConfigError as `kind_of` does."""
     kind = None
-    for line in _lines(path):
-        kind = kind or _first_kind(path, line)
+    for line in lines:
+        kind = kind or _first_kind(name, line)
         if not _IS[kind](line.text):
             raise ConfigError(
-                f"--from-file {path}: line {line.number} is {_shown(line.text)}, but the file begins with {kind}: each "
-                f"line must be of the same kind, {_ALLOWED}. Nothing was added"
+                f"--from-file {name}: line {line.number} is {_shown(line.text)}, but the file begins with {kind}: each "
+                f"line must be of the same kind, {_ALLOWED}. Nothing was changed"
             )
     if kind is None:
-        raise ConfigError(f"--from-file {path}: the file is empty; each line must be {_ALLOWED}")
+        raise ConfigError(f"--from-file {name}: the file is empty; each line must be {_ALLOWED}")
     return kind
 
 
@@ -116,21 +121,25 @@ def import_file(
     )
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def read_lines(file: BinaryIO) -> Iterator[Line]:
     """Yield the lines that are not empty."""
     end = 0
+    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
+        end += len(line)
+        if line.strip():
+            yield Line(number, line.strip(), end)
+
+
+def _lines(path: Path) -> Iterator[Line]:
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
-            end += len(line)
-            if line.strip():
-                yield Line(number, line.strip(), end)
+        yield from read_lines(file)
 
 
-def _first_kind(path: Path, line: Line) -> str:
+def _first_kind(name: str, line: Line) -> str:
     for kind, is_one in _IS.items():
         if is_one(line.text):
             return kind
-    raise ConfigError(f"--from-file {path}: line {line.number} is {_shown(line.text)}; it must be {_ALLOWED}")
+    raise ConfigError(f"--from-file {name}: line {line.number} is {_shown(line.text)}; it must be {_ALLOWED}")
 
 
 def _is_fingerprint(text: bytes) -> bool:
