@@ -1,0 +1,61 @@
+"""The first page's commands print its samples, in a new project with its settings."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from devtools.site import serving
+from tests.project.test_snippets import PLACEHOLDER, blocks
+from tests.support.pages import linked
+from tests.support.servers import running
+
+SPIDER = """
+from scrapy import Spider
+
+
+class NewsSpider(Spider):
+    name = "news"
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
+# A number, a size, a process and the rest of a bar depend on the run.
+VARIABLE = re.compile(r"host-\d+-\w+|[\d.,]+(?:e-\d+)?|…")
+
+
+def matches(line: str, printed: str) -> bool:
+    """Return whether a line of a sample was printed, with other numbers and another alignment."""
+    words = [r"[\w.,-]+".join(map(re.escape, VARIABLE.split(word))) for word in line.split()]
+    return line == "…" or re.search(r"\s+".join(words), printed) is not None
+
+
+def test_matches() -> None:
+    """Numbers may differ, words may not."""
+    assert matches("took 30 new requests of host-7-1a", "took 1,871 new  requests of vm-1-9-ff")
+    assert not matches("took 30 new requests", "took 30 requests")
+
+
+def test_start(tmp_path: Path) -> None:
+    """Doctor, crawl and info print the lines of the page."""
+
+    def run(*arguments: str, directory: Path) -> str:
+        command = [sys.executable, "-m", "scrapy", *arguments]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    with running("valkey", "--appendonly", "yes") as server, serving(linked(30)) as site:
+        run("startproject", "news", directory=tmp_path)
+        (settings,) = blocks("start.md", "python")
+        with (tmp_path / "news/news/settings.py").open("a") as file:
+            file.write(settings.replace(PLACEHOLDER, f"redis://localhost:{server.port}"))
+            file.write("DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n")
+        (tmp_path / "news/news/spiders/news.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
+        _, *commands = [block.split()[1:] for block in blocks("start.md", "bash")]
+        samples = blocks("start.md", "text")
+        assert len(commands) == len(samples) == 3
+        for command, sample in zip(commands, samples, strict=True):
+            printed = run(*command, directory=tmp_path / "news")
+            lines = [line for line in sample.splitlines() if line]
+            assert [line for line in lines if not matches(line, printed)] == [], printed
