@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"{plural(done.layers, 'layer')} of {as_size(done.read)}, with at most {plural(done.granted, 'request')}"
     )
     if done.forgotten:
-        text += f"\n{plural(done.forgotten, 'request')} of them forgotten: new once more"
+        text += f"\nof these {done.forgotten:,} forgotten: each is new once more"
     _console.print_report(options, report, text)
     target.warn_about_queued(found.references)
     return ExitCode.DONE

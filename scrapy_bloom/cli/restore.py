@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"with at most {plural(done.granted, 'request')}; the bytes equal those of the file"
     )
     if done.forgotten:
-        text += f"\n{plural(done.forgotten, 'request')} of them forgotten: new once more"
+        text += f"\nof these {done.forgotten:,} forgotten: each is new once more"
     if done.left_out:
         text += f"\nskipped {plural(done.left_out, 'expired layer')} of the file"
     _console.print_report(options, report, text)

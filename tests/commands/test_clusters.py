@@ -14,6 +14,7 @@ from scrapy_bloom.cli.checks import server
 from scrapy_bloom.cli.checks.case import MEANINGS, Level
 from scrapy_bloom.cli.importing.import_state import ImportKeys
 from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
+from scrapy_bloom.storage.filter_keys import forgotten_key
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
 from tests.support.clusters import running_cluster
@@ -77,13 +78,18 @@ def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> N
     code, found = examine(url, capsys, "fed", **settings)
     assert (code, wrong(found)) == (1, {"persistence": "loss", "serializer": "advice"})
     assert MEANINGS.keys() - found.keys() <= {"flush", "import", "ttl", "replication"}
+    bloom = BloomFilter(cluster, f"{{{key}:fed}}:dupefilter", fingerprint="scrapy-redis")
+    assert bloom.forget("a")
+    command.call("doctor", "--key", bloom.key, "--redis-url", f"redis+cluster://127.0.0.1:{node.port}")
+    place = cluster.get_node_from_key(bloom.key).name
+    assert f"1 forgotten request at {forgotten_key(bloom.key)!r} on {place}\n" in capsys.readouterr().out
     patient = {**settings, "REDIS_PARAMS": {"redis_cls": "redis.RedisCluster", "socket_timeout": 31}}
     assert examine(url, capsys, "fed", **patient)[1]["timeouts"][0] == "advice"
     elsewhere = {**settings, "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s:dupefilter"}
     code, found = examine(url, capsys, "fed", **elsewhere)
     assert (code, found["slots"][0]) == (1, "advice")
     assert f"{{{key}:fed}}:dupefilter" in found["slots"][2]
-    BloomFilter(cluster, f"{{{key}:fed}}:dupefilter", fingerprint="scrapy-redis").clear()
+    bloom.clear()
 
 
 def test_info(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,6 +134,15 @@ def test_a_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None:
     assert seen(pages, *URLS) == [False, False, True, True]
 
 
+def test_an_imported_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None:
+    """A forgotten page is seen again after an import of its URL."""
+    path = tmp_path / "lines"
+    path.write_text("\n".join(URLS))
+    assert say("forget", *URLS[:2])[0] == 0
+    assert told(say, "import", "--from-file", str(path))[1]["added"] == 2
+    assert all(seen(pages, *URLS))
+
+
 def test_standard_input(pages: BloomRFPDupeFilter, server: Server, key: str, tmp_path: Path) -> None:
     """`-` stands for the standard input."""
     arguments = ["forget", "--key", key, "--redis-url", server.url, "--from-file", "-", "--json"]
@@ -269,23 +278,26 @@ def test_permissions(
     assert (found[0], found[2].rpartition(" ")[2]) == ("loss", f"+{denied}")
 
 
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
 def test_a_restored_filter_has_forgotten_the_same(
-    forgetful: BloomFilter, client: redis.Redis, key: str, tmp_path: Path
+    server: Server, key: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """Each is new once more to the copy as well, and nothing else is."""
     path = tmp_path / "file"
-    assert forgetful.is_open
-    assert export(client, key, path).forgotten == 3
-    assert path.read_bytes().startswith(b"scrapy-bloom export 2\n")
-    assert restore_file(client, f"{key}:copy", path).forgotten == 3
-    copy, other = (BloomFilter(client, f"{key}:copy", **SMALL) for _ in range(2))
-    assert copy.forget(ITEMS[1])
-    assert sorted(new_in(other)) == sorted([*ITEMS[::200], ITEMS[1]])
-    assert new_in(copy) == []
-    assert new_in(forgetful) == ITEMS[::200]
-    for name in (key, f"{key}:copy"):
-        BloomFilter(client, name, **SMALL).clear()
-    assert not keys_at(client, key)
+    with server.client(**options) as client:
+        assert export(client, key, path).forgotten == 3
+        assert path.read_bytes().startswith(b"scrapy-bloom export 2\n")
+        assert restore_file(client, f"{key}:copy", path).forgotten == 3
+        copy, other = (BloomFilter(client, f"{key}:copy", **SMALL) for _ in range(2))
+        assert copy.forget(ITEMS[1])
+        assert sorted(new_in(other)) == sorted([*ITEMS[::200], ITEMS[1]])
+        assert new_in(copy) == []
+        assert new_in(BloomFilter(client, key, **SMALL)) == ITEMS[::200]
+        for name in (key, f"{key}:copy"):
+            store = RedisStore(client)
+            assert key_contents.delete_contents(store, key_contents.inspect_key(store, name))
+        assert not keys_at(client, key)
 
 
 def test_a_file_without_forgotten_items(client: redis.Redis, key: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support.servers import KINDS, Server, running
 
 KEY = "pages"
 KNOWN = [f"https://example.com/{number}" for number in range(3000)]
+FORGOTTEN = "https://example.com/forgotten"
 # More than one layer.
 OPTIONS: dict[str, Any] = {"capacity": 100, "error_rate": 1e-9, "retry_timeout": 0.0}
 
@@ -40,7 +41,9 @@ def read_only(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that holds a filter and takes no writes."""
     state, kind = request.param
     with running(kind, "--repl-diskless-sync-delay", "0") as server, server.client() as client:
-        BloomFilter(client, KEY, **OPTIONS).add_many(KNOWN)
+        bloom = BloomFilter(client, KEY, **OPTIONS)
+        bloom.add_many([*KNOWN, FORGOTTEN])
+        assert bloom.forget(FORGOTTEN)
         with STATES[state](server, kind) as where:
             yield where
 
@@ -50,17 +53,31 @@ def test_contains(read_only: Server) -> None:
     with read_only.client() as client:
         bloom = BloomFilter(client, KEY, cache_size=0, **OPTIONS)
         assert all(bloom.contains_many(KNOWN))
-        assert "https://example.com/new" not in bloom
+        assert not any(bloom.contains_many(["https://example.com/new", FORGOTTEN]))
         with pytest.raises((UnavailableError, RefusedError)):
             bloom.add("https://example.com/new")
 
 
 def test_check(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """`scrapy bloom check` answers on a server that refuses writes."""
+    """`scrapy bloom check` and `info` answer on a server that refuses writes."""
     place = ("--key", KEY, "--redis-url", read_only.url)
     assert command.call("check", *place, KNOWN[0], KNOWN[-1]) == 0
     assert command.call("check", *place, "https://example.com/new") == 1
-    assert capsys.readouterr().err == ""
+    assert command.call("check", *place, FORGOTTEN) == 1
+    assert command.call("info", *place) == 0
+    printed = capsys.readouterr()
+    assert ("forgotten: it would be new" in printed.out, "1 request to be new once more" in printed.out) == (True, True)
+    assert printed.err == ""
+
+
+def test_forget(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """`scrapy bloom forget` reports the server's refusal, and no page as forgotten."""
+    place = ("--key", KEY, "--redis-url", read_only.url, "-s", "BLOOMFILTER_RETRY_TIMEOUT=0")
+    assert command.call("forget", *place, KNOWN[0]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Redis refused a command" in printed.err
+    assert command.call("check", *place, KNOWN[0]) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
