@@ -122,11 +122,11 @@ class ConsoleProgress:
 
 
 @contextlib.contextmanager
-def byte_progress(task: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a task over `total` bytes; yields the function that counts further ones."""
-    progress = ConsoleProgress("B")
-    progress.begin(task, total)
+def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int], None]]:
+    """Show the progress of a task over `total` bytes, or other units; yields the function that counts further ones."""
+    shown = ConsoleProgress(unit)
+    shown.begin(task, total)
     try:
-        yield progress.advance
+        yield shown.advance
     finally:
-        progress.end()
+        shown.end()

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     target = CrawlTarget.of(options, settings, wait=True)
     found = target.require_filter()
     total = sum(layer.size.bits // 8 for layer in found.layers)
-    with advise_on_ctrl_c("no file was written"), _console.byte_progress("exporting", total) as advance:
+    with advise_on_ctrl_c("no file was written"), _console.progress("exporting", total) as advance:
         done = export(target.store, found, options.file, overwrite=options.overwrite, advance=advance)
     report = {"server": target.server, "key": found.key, "file": str(options.file), **asdict(done)}
     text = (

@@ -14,7 +14,6 @@ from scrapy.settings import Settings
 
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console, _items
-from scrapy_bloom.cli._console import ConsoleProgress
 from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.cli.importing.file_import import FINGERPRINTS, Line, kind_of_lines, read_lines
@@ -97,13 +96,11 @@ def _forget(target: CrawlTarget, stored: StoredFilter, items: list[bytes]) -> se
     if present.is_foreign:
         raise foreign_set(stored.key)
     protocol = FilterProtocol(Opening(LayerStack(stored.key, stored.parameters, time.monotonic), LoggedEvents()))
-    progress = ConsoleProgress(" pages")
-    progress.begin("forgetting", len(items))
     found: set[bytes] = set()
-    with advise_on_ctrl_c("some pages may be forgotten; run it again"):
+    advice = advise_on_ctrl_c("some pages may be forgotten; run it again")
+    with advice, _console.progress("forgetting", len(items), " pages") as advance:
         for start in range(0, len(items), _BATCH):
             batch = items[start : start + _BATCH]
             found |= target.run_steps(forget(protocol, list(dict.fromkeys(batch))))
-            progress.advance(len(batch))
-    progress.end()
+            advance(len(batch))
     return found

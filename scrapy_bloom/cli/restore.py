@@ -43,14 +43,14 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     target = CrawlTarget.of(options, settings, wait=True)
     with options.file.open("rb") as file, advise_on_ctrl_c("run it again"):
         archive = Archive(options.file, file)
-        with _console.byte_progress("reading", options.file.stat().st_size) as advance:
+        with _console.progress("reading", options.file.stat().st_size) as advance:
             saved = file_format.read(archive, advance)
         warnings = []
         if target.has_spider:
             warnings = [_warning(*each) for each in target.parameters.differences(saved.filter.parameters)]
         # All bytes are written, and then compared.
         total = 2 * sum(layer.size.bits // 8 for layer in saved.filter.layers)
-        with _console.byte_progress("restoring", total) as advance:
+        with _console.progress("restoring", total) as advance:
             done = restore(
                 target.store, target.filter_client, target.key, saved, overwrite=options.overwrite, advance=advance
             )
