@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Under a scheduler other than BloomScheduler, failed requests wait so long: each call costs every worker its cache.
 _FORGET_SECONDS = 1.0
+# The failures of a request in one process, until the process drops it.
+_MAX_FAILURES = 3
 # The close reason of a crawl that cannot use its filter or queue.
 UNUSABLE = "bloomfilter_error"
 
@@ -85,6 +88,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._report: CrawlReporter | None = None
         self._has_ended = False
         self._to_forget: tuple[bytes, ...] = ()
+        self._failures: Counter[bytes] = Counter()
+        self.given_up: set[bytes] = set()
         self.forget_soon: Callable[[tuple[bytes, ...]], object] = self._forget_later
         self.fingerprint_of = self._choose_fingerprints()
 
@@ -239,7 +244,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return False
         fingerprint = self.fingerprint_of(request)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
-        if bloom.is_cached(fingerprint):
+        if bloom.is_cached(fingerprint) or fingerprint in self.given_up:
             return True
         try:
             (is_new,) = bloom.add_many([fingerprint])  # `add` would look into the cache again
@@ -267,13 +272,20 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def note_failed(self, request: Request) -> None:
         """Have the filter forget a request whose page failed, and the requests that were redirected to it.
 
-        BloomScheduler does so before it acknowledges the request. Under other schedulers it takes a second.
+        BloomScheduler does so before it acknowledges the request. Under other schedulers it takes a second. A request
+        that has failed three times in this process is `given_up`: this process ignores links to it until it ends.
+        Otherwise pages that link to each other, and whose callbacks raise, would be fetched for ever.
 
         Args:
             request: the request.
         """
         redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
-        self.forget_soon(tuple(map(self.fingerprint_of, (request, *redirected))))
+        failed = tuple(map(self.fingerprint_of, (request, *redirected)))
+        self._failures.update(failed)
+        if self._failures[failed[0]] == _MAX_FAILURES:
+            logger.info("%s failed %d times: this worker ignores links to it from now on", request, _MAX_FAILURES)
+        self.given_up.update(each for each in failed if self._failures[each] >= _MAX_FAILURES)
+        self.forget_soon(failed)
 
     def forget(self, fingerprints: Sequence[bytes]) -> None:
         """Have the filter forget requests: each is new once more, to one worker of all.

@@ -247,7 +247,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if not request.dont_filter and not (self._always and self.df.is_always_new(request)):
             fingerprint = self.df.fingerprint_of(request)
             bloom = self.df.filter
-            is_repeat = bloom.is_cached(fingerprint)
+            is_repeat = bloom.is_cached(fingerprint) or fingerprint in self.df.given_up
             if not is_repeat and self._worker.has_offered(fingerprint):
                 # An equal request waits for the filter's reply.
                 bloom.counters.cache_hits += 1

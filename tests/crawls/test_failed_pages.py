@@ -13,7 +13,7 @@ from tests.support.outages import Outage
 from tests.support.pages import star
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, PAGES, Kind, Scene, assert_ended_well, scene
 from tests.support.servers import Server
-from tests.support.spiders import deadly, failing, newer, unfiltered
+from tests.support.spiders import deadly, failing, newer, raising, unfiltered
 
 pytestmark = pytest.mark.crawl
 
@@ -71,6 +71,21 @@ def test_failures_of_every_kind(kind: Kind, valkey: Server, key: str, tmp_path: 
     assert first.stats[FORGOTTEN] == len(FAILED) + len(RAISING)
     assert FORGOTTEN not in {*second.stats, *third.stats}
     assert_ended_well(second, third)
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_pages_that_always_fail(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Failed pages that link to each other end the crawl.
+
+    A worker fetches each three times, and once more if it met a link before the third failure.
+    """
+    links = {"/": ["/a", "/b"], "/a": ["/b", "/c"], "/b": ["/c", "/a"], "/c": ["/a", "/b", "/c"]}
+    with scene(links, tmp_path, valkey.url, key) as played:
+        played.spider = raising.__file__
+        ended = [played.crawl(kind, name, **FORGETS) for name in ("first", "second")]
+        asked = Counter(played.site.fetched)
+        assert [each.stats["finish_reason"] for each in ended] == ["finished"] * 2
+        assert {asked[name, path] for name in ("first", "second") for path in ("/a", "/b", "/c")} <= {1, 2, 3, 4}
 
 
 def failing_fifth(played: Scene) -> set[str]:
