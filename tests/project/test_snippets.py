@@ -5,7 +5,6 @@ import doctest
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -21,9 +20,8 @@ import redis
 from devtools.crawl_process import LIMIT, Process
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from tests.support import command, forked
+from tests.support import forked
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -185,38 +183,6 @@ def test_ctrl_c_deletes_what_waits(tmp_path: Path, own: Server, stored: redis.Re
         assert worker.wait(LIMIT) == 0
     assert 0 < len(project.pages("one.jsonl")) < PAGES
     assert stored.keys() == []
-
-
-# The command
-
-
-COMMANDS = [
-    (page, line.removeprefix("$ "))
-    for page in EVERY_PAGE
-    for language in ("bash", "console")
-    for block in blocks(page, language)
-    for line in block.splitlines()
-    if line.startswith(("scrapy bloom", "$ scrapy bloom"))
-]
-
-
-@pytest.mark.parametrize("line", [line for _, line in COMMANDS], ids=[page for page, _ in COMMANDS])
-def test_commands(line: str) -> None:
-    """Every `scrapy bloom` of a page has an existing action and existing options."""
-    arguments = shlex.split(re.split(" [>|] ", line)[0], comments=True)[2:]
-    if arguments[-1] == "--help":
-        assert arguments[:-1] in ([], *([action] for action in ACTIONS))
-    else:
-        command.parse(*arguments)
-
-
-def test_every_action_is_shown() -> None:
-    """The pages have a command for each action, however it is written."""
-    assert {line.split()[2] for _, line in COMMANDS} >= set(ACTIONS)
-    shown = [
-        line for page in EVERY_PAGE for line in text_of(page).splitlines() if re.match(r"[^\w`]*scrapy bloom", line)
-    ]
-    assert len(COMMANDS) == len(shown)
 
 
 # The other pages
