@@ -51,10 +51,11 @@ def _forget_found(protocol: FilterProtocol, found: tuple[tuple[bytes, int], ...]
     stack, epoch, key = protocol.stack, protocol.epoch, protocol.forgotten_key
     begin = protocol.opening.draw_version() if is_first else None
     expires = stack.parameters.expires_at(stack.newest.created)
-    version = yield from one(ForgetItems(key, epoch, found, begin, expires))
-    is_lost = version == forgotten.LOST
+    version: int | None = None
     for _ in range(MAX_RECOVERIES):
-        if is_lost:
+        if version is None:
+            version = yield from one(ForgetItems(key, epoch, found, begin, expires))
+        if version == forgotten.LOST:
             # The items are new with the shards, which are created anew.
             yield from protocol.lifecycle.recover((yield from protocol.lifecycle.discard_marked()))
             return
@@ -65,11 +66,13 @@ def _forget_found(protocol: FilterProtocol, found: tuple[tuple[bytes, int], ...]
                 MarkForgotten(shard, epoch, version) for shard in shards[begin_at : begin_at + _MAX_MARKS]
             ]
         lost = {shard for shard, outcome in zip(shards, outcomes, strict=True) if outcome == forgotten.ABSENT}
-        is_lost = forgotten.ANOTHER_SET in outcomes
-        if lost:
-            yield from protocol.lifecycle.recover(lost)
-        elif not is_lost:
+        if forgotten.ANOTHER_SET in outcomes:
+            # The set was lost, or this worker was stopped while others forgot many items.
+            lost |= yield from protocol.lifecycle.discard_marked()
+            version = None
+        elif not lost:
             return
+        yield from protocol.lifecycle.recover(lost)
         if protocol.epoch != epoch:
             # Another filter has replaced this one, and lacks the items.
             yield [DropForgotten(key, epoch, tuple(item for item, _ in found))]

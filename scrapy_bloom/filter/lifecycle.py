@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scrapy_bloom.errors import RefusedError, WrongTypeError
 from scrapy_bloom.filter import unlisted_shards
-from scrapy_bloom.filter.layer import Layer, sample_bits, sampled_count
+from scrapy_bloom.filter.layer import NO_IDENTITY, Layer, sample_bits, sampled_count
 from scrapy_bloom.filter.layer_stack import NEARLY_FULL, ShardState
 from scrapy_bloom.filter.opening import Opening, ReplacedError, foreign_string, portions, stored_layers
 from scrapy_bloom.filter.parameters import has_counters
@@ -25,6 +25,7 @@ from scrapy_bloom.storage.filter_hash import (
     SetFieldIfAbsent,
     Unlink,
 )
+from scrapy_bloom.storage.forgotten import LOST, ForgetItems
 from scrapy_bloom.storage.operation import Operation, Steps, one
 from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, PrepareShard, SealShard
 
@@ -173,15 +174,23 @@ class Lifecycle:
             yield from self._complete(stack.newest)
 
     def discard_marked(self) -> Steps[set[str]]:
-        """Delete the shards with the mark of forgotten items, since the set of these was lost; return their keys.
+        """Delete the shards with the mark of a lost set of forgotten items, and return the keys of all shards.
 
-        Any of their items may have been forgotten. A shard that was created anew since has no mark, and stays.
+        Any of their items may have been forgotten. A shard with the mark of the present set stays: this worker was
+        stopped while others forgot items. So does a shard without a mark, which was created anew since.
         """
         stack = self.stack
+        epoch = (stack.identity or NO_IDENTITY).epoch
+        version: int | None = yield from one(ForgetItems(filter_keys.forgotten_key(self._key), epoch, (), None))
+        if version == LOST:
+            version = None
         owners = {key: layer for layer in stack.layers for key in layer.shard_keys}
+        are_deleted = False
         for keys in portions(owners):
-            yield [DeleteShard(key, owners[key].identity.epoch, if_marked=True) for key in keys]
-        self._events.on_forgotten_lost(self._key)
+            deletions = [DeleteShard(key, epoch, if_marked=True, version=version) for key in keys]
+            are_deleted |= any((yield deletions))
+        if are_deleted:
+            self._events.on_forgotten_lost(self._key)
         return set(owners)
 
     def charge(self, index: int, number: int) -> Steps[None]:

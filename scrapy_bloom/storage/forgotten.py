@@ -21,8 +21,6 @@ _CLAIM_FORGOTTEN = load_script(__package__, "claim_forgotten")
 _MARK_FORGOTTEN = load_script(__package__, "mark_forgotten")
 _INSPECT_FORGOTTEN = load_script(__package__, "inspect_forgotten")
 
-# Versions of one set differ by less, since a shard soon has the newest one.
-_MAX_DISTANCE = 1024
 LOST = -1
 # A server reads so many items in less than a millisecond.
 SCAN_BATCH = 1000
@@ -117,7 +115,7 @@ class ClaimForgotten(NamedTuple):
     def apply(self, memory: Memory) -> tuple[bool, ...] | None:
         stored = memory.hashes.get(self.key, {})
         version = stored.get(_as_field(sentinel(self.epoch)))
-        if version is None or any(_is_far(int(version), claim.mark) for claim in self.claims):
+        if version is None or any(shard_header.is_far(int(version), claim.mark) for claim in self.claims):
             return None
         layers = [int(stored.pop(_as_field(member(self.epoch, each.item)), -1)) for each in self.claims]
         return tuple(layer >= claim.layer for layer, claim in zip(layers, self.claims, strict=True))
@@ -192,7 +190,7 @@ class MarkForgotten(NamedTuple):
         if not shard_header.is_of(shard_header.identity(header), self.epoch):
             return ABSENT
         before = header & shard_header.MARK
-        if before and _is_far(self.version, before):
+        if before and shard_header.is_far(self.version, before):
             return ANOTHER_SET
         if not before or shard_header.ahead(self.version, before) > 0:
             mark = 1 << VERSION_BITS | self.version
@@ -223,7 +221,7 @@ class ForgottenSet(NamedTuple):
 
     def was_lost(self, marks: Iterable[int]) -> bool:
         """Return whether the set to which these marks in the shards belong was lost."""
-        return any(self.version is None or _is_far(self.version, mark) for mark in marks)
+        return any(self.version is None or shard_header.is_far(self.version, mark) for mark in marks)
 
 
 NOTHING = ForgottenSet(NONE, None, 0, 0)
@@ -269,10 +267,6 @@ class ScanForgotten(NamedTuple):
     def apply(self, memory: Memory) -> tuple[int, dict[bytes, int]]:
         stored = memory.hashes.get(self.key, {})
         return 0, {field.encode("latin-1"): int(score) for field, score in stored.items()}
-
-
-def _is_far(version: int, mark: int) -> bool:
-    return abs(shard_header.ahead(version, mark)) > _MAX_DISTANCE
 
 
 def _as_field(name: bytes) -> str:

@@ -15,6 +15,8 @@ VERSION_BITS = 15
 MARK_BITS = VERSION_BITS + 1
 # The mark in a header: 0 if no item of the filter was forgotten.
 MARK = (1 << MARK_BITS) - 1
+# Versions of one set differ by less, since a shard soon has the newest one.
+_MAX_DISTANCE = 1024
 # The epoch of a string that was allocated ahead of its layer: no filter has it.
 PREPARED_EPOCH = 0
 # The shortest shard: with the server's overhead it fills the smallest size class.
@@ -58,3 +60,8 @@ def ahead(version: int, before: int) -> int:
     """
     half = 1 << (VERSION_BITS - 1)
     return (version - before + half) % (2 * half) - half
+
+
+def is_far(version: int, mark: int) -> bool:
+    """Return whether a version and a mark are of two sets of forgotten items, or a worker was stopped in between."""
+    return abs(ahead(version, mark)) > _MAX_DISTANCE

@@ -157,17 +157,18 @@ class DeleteShard(NamedTuple):
     """Delete a shard or the trace of a late write, without blocking the server.
 
     Foreign data stay. With an `epoch`, only a shard of that epoch is deleted; a late write has
-    epoch 0. With `if_marked`, only a shard whose header has the mark of forgotten items. Returns
-    whether something was deleted.
+    epoch 0. With `if_marked`, only a shard whose header has the mark of forgotten items, but not
+    that of the set with this `version`. Returns whether something was deleted.
     """
 
     key: str
     epoch: int | None = None
     if_marked: bool = False
+    version: int | None = None
 
     def command(self) -> Command:
-        epoch = "" if self.epoch is None else self.epoch
-        return Command("EVAL", _DELETE_SHARD, 1, self.key, epoch, int(self.if_marked))
+        epoch, version = ("" if number is None else number for number in (self.epoch, self.version))
+        return Command("EVAL", _DELETE_SHARD, 1, self.key, epoch, int(self.if_marked), version)
 
     def parse_reply(self, raw: Any) -> bool:
         return bool(raw)
@@ -178,7 +179,10 @@ class DeleteShard(NamedTuple):
         header = header_of(memory, self.key)
         if self.epoch not in (None, shard_header.epoch(shard_header.identity(header))):
             return False
-        return (not self.if_marked or header & shard_header.MARK > 0) and delete(memory, self.key)
+        return (not self.if_marked or self._is_of_another_set(header & shard_header.MARK)) and delete(memory, self.key)
+
+    def _is_of_another_set(self, mark: int) -> bool:
+        return mark > 0 and (self.version is None or shard_header.is_far(self.version, mark))
 
 
 class SealShard(NamedTuple):

@@ -7,6 +7,8 @@ import redis
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.storage.filter_keys import forgotten_key
+from scrapy_bloom.storage.forgotten import ClaimForgotten, MarkForgotten
+from scrapy_bloom.storage.operation import Operations, Results
 from tests.support.make_filter import MakeFilter
 from tests.support.servers import expires_at
 
@@ -123,6 +125,41 @@ def test_without_the_set_every_item_is_new(client: redis.Redis, key: str, caplog
     assert bloom.add_many(["a", "b"]) == [False, False]
     assert bloom.forget("a")
     assert bloom.add("a")
+
+
+@pytest.mark.parametrize("step", [ClaimForgotten, MarkForgotten])
+def test_a_process_that_is_stopped_while_others_forget(
+    step: type[ClaimForgotten | MarkForgotten],
+    client: redis.Redis,
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before its claim, or before it marks the shards, others forget more items than versions of one set may differ."""
+    bloom, other = (BloomFilter(client, key, capacity=1000, error_rate=1e-12, cache_size=0) for _ in range(2))
+    items = [f"item {number}" for number in range(10)]
+    bloom.add_many(items)
+    assert bloom.forget_many(items[:2]) == [True, True]
+    execute, stops = bloom._store.execute, [2000]
+
+    def stop_once(operations: Operations) -> Results:
+        if isinstance(operations[0], step):
+            for _ in range(stops.pop() if stops else 0):
+                other.forget(items[0])
+        return execute(operations)
+
+    monkeypatch.setattr(bloom._store, "execute", stop_once)
+    if step is ClaimForgotten:
+        assert bloom.add_many(items[1:]) == [True, *[False] * 8]
+        forgotten = items[:1]
+    else:
+        assert bloom.forget(items[2])
+        forgotten = items[:3]
+    assert not stops
+    new = other.add_many(items)
+    assert [item for item, is_new in zip(items, new, strict=True) if is_new] == forgotten
+    assert not any(bloom.add_many(items))
+    assert "lost" not in caplog.text
 
 
 def test_the_set_expires_with_the_filter(client: redis.Redis, key: str) -> None:

@@ -302,7 +302,7 @@ def test_a_lost_set_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_set_of_another_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a set begun anew counts as the lost one, an item is lost."""
-    monkeypatch.setattr("scrapy_bloom.storage.forgotten._is_far", lambda *_: False)
+    monkeypatch.setattr("scrapy_bloom.storage.shard_header.is_far", lambda *_: False)
     assert min(news(_beside_another_first_one())) == 0
 
 

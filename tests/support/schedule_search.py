@@ -345,7 +345,7 @@ class Search:
 
     def _opened(self) -> FilterProtocol:
         stack = LayerStack(KEY, self._parameters, lambda: self._now)
-        protocol = self._protocol(Opening(stack, cast(Events, Silent())))
+        protocol = self._protocol(Opening(stack, cast(Events, Silent()), randbelow=self._draw))
         protocol.lifecycle = self._lifecycle(protocol.opening)
         self._run(protocol.opening.open())
         if stack.layers and self._credit:
