@@ -13,6 +13,7 @@ from scrapy import Request
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.cli import key_contents
+from scrapy_bloom.cli.archive import exporting
 from scrapy_bloom.cli.archive.file_format import Archive
 from scrapy_bloom.errors import MismatchError
 from scrapy_bloom.storage.filter_keys import forgotten_key
@@ -22,7 +23,7 @@ from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
 from tests.support.examining import examine
 from tests.support.imports import OPTIONS, backup, fill, keys_of
-from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, restore_file
+from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
 from tests.support.servers import Server
 
 URLS = [f"https://example.com/{number}" for number in range(4)]
@@ -327,6 +328,49 @@ def test_forgotten_and_new_again_meanwhile(
     assert copy.add("late")
 
 
+class Interrupted(RedisStore):
+    """A store where other workers act before the round trip with the number `at`."""
+
+    def __init__(self, client: redis.Redis, at: int, act: Callable[[], object]) -> None:
+        super().__init__(client)
+        self._at, self._act = at, act
+        self.names: list[str] = []
+
+    def execute(self, operations: Operations) -> Results:
+        if len(self.names) == self._at:
+            self._act()
+        self.names.append(type(operations[0]).__name__)
+        return super().execute(operations)
+
+
+def test_each_moment_of_an_export(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An item that is forgotten before the set is read is new to the copy, unless it was new to a worker again."""
+    with valkey.client() as client:
+        at, scanned = 0, None
+        while scanned is None or at < scanned + 3:
+            bloom = BloomFilter(client, key, **SMALL)
+            bloom.add_many(ITEMS)
+            bloom.forget_many(ITEMS[::200])
+
+            def act(bloom: BloomFilter = bloom) -> None:
+                assert bloom.add_many([ITEMS[0], "late"]) == [True, True]
+                assert bloom.forget_many([ITEMS[1], "late"]) == [True, True]
+
+            store, path = Interrupted(client, at, act), tmp_path / f"{at}"
+            exporting.export(store, require(RedisStore(client), key), path)
+            scanned = store.names.index("ScanForgotten")
+            restore_file(client, f"{key}:copy", path)
+            copy = BloomFilter(client, f"{key}:copy", **SMALL)
+            new = new_in(copy)
+            assert {ITEMS[200], ITEMS[400]} <= set(new) <= {*ITEMS[::200], ITEMS[1]}
+            assert (ITEMS[1] in new, ITEMS[0] in new) == (at <= scanned, at > scanned)
+            assert copy.add("late")
+            copy.clear()
+            bloom.clear()
+            at += 1
+        assert scanned > 6
+
+
 def test_lost_or_first_forgotten_during_an_export(client: redis.Redis, key: str, tmp_path: Path) -> None:
     """A file that may call forgotten items seen is not written."""
     path = tmp_path / "file"
@@ -407,6 +451,7 @@ def test_forgotten_items_alone(client: redis.Redis, key: str, say: Say, tmp_path
     assert (code, [(each["kind"], each["forgotten"]) for each in found["filters"]]) == (1, [("forgotten items", 3)])
     assert "forgotten requests of a filter that is gone: 3 forgotten requests" in say("clear")[1]
     assert "forgotten requests of a filter that is gone" in say("doctor")[1]
+    assert told(say, "clear", "--with-queue", "--queue", f"{key}:queue")[1]["filters"][0]["forgotten"] == 3
     code, said = say("restore", str(path))
     assert code == 2
     assert "holds forgotten requests of a filter that is gone: give another key" in said
