@@ -72,7 +72,7 @@ def test_settings_of_failed_pages() -> None:
 def test_settings_of_the_server() -> None:
     """The settings of the filter's server have a row each, and each beginning of a URL has one."""
     assert tuple(row[0].strip("`") for row in table("docs/settings.md", "The filter's server")) == SERVER_SETTINGS
-    rows = [row[0].strip("`") for row in table("docs/operations.md", "Kinds of servers")]
+    rows = [row[0].strip("`") for row in table("docs/connect.md", "Kinds of servers")]
     assert sorted(row.partition("://")[0] + "://" for row in rows) == sorted(SCHEMES)
 
 
@@ -142,18 +142,43 @@ def test_checks() -> None:
     assert rows == MEANINGS
 
 
+def messages() -> list[list[str]]:
+    """Return the parts of each message on its page, without the variable ones between them."""
+    quoted = re.findall(r"^\| `(.+?)`", text("docs/messages.md"), re.MULTILINE)
+    return [[part.strip() for part in each.split("…") if part.strip()] for each in quoted]
+
+
 def test_messages() -> None:
-    """The messages in the table of actions are those of the code, without their variable parts."""
+    """The messages on their page are those of the code, without their variable parts."""
     said = {
         node.value
         for path in (ROOT / "scrapy_bloom").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    for message, _ in table("docs/operations.md", "Messages and actions"):
-        (quoted,) = re.findall("`(.+?)`", message)
-        parts = [part.strip() for part in quoted.split("…") if part.strip()]
-        assert [part for part in parts if not any(part in text for text in said)] == []
+    assert messages()
+    assert [part for parts in messages() for part in parts if not any(part in text for text in said)] == []
+
+
+def test_every_warning_has_an_action() -> None:
+    """Each warning and error that a worker logs is on the page of messages."""
+    calls = [
+        node
+        for path in (ROOT / "scrapy_bloom").rglob("*.py")
+        if "cli" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("warn", "warning", "error", "exception")
+    ]
+    logged = [
+        argument.value
+        for call in calls
+        for argument in call.args[:2]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and " " in argument.value
+    ]
+    assert len(logged) > 30
+    assert [line for line in logged if not any(all(part in line for part in parts) for parts in messages())] == []
 
 
 def test_metrics() -> None:
