@@ -273,19 +273,26 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """Have the filter forget a request whose page failed, and the requests that were redirected to it.
 
         BloomScheduler does so before it acknowledges the request. Under other schedulers it takes a second. A request
-        that has failed three times in this process is `given_up`: this process ignores links to it until it ends.
-        Otherwise pages that link to each other, and whose callbacks raise, would be fetched for ever.
+        that has failed three times in this process is `given_up`: this process ignores links to it until it ends, or
+        for a BLOOMFILTER_TTL at most. Otherwise pages that link to each other, and whose callbacks raise, would be
+        fetched for ever.
 
         Args:
             request: the request.
         """
         redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
         failed = tuple(map(self.fingerprint_of, (request, *redirected)))
+        if self.config.ttl and not self._failures:
+            self._runtime.call_later(self.config.ttl, self._reset_failures)
         self._failures.update(failed)
         if self._failures[failed[0]] == _MAX_FAILURES:
             logger.info("%s failed %d times: this worker ignores links to it from now on", request, _MAX_FAILURES)
         self.given_up.update(each for each in failed if self._failures[each] >= _MAX_FAILURES)
         self.forget_soon(failed)
+
+    def _reset_failures(self) -> None:
+        self._failures.clear()
+        self.given_up.clear()
 
     def forget(self, fingerprints: Sequence[bytes]) -> None:
         """Have the filter forget requests: each is new once more, to one worker of all.

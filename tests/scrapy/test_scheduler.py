@@ -234,6 +234,31 @@ def test_failed_requests(opened: Opened) -> None:
     assert scheduler.df.fingerprint_of(well) in scheduler.df.filter
 
 
+def test_given_up_requests_of_an_endless_crawl(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to a request that has failed three times are ignored until the TTL has passed, not for ever."""
+    due: list[tuple[float, Callable[[], object]]] = []
+    scheduler = opened(BLOOMFILTER_FORGET_FAILED=True, BLOOMFILTER_TTL=3600)
+
+    def call_later(seconds: float, call: Callable[[], object]) -> bool:
+        due.append((seconds, call))
+        return True
+
+    monkeypatch.setattr(scheduler.df._runtime, "call_later", call_later)
+    page = Request("http://shop.test/")
+    for _ in range(3):
+        assert scheduler.enqueue_request(page)
+        (taken,) = taken_from(scheduler, 1)
+        scheduler.df.note_failed(taken)
+        scheduler._dispatcher.note_finished()
+        while scheduler._worker.has_news:
+            scheduler._dispatcher._executor.execute_next()
+    assert not scheduler.enqueue_request(page)
+    (reset,) = (call for seconds, call in due if seconds == 3600)
+    reset()
+    assert scheduler.enqueue_request(page)
+    assert len(taken_from(scheduler, 1)) == 1
+
+
 def test_forgetting_without_a_reply(valkey: Server, opened: Opened) -> None:
     """A failed request is acknowledged only after Redis has confirmed that the filter forgot it."""
     page = Request("http://shop.test/")
