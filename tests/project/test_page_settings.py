@@ -47,7 +47,7 @@ def apply(chosen: dict[str, Any]) -> Settings:
     settings = Settings(chosen)
     Addon(Crawler(PageSpider, settings)).update_settings(settings)
     for server in (RedisSettings(settings), RedisSettings.of_filter(settings)):
-        with contextlib.suppress(redis.ConnectionError, redis.RedisClusterException):
+        with contextlib.suppress(redis.exceptions.ConnectionError, redis.exceptions.RedisClusterException):
             client = get_redis_from_settings(server.for_scrapy_redis())
             assert client.get_connection_kwargs().get("password") in (None, SECRET, "password")
     return settings
