@@ -25,7 +25,7 @@ from scrapy_bloom.storage.filter_hash import (
     SetFieldIfAbsent,
     Unlink,
 )
-from scrapy_bloom.storage.forgotten import LOST, ForgetItems
+from scrapy_bloom.storage.forgotten import LOST, DeleteForgotten, ForgetItems
 from scrapy_bloom.storage.operation import Operation, Steps, one
 from scrapy_bloom.storage.shards import CreateShard, Creation, DeleteShard, InspectShard, PrepareShard, SealShard
 
@@ -248,7 +248,7 @@ class Lifecycle:
         # later finds them gone, and deletes the hash itself.
         text = fields.get(filter_keys.FILTER_FIELD)
         unused = [] if text is None else [DeleteUnusedHash(self._key, text)]
-        yield [Unlink(filter_keys.forgotten_key(self._key)), *unused]
+        yield [DeleteForgotten(filter_keys.forgotten_key(self._key)), *unused]
         self.stack.void()
         self.opening.forget()
 

@@ -19,6 +19,7 @@ from scrapy_bloom.transport.scripts import load_script
 _FORGET_ITEMS = load_script(__package__, "expiry", "forget_items")
 _CLAIM_FORGOTTEN = load_script(__package__, "claim_forgotten")
 _MARK_FORGOTTEN = load_script(__package__, "mark_forgotten")
+_DELETE_FORGOTTEN = load_script(__package__, "delete_forgotten")
 _INSPECT_FORGOTTEN = load_script(__package__, "inspect_forgotten")
 
 LOST = -1
@@ -167,6 +168,22 @@ class DropForgotten(NamedTuple):
             memory.hashes.pop(self.key, None)
             memory.expiries.pop(self.key, None)
         return number
+
+
+class DeleteForgotten(NamedTuple):
+    """Delete the set of forgotten items. Returns whether it existed; data of another type stays."""
+
+    key: str
+
+    def command(self) -> Command:
+        return Command("EVAL", _DELETE_FORGOTTEN, 1, self.key)
+
+    def parse_reply(self, raw: Any) -> bool:
+        return bool(raw)
+
+    def apply(self, memory: Memory) -> bool:
+        memory.expiries.pop(self.key, None)
+        return memory.hashes.pop(self.key, None) is not None
 
 
 class MarkForgotten(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from redis import exceptions
 
 from scrapy_bloom.errors import SETTING_NAMES, BloomError, Names
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, FORGET_COMMANDS, QUEUE_COMMANDS, as_sentence
 
 # All errors of redis-py; RedisClusterException is not a RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
@@ -36,8 +36,9 @@ _TOO_MANY_CLIENTS = "max number of clients"
 # Advice, with placeholders for the user's names.
 _LOGIN = "check the user name and the password {names.login}"
 _PERMISSION = (
-    f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, and with BloomScheduler {as_sentence(QUEUE_COMMANDS)} "
-    "on the queue's key and on the keys that begin with it in braces; `scrapy bloom doctor` names the missing rights"
+    f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, to forget requests {as_sentence(FORGET_COMMANDS)} as "
+    f"well, and with BloomScheduler {as_sentence(QUEUE_COMMANDS)} on the queue's key and on the keys that begin with "
+    "it in braces; `scrapy bloom doctor` names the missing rights"
 )
 _MEMORY = "raise the server's maxmemory, or set a smaller {capacity}"
 _OLD_SERVER = "the server is older than RESP3: set {names.protocol}"

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, MismatchError, WrongTypeError
+from scrapy_bloom import BloomFilter, MismatchError, RefusedError, WrongTypeError
+from scrapy_bloom.storage.filter_keys import forgotten_key
 from tests.support.selection import valkey_first
 
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
@@ -60,6 +61,19 @@ def test_clear_leaves_what_is_foreign(client: redis.Redis, key: str) -> None:
     assert not inner.add("b")
     with pytest.raises(WrongTypeError, match=f"{key}:0:0"):
         BloomFilter(client, key, **SMALL)
+
+
+def test_clear_leaves_a_filter_at_the_key_of_the_forgotten_items(client: redis.Redis, key: str) -> None:
+    """A filter can open where `x` would keep its forgotten items: `x` forgets none then, and does not delete it."""
+    bloom, other = BloomFilter(client, key, **SMALL), BloomFilter(client, forgotten_key(key), **SMALL)
+    bloom.add("a")
+    assert other.add("b")
+    with pytest.raises(RefusedError, match="another type"):
+        bloom.forget("a")
+    bloom.clear()
+    assert not client.exists(key)
+    assert client.exists(other.key)
+    assert not other.add("b")
 
 
 def test_a_deleted_hash_is_put_back(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:

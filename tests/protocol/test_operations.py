@@ -47,7 +47,7 @@ operations = st.one_of(
     ),
     st.builds(shards.PrepareShard, names, st.sampled_from([SIZE, SIZE + 16]), st.just(SIZE)),
     st.builds(shards.InspectShard, names),
-    st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS]), st.booleans()),
+    st.builds(shards.DeleteShard, names, st.sampled_from([None, 0, *EPOCHS]), st.booleans(), st.none() | versions),
     st.builds(bits.CheckBits, names, positions, st.booleans()),
     st.builds(bits.LookUpBits, names, positions),
     st.builds(shards.SealShard, names),
@@ -130,6 +130,7 @@ operations = st.one_of(
     st.builds(
         forgotten.DropForgotten, st.just("forgotten"), epochs, st.lists(items, max_size=2, unique=True).map(tuple)
     ),
+    st.builds(forgotten.DeleteForgotten, st.just("forgotten")),
     st.builds(forgotten.MarkForgotten, names, epochs, versions),
     st.builds(forgotten.ScanForgotten, st.just("forgotten"), st.just(0)),
     st.builds(InspectWithoutMemory, st.just("forgotten"), epochs),

@@ -17,9 +17,11 @@ OF_QUEUE = (
     "PING, EVAL, EVALSHA, TIME, ZADD, ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL "
     "and DEL"
 )
+TO_FORGET = "ZADD, ZMSCORE, ZREM and ZSCORE"
 PERMISSION = (
-    f"allow {OF_FILTER} on the filter's keys, and with BloomScheduler {OF_QUEUE} on the queue's key and on the keys "
-    "that begin with it in braces; `scrapy bloom doctor` names the missing rights"
+    f"allow {OF_FILTER} on the filter's keys, to forget requests {TO_FORGET} as well, and with "
+    f"BloomScheduler {OF_QUEUE} on the queue's key and on the keys that begin with it in braces; `scrapy bloom doctor` "
+    "names the missing rights"
 )
 MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
 PROTOCOL = "the server is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
