@@ -1,7 +1,7 @@
 """Forget pages: the filter takes each for new once more, and one worker fetches it.
 
 Workers may crawl meanwhile. The command itself fetches nothing: a forgotten page is fetched when a link to it is met
-again, or with the start URLs of the next run. The exit code is 0 if the filter had all pages, and 1 otherwise.
+again, also in later runs. The exit code is 0 if the filter had all pages, and 1 otherwise.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _TEXTS = {
     _ABSENT: "not in the filter",
     _ALWAYS: "not marked by any crawl, since the URL matches BLOOMFILTER_ALWAYS",
 }
-_ADVICE = "A forgotten page is fetched when a link to it is met again, or with the start URLs of the next run."
+_ADVICE = "A forgotten page is fetched when a fetched page links to it, in this run or a later one."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -260,8 +260,9 @@ class Dispatcher:
 
     def _fill(self, deadline: float) -> bool:
         """Deliver the outbox and lease further requests; return whether the worker has any."""
-        with contextlib.suppress(RedisUnreachableError):
-            self.call(self._executor.refresh_cache, self._filter_breaker)
+        if self._executor.filter.is_stale:
+            with contextlib.suppress(RedisUnreachableError):
+                self.call(self._executor.filter.refresh_cache, self._filter_breaker)
         while not self._worker.can_take:
             if self._runtime.monotonic() > deadline:
                 self.wakeup.set(0)

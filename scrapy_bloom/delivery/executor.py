@@ -99,9 +99,10 @@ class Executor:
             raise
         return repeats
 
-    def refresh_cache(self) -> None:
-        """Learn of forgotten requests, even if the filter's cache answers everything."""
-        self._holder.filter.refresh_cache()
+    @property
+    def filter(self) -> BaseBloomFilter:
+        """The filter of the crawl."""
+        return self._holder.filter
 
     def _execute(self, operation: QueueOperation) -> None:
         if isinstance(operation, EndClosing) and self._waiting:

@@ -427,10 +427,21 @@ class BaseBloomFilter:
         self._forgets += 1
         self._cache.clear()
 
-    def refresh_cache(self) -> None:
-        """Clear the cache if an item was forgotten meanwhile; ask the store unless it has answered in the last seconds.
+    @property
+    def is_stale(self) -> bool:
+        """True if the store has not answered for some seconds: the cache may have missed a forgotten item.
 
-        Call it now and then where the cache may answer everything.
+        Example:
+            >>> bloom = MemoryBloomFilter()
+            >>> bloom.add("a"), bloom.is_stale
+            (True, False)
+        """
+        return self._stack.is_stale
+
+    def refresh_cache(self) -> None:
+        """Clear the cache if an item was forgotten meanwhile, which takes a round trip.
+
+        Call it now and then if the filter `is_stale`: the cache may answer everything.
 
         Raises:
             BloomError: the store failed.
@@ -438,10 +449,9 @@ class BaseBloomFilter:
         Example:
             >>> MemoryBloomFilter().refresh_cache()
         """
-        if self._stack.is_stale:
-            # Any item will do: its shards have the marks.
-            self._run(membership.contains(self._protocol, [b""]))
-            self._stack.note_contact()
+        # Any item will do: its shards have the marks.
+        self._run(membership.contains(self._protocol, [b""]))
+        self._stack.note_contact()
 
     def _absent(self, unknown: list[bytes]) -> set[bytes]:
         """Return the items that the filter lacks, from distinct ones; cache the others."""

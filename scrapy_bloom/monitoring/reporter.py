@@ -78,6 +78,7 @@ class CrawlReporter:
         self._filter = bloom
         self._collector = collector
         self._dropped = 0
+        self._forgotten = 0
         self._unpublished = 0
         self._next_update = 0.0
         self._info = bloom.info()
@@ -117,6 +118,7 @@ class CrawlReporter:
 
     def count_forgotten(self, number: int) -> None:
         """Count requests that the filter has forgotten."""
+        self._forgotten += number
         if self._collector is not None and number:
             call_safely(self._collector.inc_value, stats.FORGOTTEN, number)
 
@@ -188,6 +190,13 @@ class CrawlReporter:
             missed,
             f"It holds {_in_words(self._info)}" if self._is_current else "Its fill is unknown",
         )
+        if self._forgotten:
+            logger.info(
+                "The filter at %r has forgotten failed requests %s: a page is fetched again when a fetched page links "
+                "to it. `scrapy bloom info` shows how many are left",
+                self._filter.key,
+                plural(self._forgotten, "time"),
+            )
         if self._info.estimated_error_rate > self._info.error_rate:
             logger.warning(
                 "The filter at %r is too full: its error rate is %s, and %s is allowed; this process has probably "

@@ -117,8 +117,8 @@ class QueueState:
 
     @property
     def is_empty(self) -> bool:
-        """True if the queue has no requests, dead letters or workers."""
-        return not (self.waiting or self.dead_letters or self.workers)
+        """True if the queue has no requests, dead letters or workers, and no record of losses or another scheduler."""
+        return not (self.waiting or self.dead_letters or self.workers or self.has_losses or self.is_shared)
 
 
 def inspect(client: Any, key: str) -> QueueState:

@@ -48,6 +48,14 @@ def fill_queue(client: redis.Redis, key: str) -> RequestQueue:
     return queue
 
 
+def test_the_mark_of_another_scheduler(client: redis.Redis, key: str, server: Server) -> None:
+    """The mark that scrapy-redis's scheduler leaves is deleted with the queue, even if nothing else is left of that."""
+    client.hset(RequestQueue(client, f"{key}:queue").keys.audit, "shared", 1)
+    named = ("--key", key, "--queue", f"{key}:queue", "--redis-url", server.url)
+    assert command.call("clear", *named, "--with-queue", "--yes") == 0
+    assert keys_of(client, key) == set()
+
+
 def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear: Clear) -> None:
     """Without `--yes` the command lists the keys, deletes none and returns 1."""
     bloom = BloomFilter(client, key, **SMALL)
