@@ -429,7 +429,7 @@ class BaseBloomFilter:
 
     @property
     def is_stale(self) -> bool:
-        """True if the store has not answered for some seconds: the cache may have missed a forgotten item.
+        """True if the store has not answered for some seconds, so that the cache may have missed a forgotten item.
 
         Example:
             >>> bloom = MemoryBloomFilter()
