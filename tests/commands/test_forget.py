@@ -91,7 +91,7 @@ def test_forget(pages: BloomRFPDupeFilter, say: Say) -> None:
     code, said = say("forget", URLS[0], "https://example.com/1?")
     assert code == 0
     assert f"{URLS[0]}: forgotten\n" in said
-    assert "fetched when a link to it is met again, or with the start URLs of the next run" in said
+    assert "fetched when a fetched page links to it, in this run or a later one" in said
     code, said = say("check", URLS[0])
     assert code == 1
     assert "forgotten: it would be new" in said
