@@ -1,7 +1,6 @@
 """The cache of a worker and items that others forget meanwhile."""
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,14 +20,6 @@ from tests.support.schedule_search import Search, Work
 FLAG = "flag"
 UNMARKED = [*KNOWN, (0.0, adding_another)]
 MARKED = [*UNMARKED, (0.0, forgetting_another), (0.0, adding_another)]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def forgetting_first(protocol: FilterProtocol) -> Steps[bool]:

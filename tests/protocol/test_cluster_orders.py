@@ -4,8 +4,7 @@ The nodes of a cluster execute the operations of one round trip independently, a
 retried is executed last. So in these searches each operation comes at any time, in any order, and loses its own reply.
 """
 
-import logging
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -28,14 +27,6 @@ from tests.support.schedule_search import Search, Work, add
 
 SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 A, B = b"https://example.com/a", b"https://example.com/b"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def adding_both(protocol: FilterProtocol) -> Steps[frozenset[bytes]]:

@@ -1,9 +1,8 @@
 """The room of a layer: in every interleaving, the workers' additions stay within it."""
 
-import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import redis
@@ -37,14 +36,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def almost_full(protocol: FilterProtocol) -> Steps[None]:

@@ -3,8 +3,6 @@
 An item wrongly called new is fetched twice; an item wrongly called seen is never fetched.
 """
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +24,6 @@ from tests.support.failed_results import failed
 from tests.support.schedule_search import KEY, Search
 
 PLAN = FilterParameters(capacity=100, error_rate=1e-4)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """The logging of faults is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Unlucky(MemoryStore):

@@ -1,8 +1,5 @@
 """A filter with a TTL expires by itself, not early, and with all its keys."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from scrapy_bloom.errors import MismatchError
@@ -15,14 +12,6 @@ from tests.support.schedule_search import KEY, Search, Work, add
 
 # A layer lives for 125 s, and expires after 150.
 LONG_AFTER = 10_000.0
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def arriving(protocol: FilterProtocol) -> Steps[int]:

@@ -4,7 +4,6 @@ An item that is ambiguous without need is fetched twice. A forgotten item is nev
 own, and the next call takes them for another worker's.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
@@ -28,14 +27,6 @@ SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 A, B = ITEMS = [b"https://example.com/a", b"https://example.com/b"]
 # More round trips than an addition has that meets a growth.
 MAX_ROUND_TRIPS = 12
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def marks_of(operations: Operations) -> int:

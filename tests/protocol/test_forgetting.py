@@ -1,7 +1,6 @@
 """A forgotten item is new exactly once more, to one worker, in every interleaving."""
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,14 +30,6 @@ from tests.support.schedule_search import Search, Work, add
 
 OTHER = b"https://example.com/other"
 KNOWN = [(0.0, adding)]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def forgetting_item(protocol: FilterProtocol) -> Steps[int]:

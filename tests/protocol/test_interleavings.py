@@ -1,8 +1,5 @@
 """In every interleaving exactly one worker gets "new" for an item."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from scrapy_bloom.filter import membership
@@ -20,14 +17,6 @@ ITEM = b"https://example.com/"
 SMALL = FilterParameters(capacity=10, error_rate=1e-4)
 # Generations of 20 s; layers live for 125 s.
 AGEING = FilterParameters(capacity=10, error_rate=1e-4, ttl=100)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class CreatesBeforeSealing(Lifecycle):

@@ -1,9 +1,5 @@
 """The filter beside an exact model, through all events of its life."""
 
-import logging
-from collections.abc import Iterator
-
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -125,14 +121,6 @@ class AgeingBesideModel(FilterBesideModel):
     """The same with a TTL."""
 
     parameters = FilterParameters(capacity=40, error_rate=1e-4, expansion=2, ttl=TTL)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    """The model meets faults by the thousand; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 TestFilter = FilterBesideModel.TestCase

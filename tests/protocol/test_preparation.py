@@ -1,7 +1,5 @@
 """Strings that are allocated ahead of their layer change nothing but the time of its creation."""
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,14 +27,6 @@ from tests.support.schedule_search import Search, Work
 
 # After this time every prepared string has expired.
 LONG_AFTER = 1_000_000.0
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Prepares(Lifecycle):

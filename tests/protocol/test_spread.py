@@ -1,8 +1,5 @@
 """Workers of different placements share a filter: its description decides on the names of its shards."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from scrapy_bloom.filter import unlisted_shards
@@ -20,14 +17,6 @@ from tests.support.schedule_search import Search, Work
 SPREAD = Placement(is_spread=True)
 # Layers of several shards from a few thousand items on.
 SMALL_SHARDS = Placement(4096, is_spread=True)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def spreading(work: Work) -> Work:

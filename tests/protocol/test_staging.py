@@ -3,8 +3,7 @@
 An import does that if its SET is deleted while it is copied. The hash of its filter is at another key.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,14 +21,6 @@ from tests.support.schedule_search import KEY, Search, Work, add
 
 STAGING = f"{{{KEY}}}:import"
 MEMBERS = [b"a", b"b"]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A search meets every fault thousands of times; their logging is tested elsewhere."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def staged(protocol: FilterProtocol) -> Steps[None]:
