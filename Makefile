@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest wheel typing coverage main dist mutants bench \
-	search replay soak docs clean
+	search replay soak docs translations clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -71,9 +71,23 @@ replay: $(VENV)/.test
 soak: $(VENV)/.test
 	$(BIN)/python -m devtools.soak $(ARGS)
 
-# The site, in build/docs; a warning is an error, such as a link to a missing heading.
-docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs $(ARGS)
+SPHINX := $(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going
+
+# The site in build/docs, in Chinese in its folder zh-cn; a warning is an error, such as a link to a missing heading.
+docs: build/gettext
+	$(SPHINX) --builder html docs build/docs $(ARGS)
+	$(SPHINX) --builder html --define language=zh_CN docs build/docs/zh-cn $(ARGS)
+	$(BIN)/python -m devtools.catalogues | tail -n 1
+
+# The texts of all pages, added to the Chinese catalogues: new ones are empty, similar ones fuzzy.
+translations: build/gettext
+	$(BIN)/sphinx-intl update --pot-dir $< --locale-dir docs/locale --language zh_CN --line-width 0 --no-obsolete
+	-$(BIN)/python -m devtools.catalogues
+
+.PHONY: build/gettext
+build/gettext: $(VENV)/.docs
+	rm -rf $@
+	$(SPHINX) --builder gettext docs $@
 
 clean:
 	rm -rf $(VENV)

@@ -1,4 +1,4 @@
-"""Sphinx builds the site from the pages of this folder: `make docs`."""
+"""Sphinx builds the site from the pages of this folder, in English and in Chinese: `make docs`."""
 
 import re
 import tomllib
@@ -15,6 +15,19 @@ html_title = project
 html_theme = "furo"
 html_theme_options = {"source_repository": _SOURCE, "source_branch": "main", "source_directory": "docs/"}
 html_copy_source = False
+templates_path = ["_templates"]
+# The sidebar of the theme, with the link to the page in the other language.
+html_sidebars = {
+    "**": [
+        f"sidebar/{part}.html" for part in ("brand", "languages", "search", "scroll-start", "navigation", "scroll-end")
+    ]
+}
+
+# The Chinese texts: a catalogue for each page.
+locale_dirs = ["locale"]
+gettext_compact = False
+# A translated link to a heading of its own page resolves, and warns. Tests compare the targets of all links.
+suppress_warnings = ["i18n.inconsistent_references"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # Links to headings, as GitHub makes them.

@@ -1,0 +1,159 @@
+"""Compare the Chinese catalogues with the texts of the pages, and each translation with its text.
+
+`python -m devtools.catalogues` prints the entries that are missing, obsolete, fuzzy or faulty, and exits with 1 if
+there are any. It expects the texts that `make docs` and `make translations` extract.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from babel.messages import Catalog, Message
+from babel.messages.pofile import read_po
+
+ROOT = Path(__file__).parents[1]
+CATALOGUES = ROOT / "docs/locale/zh_CN/LC_MESSAGES"
+_TEXTS = ROOT / "build/gettext"
+
+_CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
+_TARGET = re.compile(r"\]\(([^)\s]+)\)|<(https?://[^>]+)>")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_NUMBER = re.compile(r"(?<![A-Za-z\d])(\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)(?: ?(thousand|million|billion|万|亿))?")
+_UNITS = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
+_HAN = r"[\u3400-\u9fff]"
+_FULL = "，。、：；！？（）"
+# Markdown reads ** as text if a letter is on its outer side and punctuation on its inner side.
+_STRONG = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
+_PUNCTUATION = r"[^\w\s]"
+
+
+class Term(NamedTuple):
+    """A row of the glossary: an English term, and its translations."""
+
+    english: str
+    chinese: tuple[str, ...]
+
+    def is_in(self, text: str) -> bool:
+        """Return whether an English text has the term."""
+        return bool(re.search(rf"\b{self.english}s?\b", text, re.IGNORECASE))
+
+
+@cache
+def glossary() -> tuple[Term, ...]:
+    """Return the glossary of CONTRIBUTING."""
+    section = (
+        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n### Glossary\n")[2].partition("\n#")[0]
+    )
+    rows = re.findall(r"^\| ([\w -]+) \| (.+) \|$", section, re.MULTILINE)[1:]
+    return tuple(Term(english, tuple(chinese.split(" or "))) for english, chinese in rows)
+
+
+def read(path: Path) -> Catalog:
+    """Read a catalogue."""
+    with path.open("rb") as file:
+        return read_po(file, charset="utf-8")
+
+
+def entries(catalogue: Catalog) -> Iterator[tuple[Message, str, str]]:
+    """Yield the entries of a catalogue, each with its text and its translation."""
+    for entry in catalogue:
+        if entry.id:
+            yield entry, str(entry.id), str(entry.string or "")
+
+
+def faults(text: str, translation: str) -> Iterator[str]:
+    """Yield the faults of a translation."""
+    if not translation:
+        yield "empty"
+        return
+    for name, parts in (("code", _codes), ("links", _targets), ("numbers", _numbers), ("strong text", _strong)):
+        if parts(text) != parts(translation):
+            yield f"other {name}"
+    if any(_is_literal(translation, match) for match in _STRONG.finditer(_CODE.sub("``", translation))):
+        yield "** that Markdown does not read: put the punctuation outside"
+    prose = _prose(text)
+    for term in glossary():
+        if text != translation and term.is_in(prose) and not any(each in translation for each in term.chinese):
+            yield f"{term.english} is {' or '.join(term.chinese)}"
+    yield from _typography(prose, _prose(translation))
+
+
+def differences(texts: Path, catalogues: Path) -> Iterator[str]:
+    """Yield the entries that are missing, obsolete or fuzzy, each with its page."""
+    pages = {path.stem: {text for _, text, _ in entries(read(path))} for path in texts.glob("*.pot")}
+    translated = {path.stem: read(path) for path in catalogues.glob("*.po")}
+    for page in sorted({*pages, *translated}):
+        found = {text: entry for entry, text, _ in entries(translated.get(page, Catalog()))}
+        expected = pages.get(page, set())
+        yield from (f"{page}: missing: {text}" for text in expected if text not in found)
+        yield from (f"{page}: obsolete: {text}" for text in found if text not in expected)
+        yield from (f"{page}: fuzzy: {text}" for text, entry in found.items() if entry.fuzzy)
+
+
+def _codes(text: str) -> Counter[str]:
+    return Counter(code.strip() for _, code in _CODE.findall(text))
+
+
+def _targets(text: str) -> Counter[str]:
+    return Counter(inline or plain for inline, plain in _TARGET.findall(_CODE.sub("", text)))
+
+
+def _numbers(text: str) -> Counter[Decimal]:
+    found = _NUMBER.findall(_prose(text).replace("`", " "))
+    return Counter(Decimal(number.replace(",", "")) * _UNITS[unit] for number, unit in found)
+
+
+def _strong(text: str) -> int:
+    return _CODE.sub("", text).count("**")
+
+
+def _is_literal(text: str, strong: re.Match[str]) -> bool:
+    """Return whether Markdown shows the asterisks."""
+    before, after = text[: strong.start()][-1:], text[strong.end() :][:1]
+    return bool(
+        (re.match(_PUNCTUATION, strong[1][0]) and re.match(r"\w", before))
+        or (re.match(_PUNCTUATION, strong[1][-1]) and re.match(r"\w", after))
+    )
+
+
+def _prose(text: str) -> str:
+    """Return a text with its code as two backticks, without link targets and strong marks."""
+    return _LINK.sub(r"\1", _CODE.sub("``", text)).replace("**", "")
+
+
+def _typography(text: str, translation: str) -> Iterator[str]:
+    """Yield the faults of punctuation and spaces, in texts without code and link targets."""
+    if re.search(rf"{_HAN}[A-Za-z0-9`]|[A-Za-z0-9`%]{_HAN}", translation):
+        yield "no space between Chinese and Latin letters, digits or code"
+    if re.search(rf"{_HAN} ?[,;:!?(]|{_HAN}\)|[()] ?{_HAN}", translation):
+        yield "punctuation of half width beside Chinese"
+    if re.search(rf" [{_FULL}]|[{_FULL}] ", translation):
+        yield "a space beside punctuation of full width"
+    if "您" in translation:
+        yield "您"
+    ends = {".": "。", ":": "：", "?": "？"}
+    last, translated = text.rstrip("*) ")[-1:], translation.rstrip('*)）”" ')[-1:]
+    if re.search(_HAN, translation) and ends.get(last, translated) != translated:
+        yield f"does not end with {ends[last]}"
+
+
+def main() -> int:
+    """Print the differences and the faults, and how many there are."""
+    found = sorted(differences(_TEXTS, CATALOGUES))
+    for path in sorted(CATALOGUES.glob("*.po")):
+        for _, text, translation in entries(read(path)):
+            found += (f"{path.stem}: {fault}: {text}" for fault in faults(text, translation))
+    for line in found:
+        print(line)
+    if found:
+        print(f"{len(found):,} entries of the Chinese catalogues differ: run `make translations`, and translate them.")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
