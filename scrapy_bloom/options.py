@@ -130,7 +130,7 @@ SHARD_BYTES = Option[int | None](
     # A string of exactly 32 MiB takes 42 MB.
     "be 0 (by the server's kind) or a whole number from 1,048,576 to 33,554,432",
     "set the size in bytes of the largest string that the filter creates",
-    "maximum bytes of a shard that this worker creates; 0: 4,194,304 on a cluster, else 33,554,432",
+    "maximum bytes of a shard; 0: 4,194,304 on a cluster, else 33,554,432",
     least=1 << 20,
     limit=(32 << 20) + 1,
     is_integer=True,
@@ -141,8 +141,7 @@ RETRY_TIMEOUT = Option[float](
     30.0,
     "be a number of seconds",
     "set how long to retry while Redis is unreachable, 0 for no retries",
-    "seconds for which a worker retries while Redis is unreachable; with `BloomScheduler` only at the start: later the "
-    "crawl pauses until Redis answers",
+    "seconds for which a worker retries while Redis is unreachable",
 )
 BATCH_SIZE = Option[int](
     "batch_size",
@@ -160,7 +159,7 @@ LEASE = Option[float](
     60.0,
     "be above 0, and at most 86,400",
     "set the seconds without a heartbeat after which a worker's requests are requeued",
-    "seconds without a heartbeat after which `BloomScheduler` requeues the requests of a worker",
+    "seconds without a heartbeat after which the requests of a worker are requeued",
     least=math.nextafter(0, 1),
     limit=math.nextafter(86_400, math.inf),
 )
@@ -169,7 +168,7 @@ MAX_DELIVERIES = Option[int](
     5,
     "be 0 (no limit) or a whole number of at least 2",
     "set the number of workers whose deaths make their request a dead letter in BloomScheduler, for example 5",
-    "deaths of workers, one after another with the same request, that make it a dead letter; 0: no limit",
+    "deaths of workers with the same request that make it a dead letter; 0: no limit",
     least=2,
     is_integer=True,
     or_zero=True,

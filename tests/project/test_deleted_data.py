@@ -8,8 +8,8 @@ import redis
 
 from scrapy_bloom import BloomFilter, BloomScheduler
 from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from tests.project.test_docs import table
 from tests.support import command, crawling
+from tests.support.documentation import table
 from tests.support.imports import OPTIONS, staging
 from tests.support.in_process import start
 from tests.support.servers import Server

@@ -10,8 +10,8 @@ import redis
 
 from devtools.site import serving
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, FORGET_COMMANDS, QUEUE_COMMANDS
-from tests.project.test_snippets import blocks
 from tests.support import command
+from tests.support.documentation import blocks
 from tests.support.pages import linked
 from tests.support.servers import running
 

@@ -1,5 +1,7 @@
-"""Every `scrapy bloom` of a page does its work in a project, on a server of the test's own."""
+"""Every `scrapy bloom` of a page does its work in a project, on a server of the test's own, and prints its sample."""
 
+import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,8 +14,9 @@ from scrapy import Request
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from tests.project.test_snippets import EVERY_PAGE, blocks, text_of
+from tests.project.test_start import matches
 from tests.support import command
+from tests.support.documentation import EVERY_PAGE, all_blocks, blocks, section, text_of
 from tests.support.servers import Server, running
 from tests.support.undelivered import entry, leave
 
@@ -31,6 +34,20 @@ COMMANDS = [
     if line.startswith(("scrapy bloom", "$ scrapy bloom"))
 ]
 LINES = sorted({re.split(" [>|] ", line)[0].partition("  #")[0] for line in COMMANDS})
+SAMPLES = [
+    (before.text.splitlines()[0], sample.text)
+    for before, sample in itertools.pairwise(all_blocks("commands.md"))
+    if sample.language == "text"
+]
+# A command whose object has all keys that its page lists.
+WITH_JSON = {
+    "plan": "plan --capacity 1e8",
+    "check": "check news https://example.com/",
+    "forget": "forget news https://example.com/a",
+    "export": "export news news.bloom",
+    "restore": "restore news news.bloom",
+    "push": "push news undelivered-news_requests-1f2e3d4c.jsonl",
+}
 
 
 @pytest.fixture
@@ -83,3 +100,42 @@ def test_every_action_is_shown() -> None:
         line for page in EVERY_PAGE for line in text_of(page).splitlines() if re.match(r"[^\w`]*scrapy bloom", line)
     ]
     assert len(COMMANDS) == len(shown)
+
+
+def run(line: str, own: Server, directory: Path) -> str:
+    """Return the output of a command in a project with the state that it needs."""
+    project = command.make_project(directory, REDIS_URL=f"redis://localhost:{own.port}")
+    with own.client() as client:
+        prepare(client, project, line)
+        seconds, _ = client.time()
+        client.hset(QueueKeys(QUEUE).workers, "host-7-1a2b3c4d", f"60 7 {1000 * (seconds - 3)}")
+    return command.run(*shlex.split(line)[2:], cwd=project).stdout
+
+
+@pytest.mark.parametrize(("line", "sample"), SAMPLES)
+def test_sample(line: str, sample: str, own: Server, tmp_path: Path) -> None:
+    """The command prints the lines of the sample behind it."""
+    printed = run(line, own, tmp_path)
+    assert [each for each in sample.splitlines() if each and not matches(each, printed)] == [], printed
+
+
+def paths(value: object, path: str = "") -> Iterator[str]:
+    """Yield the keys of a JSON object, each with its path."""
+    if isinstance(value, dict):
+        for name, below in value.items():
+            yield from paths(below, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for below in value:
+            yield from paths(below, f"{path}[]")
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_keys_of_json(action: str, own: Server, tmp_path: Path) -> None:
+    """The keys that an action prints are those of its table."""
+    printed = json.loads(run(f"scrapy bloom {WITH_JSON.get(action, f'{action} news')} --json", own, tmp_path))
+    rows = re.findall(r"^\| (`.*?) \|", section("docs/json-output.md", action), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} == {*paths(printed)} | (
+        {"nodes"} if "nodes" in printed else set()
+    )

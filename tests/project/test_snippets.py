@@ -22,24 +22,13 @@ from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import forked
+from tests.support.documentation import DOCS, EVERY_PAGE, blocks, text_of
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
-DOCS = Path(__file__).parents[2] / "docs"
 PLACEHOLDER = "redis://localhost:6379"
 SITE = "https://quotes.toscrape.com/"
 PAGES = 30
-EVERY_PAGE = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page."""
-    return (DOCS / page).read_text()
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """Return the code blocks of a page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from devtools.site import serving
-from tests.project.test_snippets import PLACEHOLDER, blocks
+from tests.project.test_snippets import PLACEHOLDER
+from tests.support.documentation import blocks
 from tests.support.pages import linked
 from tests.support.servers import running
 

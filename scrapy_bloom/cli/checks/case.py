@@ -63,16 +63,16 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "replication": ("a replica in place of the master", "a replica far behind its master, or without a link to it"),
     "slots": ("", "filter and queue in different slots of a cluster"),
     "filter": (
-        "a SET or foreign data at its key, other parameters, lost shards, a lost hash, lost forgotten requests, too "
-        "full, incomplete",
+        "a SET or foreign data at its key; other parameters; lost shards, a lost hash or lost forgotten requests; too "
+        "full; incomplete",
         "more than 5 layers; forgotten requests of a filter that is gone",
     ),
     "import": ("", "an unfinished import"),
     "capacity": ("", "more pending requests than the filter's capacity"),
     "ttl": ("", "the pending requests need more than 50 pages a second per worker"),
     "queue": (
-        "a list or foreign data at its key, dead letters, lost requests, workers of two spiders",
-        "silent workers, spiders with the same queue",
+        "a list or foreign data at its key; dead letters; lost requests; workers of two spiders",
+        "silent workers; spiders with the same queue",
     ),
     "leases": ("", "requests leased by no registered worker"),
     "start URLs": ("dead letters, which no worker reads again", "leases of workers that are gone"),

@@ -1,0 +1,187 @@
+"""The tables of settings, stats, keys, commands, metrics and messages on the pages are those of the code."""
+
+import argparse
+import ast
+import importlib
+import re
+from dataclasses import fields
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_bloom.cli._exit_codes import ExitCode
+from scrapy_bloom.cli.bloom import _HELP, _MODULES, ACTIONS
+from scrapy_bloom.cli.checks.case import MEANINGS
+from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP
+from scrapy_bloom.monitoring import stats
+from scrapy_bloom.options import OPTIONS
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
+from scrapy_bloom.settings import FORGET_FAILED, FORGET_STATUSES, SERVER_SETTINGS, SETTINGS, BloomSettings
+from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.transport.redis_url import SCHEMES
+from tests.support.documentation import ROOT, section, table, tables, text
+
+
+def test_settings() -> None:
+    """Every setting has its row, with its default."""
+    rows = {row[0].strip("`"): row[1] for row in table("docs/settings.md", "BLOOMFILTER settings")}
+    assert tuple(rows) == SETTINGS
+    numbers = fields(BloomSettings)[: len(rows)]
+    for each, default in zip(numbers, rows.values(), strict=True):
+        assert float(default.replace(",", "")) == (each.default or 0)
+
+
+def test_settings_of_failed_pages() -> None:
+    """The settings of failed pages have a row each, with their defaults."""
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table("docs/settings.md", "Pages that failed")}
+    assert tuple(rows) == (FORGET_FAILED, FORGET_STATUSES)
+    read = BloomSettings.from_settings(Settings({name: ast.literal_eval(value) for name, value in rows.items()}))
+    assert read == BloomSettings()
+
+
+def test_settings_of_the_server() -> None:
+    """The settings of the filter's server have a row each, and each beginning of a URL has one."""
+    assert tuple(row[0].strip("`") for row in table("docs/settings.md", "The filter's server")) == SERVER_SETTINGS
+    rows = [row[0].strip("`") for row in table("docs/connect.md", "Kinds of servers")]
+    assert sorted(row.partition("://")[0] + "://" for row in rows) == sorted(SCHEMES)
+
+
+def test_options() -> None:
+    """The rows of the settings are those of the table by which the code reads and refuses them."""
+    rows = [row[1:] for row in table("docs/settings.md", "BLOOMFILTER settings")]
+    assert rows == [[option.default_text, option.meaning] for option in OPTIONS]
+    allowed = table("docs/settings.md", "Allowed values")
+    assert allowed == [[f"`{name}`", option.allowed] for name, option in zip(SETTINGS, OPTIONS, strict=True)]
+
+
+def test_stats() -> None:
+    """Every stat has its row."""
+    rows = table("docs/stats.md", "Stats of a worker and of its filter")
+    assert {row[0].strip("`") for row in rows} == set(stats.NAMES)
+
+
+def test_keys() -> None:
+    """The patterns of the keys are those of the code."""
+    patterns = [row[0].strip("`") for row in table("docs/keys.md", "Keys")]
+    assert patterns == [
+        "<key>",
+        filter_keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
+        re.sub(r":1:2\{\d+\}", ":<layer>:<shard>{<tag>}", filter_keys.shard_key("<key>", 1, 2, 3)),
+        filter_keys.forgotten_key("<key>"),
+        QueueKeys("<queue>").leases("<worker>"),
+        QueueKeys("<queue>").workers,
+        QueueKeys("<queue>").dead_letters,
+        QueueKeys("<queue>").deliveries,
+        QueueKeys("<queue>").audit,
+        StartKeys("<start>").leased,
+        StartKeys("<start>").dead_letters,
+    ]
+    assert filter_keys.layer_of_field(filter_keys.layer_field(7)) == 7
+
+
+def test_actions() -> None:
+    """Every action has its row, a section, and an entry for its JSON output."""
+    first = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) \| (.*) \|$", text("docs/commands.md"), re.MULTILINE)
+    assert {name: purpose for name, _, purpose in first} == ACTIONS
+    assert [name for name, anchor, _ in first if name != anchor] == []
+    headings = re.findall(r"^## (.*)$", text("docs/commands.md"), re.MULTILINE)
+    assert headings == ["Options of every action", *ACTIONS, "Server permissions"]
+    assert re.findall(r"^## (.*)$", text("docs/json-output.md"), re.MULTILINE) == list(ACTIONS)
+
+
+def options_of(action: str) -> dict[str, str]:
+    """Return the options of an action's parser with their help, as the page writes them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(f"scrapy_bloom.cli.{_MODULES.get(action, action)}").add_options(parser)
+    found = {}
+    for option in parser._actions:
+        if option.option_strings and option.help:
+            value = f"{{{','.join(option.choices)}}}" if option.choices else option.metavar or option.dest.upper()
+            value = "" if option.nargs == 0 else f" [{value}]" if option.nargs == "?" else f" {value}"
+            found[option.option_strings[0] + value] = option.help.replace("%(default)s", str(option.default))
+    return found
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_options_of_actions(action: str) -> None:
+    """Every option of an action is on its page with the parser's help, and no other."""
+    common, of_filters = table("docs/commands.md", "Options of every action"), tables("docs/commands.md", "plan")[-1]
+    own = re.findall(r"^\| (`-.*?`) \| (.*) \|$", section("docs/commands.md", action), re.MULTILINE)
+    shown = {row[0].strip("`"): row[1].replace("`", "") for row in (*common, *of_filters, *own)}
+    parsed = options_of(action)
+    assert {name: shown.get(name) for name in parsed} == parsed
+    assert {name for name, _ in own} <= {f"`{name}`" for name in parsed}
+
+
+def test_exit_codes() -> None:
+    """The exit codes on their page are those of the code and of the help, and so are the actions that answer no."""
+    codes, negative = tables("docs/exit-codes.md", "`scrapy bloom`")
+    assert [int(code) for code, _ in codes] == [*ExitCode]
+    helped = re.findall(r"^  (\d+): (.*)$", _HELP, re.MULTILINE)
+    assert [[code, meaning.partition(";")[0]] for code, meaning in codes] == [list(each) for each in helped]
+    answering = {
+        action for action in ACTIONS if "ExitCode.NO" in text(f"scrapy_bloom/cli/{_MODULES.get(action, action)}.py")
+    }
+    assert {row[0].strip("`") for row in negative} == answering
+
+
+def test_checks() -> None:
+    """Every check of `doctor` has a row for each cause of a loss or of advice."""
+    causes = [
+        [check, level, cause]
+        for check, texts in MEANINGS.items()
+        for level, several in zip(("LOSS", "!"), texts, strict=True)
+        for cause in several.split("; ")
+        if cause
+    ]
+    assert tables("docs/commands.md", "doctor")[-1] == causes
+
+
+def messages() -> list[list[str]]:
+    """Return the parts of each message on its page, without the variable ones between them."""
+    quoted = re.findall(r"^\| `(.+?)`", text("docs/messages.md"), re.MULTILINE)
+    return [[part.strip() for part in each.split("…") if part.strip()] for each in quoted]
+
+
+def test_messages() -> None:
+    """The messages on their page are those of the code, without their variable parts."""
+    said = {
+        node.value
+        for path in (ROOT / "scrapy_bloom").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert messages()
+    assert [part for parts in messages() for part in parts if not any(part in text for text in said)] == []
+
+
+def test_every_warning_has_an_action() -> None:
+    """Each warning and error that a worker logs is on the page of messages."""
+    calls = [
+        node
+        for path in (ROOT / "scrapy_bloom").rglob("*.py")
+        if "cli" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("warn", "warning", "error", "exception")
+    ]
+    logged = [
+        argument.value
+        for call in calls
+        for argument in call.args[:2]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and " " in argument.value
+    ]
+    assert len(logged) > 30
+    assert [line for line in logged if not any(all(part in line for part in parts) for parts in messages())] == []
+
+
+def test_metrics() -> None:
+    """Every metric has its row, with its meaning."""
+    rows = {row[0].strip("`"): row[1] for row in table("docs/commands.md", "Prometheus")}
+    told = {name: meaning for name, (meaning, _) in {**FILTER_METRICS, **QUEUE_METRICS}.items()}
+    assert {name: meaning.lower() for name, meaning in rows.items() if name != UP} == {
+        name: meaning.lower() for name, meaning in told.items()
+    }
+    assert UP in rows
+    assert set(re.findall(r"scrapy_bloom_\w+", text("docs/monitoring.md"))) <= {*rows}
