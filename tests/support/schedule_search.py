@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 from unittest import mock
 
 from scrapy_bloom.filter import membership
@@ -141,6 +141,10 @@ class Search:
     a crashed worker stops. `protocol` and `lifecycle` may contain mistakes.
     """
 
+    # Of all searches in this process.
+    searches: ClassVar[int] = 0
+    states: ClassVar[int] = 0
+
     def __init__(
         self,
         parameters: FilterParameters,
@@ -206,8 +210,10 @@ class Search:
         """The memory and the results of all workers, at each distinct end."""
         workers = [self._workers.number(Worker(Past(number))) for number in range(len(self._works))]
         start = (self._memories.number(self._start), 0, *self._faults, *workers)
+        Search.searches += 1
         with self._replayable():
             for state in reachable(start, self._following):
+                Search.states += 1
                 ended = [self._result(worker) for worker in state[4:]]
                 if None not in ended:
                     yield self._memories[state[0]], [each.result for each in ended if each is not None]
