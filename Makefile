@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest wheel typing coverage main dist mutants bench \
-	search replay soak docs translations clean
+.PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
+	mutants bench search replay soak docs translations clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -46,7 +46,7 @@ fix: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 # Sessions of noxfile.py.
-pythons lowest wheel typing coverage main dist: $(VENV)/.dev
+pythons lowest scrapys wheel typing coverage main dist: $(VENV)/.dev
 	$(BIN)/nox --session $@ $(if $(ARGS),-- $(ARGS))
 
 mutants: $(VENV)/.test

