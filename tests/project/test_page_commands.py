@@ -14,14 +14,15 @@ from scrapy import Request
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from tests.project.test_start import matches
 from tests.support import command
-from tests.support.documentation import EVERY_PAGE, all_blocks, blocks, section, text_of
+from tests.support.documentation import EVERY_PAGE, all_blocks, blocks, matches, section, text_of
 from tests.support.servers import Server, running
 from tests.support.undelivered import entry, leave
 
 FILTER, QUEUE = "news:dupefilter", "news:requests"
 PAGES = ("https://example.com/", "https://example.com/a", "https://example.com/b")
+# So many that no estimate of their number is 1.
+MORE = [f"https://example.com/more/{number}" for number in range(200)]
 SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
 # Read-only actions answer by their exit code, and so does a `clear` that only shows the data.
 ANSWERS = ("check", "doctor", "clear")
@@ -63,7 +64,7 @@ def prepare(client: redis.Redis, directory: Path, line: str) -> None:
         client.sadd(FILTER, *(f"{number:040x}" for number in range(100)))
     elif "--from-file" not in line or "forget" in line:
         dupefilter = BloomRFPDupeFilter(client, FILTER)
-        assert not any(dupefilter.request_seen(Request(page)) for page in PAGES)
+        assert not any(dupefilter.request_seen(Request(page)) for page in (*PAGES, *MORE))
     client.zadd(QUEUE, {entry(1).member: 0})
     client.zadd(QueueKeys(QUEUE).dead_letters, {entry(2).member: 0})
     for file in ("failed.txt", "urls.txt"):

@@ -5,6 +5,7 @@ import ast
 import importlib
 import re
 from dataclasses import fields
+from typing import TypeVar
 
 import pytest
 from scrapy.settings import Settings
@@ -20,6 +21,9 @@ from scrapy_bloom.settings import FORGET_FAILED, FORGET_STATUSES, SERVER_SETTING
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.transport.redis_url import SCHEMES
 from tests.support.documentation import ROOT, section, table, tables, text
+
+Node = TypeVar("Node", bound=ast.AST)
+REFUSALS = ("ConfigError", "MismatchError", "RefusedError", "WrongTypeError")
 
 
 def test_settings() -> None:
@@ -143,37 +147,64 @@ def messages() -> list[list[str]]:
     return [[part.strip() for part in each.split("…") if part.strip()] for each in quoted]
 
 
+def nodes(kind: type[Node], *, with_cli: bool) -> list[Node]:
+    """Return the nodes of a kind in the package's modules."""
+    return [
+        node
+        for path in (ROOT / "scrapy_bloom").rglob("*.py")
+        if with_cli or "cli" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kind)
+    ]
+
+
+def literal(node: ast.expr) -> str:
+    """Return the text of an expression, with … for its variable parts."""
+    match node:
+        case ast.Constant(value=str(value)):
+            return value
+        case ast.JoinedStr(values=values):
+            return "".join(map(literal, values))
+        case ast.BinOp(left=left, right=right):
+            return literal(left) + literal(right)
+        case _:
+            return "…"
+
+
+def without_action(texts: list[str]) -> list[str]:
+    """Return the texts that match no message of the page."""
+    return [each for each in texts if not any(all(part in each for part in parts) for parts in messages())]
+
+
 def test_messages() -> None:
     """The messages on their page are those of the code, without their variable parts."""
-    said = {
-        node.value
-        for path in (ROOT / "scrapy_bloom").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    said = {node.value for node in nodes(ast.Constant, with_cli=True) if isinstance(node.value, str)}
     assert messages()
-    assert [part for parts in messages() for part in parts if not any(part in text for text in said)] == []
+    assert [part for parts in messages() for part in parts if not any(part in each for each in said)] == []
 
 
 def test_every_warning_has_an_action() -> None:
     """Each warning and error that a worker logs is on the page of messages."""
-    calls = [
-        node
-        for path in (ROOT / "scrapy_bloom").rglob("*.py")
-        if "cli" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("warn", "warning", "error", "exception")
-    ]
     logged = [
-        argument.value
-        for call in calls
+        literal(argument)
+        for call in nodes(ast.Call, with_cli=False)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("warn", "warning", "error", "exception")
         for argument in call.args[:2]
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and " " in argument.value
+        if " " in literal(argument)
     ]
     assert len(logged) > 30
-    assert [line for line in logged if not any(all(part in line for part in parts) for parts in messages())] == []
+    assert without_action(logged) == []
+
+
+def test_every_refusal_has_an_action() -> None:
+    """Each error that refuses or ends a crawl is on the page of messages; a text without three words is another's."""
+    refusals = [
+        literal(call.args[0])
+        for call in nodes(ast.Call, with_cli=False)
+        if isinstance(call.func, ast.Name) and call.func.id in REFUSALS and call.args
+    ]
+    assert len(refusals) > 50
+    assert without_action([each for each in refusals if len(re.findall(r"[a-z]{2,}", each)) > 2]) == []
 
 
 def test_metrics() -> None:

@@ -5,6 +5,7 @@ import doctest
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.support import forked
-from tests.support.documentation import DOCS, EVERY_PAGE, blocks, text_of
+from tests.support.documentation import DOCS, EVERY_PAGE, blocks, matches, text_of
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -95,6 +96,11 @@ class Project:
         assert SITE in command
         return self._started(command.replace(SITE, f"{self._site.url}/"), self.directory)
 
+    def output_of(self, beginning: str) -> str:
+        """Return the output of the tutorial's only command of the shell that begins so."""
+        (command,) = (line for line in self.commands if line.startswith(beginning))
+        return subprocess.check_output(["sh", "-c", command], cwd=self.directory, text=True)
+
     def pages(self, output: str) -> list[str]:
         """Return the paths of the pages in an output."""
         items = json.loads("[" + ",".join((self.directory / output).read_text().splitlines()) + "]")
@@ -138,6 +144,10 @@ def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redi
         workers = [stack.enter_context(project.crawl(output)) for output in ("one.jsonl", "two.jsonl")]
         assert [worker.wait(LIMIT) for worker in workers] == [0, 0]
     assert sorted(project.pages("one.jsonl") + project.pages("two.jsonl")) == sorted(site.links)
+    assert project.output_of("cat one.jsonl") == ""
+    (sample,) = blocks("tutorial.md", "text")
+    log = (project.directory / "log").read_text()
+    assert [line for line in sample.splitlines() if not matches(line, log)] == [], log
     assert stored.keys() == []
 
 
@@ -152,10 +162,13 @@ def test_tutorial_stops_and_goes_on_and_begins_anew(
     site.on.clear()
     before = project.pages("three.jsonl")
     assert 0 < len(before) < PAGES
+    (scan,) = (line for line in project.commands if line.startswith("redis-cli --scan"))
+    assert set(stored.scan_iter(shlex.split(scan)[-1])) == set(stored.keys())
     assert stored.exists("pages:requests", "pages:dupefilter") == 2
     with project.crawl("four.jsonl") as worker:
         assert worker.wait(LIMIT) == 0
     assert sorted(before + project.pages("four.jsonl")) == sorted(site.links)
+    assert project.output_of("cat three.jsonl") == ""
     assert stored.exists("pages:dupefilter") == 1
     with project.crawl("five.jsonl") as worker:
         assert worker.wait(LIMIT) == 0

@@ -1,13 +1,12 @@
 """The first page's commands print its samples, in a new project with its settings."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from devtools.site import serving
 from tests.project.test_snippets import PLACEHOLDER
-from tests.support.documentation import blocks
+from tests.support.documentation import blocks, matches
 from tests.support.pages import linked
 from tests.support.servers import running
 
@@ -21,14 +20,6 @@ class NewsSpider(Spider):
     def parse(self, response):
         yield from response.follow_all(css="a")
 """
-# A number, a size, a process and the rest of a bar depend on the run.
-VARIABLE = re.compile(r"host-\d+-\w+|[\d.,]+(?:e-\d+)?|…")
-
-
-def matches(line: str, printed: str) -> bool:
-    """Return whether a line of a sample was printed, with other numbers and another alignment."""
-    words = [r"[\w.,-]+".join(map(re.escape, VARIABLE.split(word))) for word in line.split()]
-    return line == "…" or re.search(r"\s+".join(words), printed) is not None
 
 
 def test_matches() -> None:

@@ -8,6 +8,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # Paths from docs/.
 EVERY_PAGE = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
+# A number, a size, a process and the rest of a bar depend on the run.
+VARIABLE = re.compile(r"host-\d+-\w+|[\d.,]+(?:e-\d+)?|…")
 
 
 class Block(NamedTuple):
@@ -57,3 +59,9 @@ def tables(file: str, heading: str) -> list[list[list[str]]]:
 def table(file: str, heading: str) -> list[list[str]]:
     """Return the rows of the first table behind a heading."""
     return tables(file, heading)[0]
+
+
+def matches(line: str, printed: str) -> bool:
+    """Return whether a line of a sample was printed, with other numbers and another alignment."""
+    words = [r"[\w.,-]+".join(map(re.escape, VARIABLE.split(word))) for word in line.split()]
+    return line == "…" or re.search(r"\s+".join(words), printed) is not None

@@ -1,0 +1,202 @@
+"""The pages' containers, manifests and units: run without their platform where that is possible, else parsed.
+
+A process stands for a container: it has the environment, the command and the signal of the Dockerfile.
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from devtools.crawl_process import LIMIT
+from devtools.site import Site, serving
+from scrapy_bloom.queue.queue_keys import QueueKeys
+from tests.project.test_start import SPIDER
+from tests.support import command
+from tests.support.documentation import blocks
+from tests.support.pages import linked
+from tests.support.servers import Server, running
+
+PAGES = 60
+# A page in the middle of a crawl.
+MIDDLE = "/page/20"
+QUEUE = "news:requests"
+POLITENESS = {"DOWNLOAD_DELAY": 0, "ROBOTSTXT_OBEY": False, "TELNETCONSOLE_ENABLED": False}
+SCRIPTS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+# Of https://docs.docker.com/reference/dockerfile/.
+INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "VOLUME", "ENV", "STOPSIGNAL", "ENTRYPOINT"}
+# Of systemd.unit(5), systemd.service(5), systemd.exec(5) and systemd.timer(5).
+DIRECTIVES = {
+    "Service": {"Type", "WorkingDirectory", "EnvironmentFile", "ExecStart"},
+    "Timer": {"OnActiveSec", "OnUnitActiveSec", "AccuracySec"},
+    "Install": {"WantedBy"},
+}
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Return the instructions of the Dockerfile with their arguments."""
+    (block,) = blocks("deploy.md", "dockerfile")
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in block.splitlines()]
+
+
+class Container:
+    """A project with the page's settings, and the command of the Dockerfile."""
+
+    def __init__(self, directory: Path, server: Server, site: Site) -> None:
+        instructions = dict(dockerfile())
+        self._command = json.loads(instructions["ENTRYPOINT"])
+        self._signal = signal.Signals[instructions["STOPSIGNAL"]]
+        self.volume = directory / instructions["VOLUME"].strip("/")
+        self.volume.mkdir()
+        image = dict(pair.split("=") for pair in instructions["ENV"].split())
+        assert image == {"JOBDIR": instructions["VOLUME"]}
+        self._environment = {**os.environ, "PATH": SCRIPTS, "REDIS_URL": server.url, "JOBDIR": str(self.volume)}
+        self._directory = command.make_project(directory / "crawler", **POLITENESS)
+        (settings,) = (block for block in blocks("deploy.md", "python") if "ADDONS" in block)
+        with (self._directory / "project" / "settings.py").open("a") as file:
+            file.write(settings)
+        (self._directory / "project" / "spiders.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
+
+    @contextmanager
+    def started(self) -> "Iterator[subprocess.Popen[bytes]]":
+        """Start the command, and kill it at the end of the block if it still runs."""
+        process = subprocess.Popen(self._command, cwd=self._directory, env=self._environment, stderr=subprocess.DEVNULL)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def stop(self, process: "subprocess.Popen[bytes]") -> None:
+        """Send the signal of the Dockerfile."""
+        process.send_signal(self._signal)
+
+    def undelivered(self) -> list[Path]:
+        """Return the files of undelivered requests on the volume."""
+        return list(self.volume.glob("undelivered-*.jsonl"))
+
+
+def test_stopped_container(tmp_path: Path) -> None:
+    """A stopped container exits with 0 and leaves its requests in the queue; the next one completes the crawl."""
+    with running("valkey") as server, server.client() as client, serving(linked(PAGES)) as site:
+        container = Container(tmp_path, server, site)
+        with container.started() as process:
+            site.on[MIDDLE] = lambda _: container.stop(process)
+            assert process.wait(LIMIT) == 0
+        site.on.clear()
+        assert client.zcard(QUEUE) > 0
+        assert client.hgetall(QueueKeys(QUEUE).workers) == {}
+        assert container.undelivered() == []
+        with container.started() as process:
+            assert process.wait(LIMIT) == 0
+        assert {path for _, path in site.fetched} >= {*site.links}
+
+
+def test_container_stopped_without_redis(tmp_path: Path) -> None:
+    """A container that is stopped while Redis is unreachable leaves its requests on the volume for the next one."""
+    with running("valkey", "--appendonly", "yes") as server, serving(linked(PAGES)) as site:
+        container = Container(tmp_path, server, site)
+        with container.started() as process:
+
+            def stop(_: str) -> None:
+                server.kill()
+                container.stop(process)
+
+            site.on[MIDDLE] = stop
+            assert process.wait(LIMIT) == 0
+        site.on.clear()
+        assert len(container.undelivered()) == 1
+        server.start()
+        with container.started() as process:
+            assert process.wait(LIMIT) == 0
+        assert container.undelivered() == []
+        assert {path for _, path in site.fetched} >= {*site.links}
+
+
+def test_dockerfile() -> None:
+    """Each line is an instruction that Docker knows; the command is a list, so that no shell gets the signal."""
+    instructions = dockerfile()
+    assert {name for name, _ in instructions} == INSTRUCTIONS
+    arguments = dict(instructions)
+    assert isinstance(json.loads(arguments["ENTRYPOINT"]), list)
+    for block in blocks("deploy.md", "bash"):
+        if block.startswith("docker"):
+            words = shlex.split(block)
+            assert words[words.index("--volume") + 1].partition(":")[2] == arguments["VOLUME"]
+
+
+def manifests() -> list[dict[str, Any]]:
+    """Return the blocks of YAML on the page of deployments."""
+    return [yaml.safe_load(block) for block in blocks("deploy.md", "yaml")]
+
+
+def test_manifests() -> None:
+    """The StatefulSet with the probe is valid by Kubernetes' schema, and agrees with the Dockerfile."""
+    workers, probe = manifests()
+    (container,) = workers["spec"]["template"]["spec"]["containers"]
+    container |= probe
+    kubernetes_validate.validate(workers, kubernetes_validate.latest_version(), strict=True)
+    assert {"name": "JOBDIR", "value": dict(dockerfile())["VOLUME"]} in container["env"]
+    assert workers["spec"]["selector"]["matchLabels"] == workers["spec"]["template"]["metadata"]["labels"]
+    (claim,) = workers["spec"]["volumeClaimTemplates"]
+    assert [mount["name"] for mount in container["volumeMounts"]] == [claim["metadata"]["name"]]
+
+
+def test_wrong_manifest() -> None:
+    """The schema refuses a misspelled field."""
+    workers, _ = manifests()
+    workers["spec"]["template"]["spec"]["terminationGracePeriod"] = 200
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(workers, kubernetes_validate.latest_version(), strict=True)
+
+
+def units() -> dict[str, dict[str, list[str]]]:
+    """Return the directives of each section of the pages' units."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for block in blocks("monitoring.md", "ini"):
+        section = ""
+        for line in filter(None, block.splitlines()):
+            if heading := re.fullmatch(r"\[(\w+)\]", line):
+                section = heading[1]
+                continue
+            name, value = line.split("=", 1)
+            found.setdefault(section, {}).setdefault(name, []).append(value)
+    return found
+
+
+def test_units(tmp_path: Path) -> None:
+    """The units have directives that systemd knows, and the service's commands write the metrics."""
+    assert {section: {*directives} for section, directives in units().items()} == DIRECTIVES
+    target = "/var/lib/node_exporter"
+    with running("valkey") as server:
+        project = command.make_project(tmp_path / "crawler", REDIS_URL=server.url)
+        for line in units()["Service"]["ExecStart"]:
+            words = shlex.split(line.replace(target, str(tmp_path)))
+            assert Path(words[0]).is_absolute()
+            subprocess.run(words, cwd=project, env={**os.environ, "PATH": SCRIPTS}, check=True)
+    written = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert [path.suffix for path in written] == [".prom"]
+    assert "scrapy_bloom_exists" in written[0].read_text()
+
+
+def test_alerts() -> None:
+    """The rules have Prometheus' fields, and the file in an expression is the service's."""
+    (block,) = blocks("monitoring.md", "yaml")
+    (group,) = yaml.safe_load(block)["groups"]
+    assert {*group} == {"name", "rules"}
+    for rule in group["rules"]:
+        assert {"alert", "expr"} <= {*rule} <= {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+    file = Path(units()["Service"]["ExecStart"][-1].split()[-1]).name
+    assert any(file in rule["expr"] for rule in group["rules"])
