@@ -1,10 +1,13 @@
 """Sphinx builds the site from the pages of this folder, in English and in Chinese: `make docs`."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 _PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _SOURCE = "https://github.com/scrapy-bloom/scrapy-bloom"
@@ -15,6 +18,9 @@ html_title = project
 html_theme = "furo"
 html_theme_options = {"source_repository": _SOURCE, "source_branch": "main", "source_directory": "docs/"}
 html_copy_source = False
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["chinese.css"]
 templates_path = ["_templates"]
 # The sidebar of the theme, with the link to the page in the other language.
 html_sidebars = {
@@ -29,7 +35,7 @@ gettext_compact = False
 # A translated link to a heading of its own page resolves, and warns. Tests compare the targets of all links.
 suppress_warnings = ["i18n.inconsistent_references"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "chinese_search"]
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 4
 
