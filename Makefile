@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
-	mutants bench search replay soak docs translations clean
+	mutants bench search replay soak docs links translations clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -40,6 +40,8 @@ lint: $(VENV)/.dev
 	$(BIN)/validate-pyproject pyproject.toml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 
 fix: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -88,6 +90,10 @@ translations: build/gettext
 build/gettext: $(VENV)/.docs
 	rm -rf $@
 	$(SPHINX) --builder gettext docs $@
+
+# The site's links to other sites, over the network; weekly.yml checks them.
+links: $(VENV)/.docs
+	$(SPHINX) --builder linkcheck docs build/links
 
 clean:
 	rm -rf $(VENV)

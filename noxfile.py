@@ -41,6 +41,7 @@ PYTHONS = nox.project.python_versions(PROJECT)
 TEST = nox.project.dependency_groups(PROJECT, "test")
 TYPING = nox.project.dependency_groups(PROJECT, "typing")
 EXTRAS = "[embedded,prometheus]"
+DIST = Path("dist")
 # The release date of the lowest Scrapy. That version fails with Twisted 26, but its metadata allow it, so its
 # dependencies are those of this date.
 LOWEST_AT = "2025-05-15"
@@ -105,15 +106,17 @@ def main(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def dist(session: nox.Session) -> None:
-    """Build the sdist and the wheel of a release in dist/."""
-    session.install("twine")
-    session.run("twine", "check", "--strict", *map(str, _build(session, Path("dist"))))
+    """Build the sdist and the wheel of a release in dist/, and check their contents, metadata and README."""
+    session.install("check-wheel-contents", "twine")
+    sdist, built = _build(session, DIST)
+    session.run("twine", "check", "--strict", f"{sdist}", f"{built}")
+    session.run("check-wheel-contents", "--package", "scrapy_bloom", f"{built}")
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=PYTHONS[0], requires=["dist"])
 def wheel(session: nox.Session) -> None:
-    """Test the wheel, built from the sdist, with the sdist's tests and without its package."""
-    archive, built = _build(session)
+    """Test the wheel in dist/ with the sdist's tests and without the sdist's package."""
+    (archive,), (built,) = (list(DIST.resolve().glob(pattern)) for pattern in ("*.tar.gz", "*.whl"))
     session.install(f"{built}{EXTRAS}", *TEST)
     shutil.unpack_archive(archive, _tmp(session))
     tree = _tmp(session) / archive.name.removesuffix(".tar.gz")
