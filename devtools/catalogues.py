@@ -27,9 +27,7 @@ _NUMBER = re.compile(r"(?<![A-Za-z\d])(\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)(?: ?
 _UNITS = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
 _HAN = r"[\u3400-\u9fff]"
 _FULL = "，。、：；！？（）"
-# Markdown reads ** as text if a letter is on its outer side and punctuation on its inner side.
 _STRONG = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
-_PUNCTUATION = r"[^\w\s]"
 
 
 class Term(NamedTuple):
@@ -74,7 +72,7 @@ def faults(text: str, translation: str) -> Iterator[str]:
     for name, parts in (("code", _codes), ("links", _targets), ("numbers", _numbers), ("strong text", _strong)):
         if parts(text) != parts(translation):
             yield f"other {name}"
-    if any(_is_literal(translation, match) for match in _STRONG.finditer(_CODE.sub("``", translation))):
+    if _shows_asterisks(_CODE.sub("``", translation)):
         yield "** that Markdown does not read: put the punctuation outside"
     prose = _prose(text)
     for term in glossary():
@@ -112,13 +110,14 @@ def _strong(text: str) -> int:
     return _CODE.sub("", text).count("**")
 
 
-def _is_literal(text: str, strong: re.Match[str]) -> bool:
-    """Return whether Markdown shows the asterisks."""
-    before, after = text[: strong.start()][-1:], text[strong.end() :][:1]
-    return bool(
-        (re.match(_PUNCTUATION, strong[1][0]) and re.match(r"\w", before))
-        or (re.match(_PUNCTUATION, strong[1][-1]) and re.match(r"\w", after))
-    )
+def _shows_asterisks(text: str) -> bool:
+    """Return whether Markdown takes a ** for text: one with a letter outside and punctuation inside."""
+    outer_and_inner = [
+        pair
+        for strong in _STRONG.finditer(text)
+        for pair in ((text[: strong.start()][-1:], strong[1][0]), (text[strong.end() :][:1], strong[1][-1]))
+    ]
+    return any(re.match(r"\w", outer) and re.match(r"[^\w\s]", inner) for outer, inner in outer_and_inner)
 
 
 def _prose(text: str) -> str:

@@ -16,7 +16,8 @@ from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.spool.file import FORMAT, NEW_FILE, SpoolFile, header, write
 
 _MAX_HEADER_BYTES = 65_536
-_ADVICE = "if you trust it, make it private to you (chown and chmod 600), else delete it"
+_IF_TRUSTED = "if you trust it, make it private to you (chown and chmod 600), else delete it"
+_IF_NEWER = "if a newer scrapy-bloom wrote it, upgrade here, else delete it"
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +125,11 @@ class SpoolDirectory:
             except (BlockingIOError, FileNotFoundError, LookupError):
                 return None
             except (OSError, ValueError) as error:
-                cause = f"cannot be opened ({error.strerror})" if isinstance(error, OSError) else error
-                logger.warning("%s %s: its requests are not queued; %s", path, cause, _ADVICE)
+                if isinstance(error, OSError):
+                    cause, advice = f"cannot be opened ({error.strerror})", _IF_TRUSTED
+                else:
+                    cause, advice = error.args
+                logger.warning("%s %s: its requests are not queued; %s", path, cause, advice)
                 return None
             unless_claimed.pop_all()
             return SpoolFile(path, descriptor, self._key, start)
@@ -140,7 +144,7 @@ class SpoolDirectory:
             raise LookupError
         start = fields.get("start")
         if not isinstance(start, int) or first + end != header(self._key, start):
-            raise ValueError(f"has no header of format {FORMAT}")
+            raise ValueError(f"has no header of format {FORMAT}", _IF_NEWER)
         return max(start, len(first + end))
 
 
@@ -165,9 +169,9 @@ def _require_trusted(status: os.stat_result) -> None:
     if not status.st_nlink:
         raise FileNotFoundError  # another worker has delivered it in the meantime
     if status.st_uid not in {os.geteuid(), 0}:
-        raise ValueError("belongs to another user")
+        raise ValueError("belongs to another user", _IF_TRUSTED)
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError("is writable by other users")
+        raise ValueError("is writable by other users", _IF_TRUSTED)
 
 
 def _lock(descriptor: int) -> None:

@@ -68,6 +68,7 @@ def test_faults(text: str, translation: str, fault: str) -> None:
         ("See [the table](keys.md#a) of 1,000 `GET`s.", "1000 次 `GET` 见[表格](keys.md#a)。"),
         ("14 million (or 1e-6).", "1400 万（或 1e-6）。"),
         ("Requests wait, `request` waits.", "请求在等，`request` 也在等。"),
+        ("**`add` may `fail`**, at once.", "**`add` 可能马上 `fail`**，立即。"),
         ("Scrapy's scheduler", "Scrapy 的调度器"),
     ],
 )

@@ -475,7 +475,8 @@ def test_not_of_this_version(spool: SpoolDirectory, header: bytes, caplog: pytes
     assert members(spool.load()) == []
     assert path.read_bytes() == header
     (record,) = caplog.records
-    assert f"{path} has no header of format 1: its requests are not queued" in record.getMessage()
+    assert f"{path} has no header of format 1: its requests are not queued; if a newer" in record.getMessage()
+    assert "upgrade here" in record.getMessage()
 
 
 def test_another_version_of_another_queue(spool: SpoolDirectory, caplog: pytest.LogCaptureFixture) -> None:
