@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,11 @@ class Container:
         (self._directory / "project" / "spiders.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
 
     @contextmanager
-    def started(self) -> "Iterator[subprocess.Popen[bytes]]":
-        """Start the command, and kill it at the end of the block if it still runs."""
-        process = subprocess.Popen(self._command, cwd=self._directory, env=self._environment, stderr=subprocess.DEVNULL)
+    def started(self, command: Sequence[str] = ()) -> "Iterator[subprocess.Popen[bytes]]":
+        """Start the Dockerfile's or another command, and kill it at the end of the block if it still runs."""
+        process = subprocess.Popen(
+            command or self._command, cwd=self._directory, env=self._environment, stderr=subprocess.DEVNULL
+        )
         try:
             yield process
         finally:
@@ -130,10 +132,9 @@ def test_dockerfile() -> None:
     assert {name for name, _ in instructions} == INSTRUCTIONS
     arguments = dict(instructions)
     assert isinstance(json.loads(arguments["ENTRYPOINT"]), list)
-    for block in blocks("deploy.md", "bash"):
-        if block.startswith("docker"):
-            words = shlex.split(block)
-            assert words[words.index("--volume") + 1].partition(":")[2] == arguments["VOLUME"]
+    (build, run), *_ = (map(shlex.split, block.splitlines()) for block in blocks("deploy.md", "bash"))
+    assert run[run.index("--volume") + 1].partition(":")[2] == arguments["VOLUME"]
+    assert build[build.index("--tag") + 1] == run[-1]
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -149,6 +150,9 @@ def test_manifests() -> None:
     kubernetes_validate.validate(workers, kubernetes_validate.latest_version(), strict=True)
     assert {"name": "JOBDIR", "value": dict(dockerfile())["VOLUME"]} in container["env"]
     assert workers["spec"]["selector"]["matchLabels"] == workers["spec"]["template"]["metadata"]["labels"]
+    (secret,) = (shlex.split(block) for block in blocks("deploy.md", "bash") if "secret" in block)
+    reference = {"name": secret[4], "key": secret[5].partition("=")[2].partition("=")[0]}
+    assert {"name": "REDIS_URL", "valueFrom": {"secretKeyRef": reference}} in container["env"]
     (claim,) = workers["spec"]["volumeClaimTemplates"]
     assert [mount["name"] for mount in container["volumeMounts"]] == [claim["metadata"]["name"]]
 

@@ -59,9 +59,10 @@ def test_options() -> None:
 
 
 def test_stats() -> None:
-    """Every stat has its row."""
+    """Every stat has its row, and an action is for a stat."""
     rows = table("docs/stats.md", "Stats of a worker and of its filter")
     assert {row[0].strip("`") for row in rows} == set(stats.NAMES)
+    assert {row[0].strip("`") for row in table("docs/stats.md", "High values")} <= set(stats.NAMES)
 
 
 def test_keys() -> None:
