@@ -66,11 +66,11 @@ RUN = (
         "test_page_blocks.test_targets",
     ),
 )
-# With the reason; each was executed once by hand.
+# With the reason.
 PARSED = {
     ("deploy.md", "bash", "docker "): "needs Docker's daemon; test_page_deploy compares its names with the Dockerfile",
     ("deploy.md", "bash", "kubectl "): "needs a cluster; the Secret has the name and the key of the manifest",
-    ("deploy.md", "bash", "curl "): "needs a Scrapyd",
+    ("deploy.md", "bash", "curl "): "needs a Scrapyd; run by hand with Scrapyd 1.6.0",
     ("backup.md", "bash", "redis-cli config rewrite"): "needs a server with a configuration file",
     (".*", "bash", "python3 -m venv |. .venv/|pip install "): "an installation: `nox -s wheel` does it from the wheel",
     ("tutorial.md", "bash", "redis-server|docker run "): "the tests start servers of their own",
