@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
-	mutants bench search replay soak docs links translations clean
+	mutants bench search replay soak docs browse recording links translations clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -90,6 +90,14 @@ translations: build/gettext
 build/gettext: $(VENV)/.docs
 	rm -rf $@
 	$(SPHINX) --builder gettext docs $@
+
+# Each page of the site in Chromium, wide and narrow; needs Debian's chromium or $CHROMIUM.
+browse: docs
+	$(BIN)/python -m devtools.browse $(ARGS)
+
+# The film at the head of the README and of the site.
+recording: $(VENV)/.docs
+	$(BIN)/python -m devtools.recording $(ARGS)
 
 # The site's links to other sites, over the network; weekly.yml checks them.
 links: $(VENV)/.docs

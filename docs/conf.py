@@ -18,6 +18,7 @@ html_title = project
 html_theme = "furo"
 html_theme_options = {"source_repository": _SOURCE, "source_branch": "main", "source_directory": "docs/"}
 html_copy_source = False
+html_use_index = False  # the search finds names, and its table is too wide for narrow screens
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["chinese.css"]

@@ -16,6 +16,17 @@ from tests.project.test_imports import LEVELS
 from tests.support.documentation import ROOT, table, text
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+SITE = URLS["Documentation"]
+CHINESE_SITE = f"{SITE}zh-cn/"
+PREFIXES = {
+    CHINESE_SITE: "docs",
+    SITE: "docs",
+    f"{URLS['Source']}/blob/main/": "",
+    f"{URLS['Source']}/tree/main/": "",
+    "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/": "",
+}
+READMES = ("README.md", "README.zh-CN.md")
 WITH_LINKS = (*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md")
 
 
@@ -102,9 +113,9 @@ def test_benchmarks(page: str) -> None:
 
 
 def test_readme_is_short() -> None:
-    """The README has at most 700 words, as `wc -w` counts them, and one picture."""
+    """The README has at most 700 words, as `wc -w` counts them, and one picture beside its badges."""
     assert len(text("README.md").split()) <= 700
-    assert len(re.findall(r"!\[", text("README.md"))) == 1
+    assert len(re.findall(r"^!\[", text("README.md"), re.MULTILINE)) == 1
 
 
 def test_map() -> None:
@@ -113,6 +124,44 @@ def test_map() -> None:
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", text("docs/index.md"))) == pages
     for page in PAGES[1:]:
         assert re.match(r"# .+\n\n(?:```python\n.*?```\n\n)?This page \w+", text(page), re.DOTALL), page
+
+
+def file_behind(link: str) -> Path | None:
+    """Return the file behind a link to the site or to the repository."""
+    for prefix, folder in PREFIXES.items():
+        if link.startswith(prefix):
+            return ROOT / folder / link.removeprefix(prefix).replace(".html", ".md")
+    return None
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_links_of_the_readme(readme: str) -> None:
+    """The README's links work outside the repository, too; those to the site and to the repository lead somewhere."""
+    links = re.findall(r"\]\(([^)\s]+)\)", text(readme))
+    assert [link for link in links if not link.startswith("https://")] == []
+    files = {link: file_behind(link) for link in links}
+    assert [link for link, file in files.items() if file and not file.exists()] == []
+    pages = [link for link, file in files.items() if file and file.parent.name == "docs" and file.suffix == ".md"]
+    assert len(pages) > 20
+    assert {page.startswith(CHINESE_SITE) for page in pages} == {readme != "README.md"}
+
+
+def test_chinese_readme() -> None:
+    """The Chinese README has the English one's code, samples, pictures, pages and numbers, in their order."""
+
+    def parts(readme: str) -> list[list[str]]:
+        content = text(readme).replace(CHINESE_SITE, SITE)
+        links = [link for link in re.findall(r"\]\(([^)\s]+)\)", content) if "blob/main/README" not in link]
+        numbers = [sorted(re.findall(r"\d[\d.,]*\d|\d", row)) for row in re.findall(r"^\|.*", content, re.MULTILINE)]
+        return [
+            re.findall(r"```.*?```", content, re.DOTALL),
+            links,
+            *numbers,
+            re.findall(r"^#+", content, re.MULTILINE),
+        ]
+
+    english, chinese = map(parts, READMES)
+    assert english == chinese
 
 
 @pytest.mark.parametrize("page", WITH_LINKS)

@@ -221,14 +221,6 @@ def test_probe(own: Server, stored: redis.Redis, tmp_path: Path) -> None:
     assert exit_code("redis://localhost:1") == 0
 
 
-def test_readme(run: Callable[[str, dict[str, Any]], None]) -> None:
-    """The filter's answers are those in the README, with a client of this machine's server."""
-    text = (DOCS.parent / "README.md").read_text()
-    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in block)
-    assert "Redis()" in block
-    run(block.replace("Redis()", f'Redis.from_url("{PLACEHOLDER}")'), {})
-
-
 @pytest.mark.parametrize("page", [page for page in EVERY_PAGE if "```pycon" in text_of(page)])
 def test_sessions(page: str, own: Server, stored: redis.Redis) -> None:
     """Every session of Python prints its output, and leaves no keys."""

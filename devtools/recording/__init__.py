@@ -1,0 +1,1 @@
+"""A short film of a crawl in a terminal, as an animated SVG."""
