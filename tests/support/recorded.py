@@ -27,7 +27,7 @@ from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.spool.directory import SpoolDirectory
 from tests.support import command
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, OURS, Kind, Scene, scene
+from tests.support.scenario import OURS, Kind, Scene, scene
 from tests.support.servers import Server, running
 from tests.support.spiders import golden
 from tests.support.spiders.started import BAD
@@ -43,7 +43,8 @@ DEADLY, LATE, SPOOLED, UNSURE, FORGOTTEN = "/page/20", "/late", "/spooled", "/un
 PAGES = 201
 PATHS = {*tree(PAGES), LATE, SPOOLED, UNSURE}
 DELIVERIES = 2
-# The recorded workers are slow, and take over from each other in the middle of the crawl.
+# The recorded workers are slow, and take over from each other in the middle of the crawl. Their own leases decide when
+# others take over.
 SLOW: Kind = {"BLOOMFILTER_LEASE": 0.5, "DOWNLOAD_DELAY": 0.05}
 
 
@@ -54,7 +55,6 @@ def golden_scene(directory: Path, server: Server, serializer: str) -> Iterator[t
     links = {SITE + path: targets for path, targets in at.items()}
     settings = {
         **OURS,
-        **LEASE,
         "SCHEDULER_SERIALIZER": SERIALIZERS[serializer],
         "BLOOMFILTER_MAX_DELIVERIES": DELIVERIES,
         "REDIS_START_URLS_KEY": START.start,
