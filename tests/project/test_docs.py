@@ -181,3 +181,9 @@ def test_tests_that_are_named(page: str) -> None:
     """Every test that a page names exists."""
     there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     assert set(re.findall(r"\btest_\w+", text(page))) <= there
+
+
+@pytest.mark.parametrize("page", WITH_LINKS)
+def test_tables_end(page: str) -> None:
+    """A blank line ends each table; without it a paragraph becomes a row."""
+    assert re.findall(r"^\|.*\n(?=[^|\n])(.*)", text(page), re.MULTILINE) == []
