@@ -9,6 +9,8 @@ _KILO = 1000
 _MIN_PAGES = 0.01
 # From this number on, decimals are noise.
 _MIN_WHOLE_PAGES = 9.995
+# The smallest error rate that a filter may have: an estimate below it is as good as none.
+_MIN_ERROR_RATE = 1e-15
 
 
 def as_bytes(value: str | bytes) -> bytes:
@@ -29,6 +31,11 @@ def plural(count: int, noun: str) -> str:
 def as_number(number: float, digits: int = 6) -> str:
     """Return a number as users type it: `1e-6` and `1e8` instead of Python's `1e-06` and `1e+08`."""
     return f"{number:.{digits}g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+
+
+def as_error_rate(rate: float) -> str:
+    """Return an error rate with two digits; an estimate below the smallest allowed one is `<1e-15`."""
+    return f"<{as_number(_MIN_ERROR_RATE)}" if 0 < rate < _MIN_ERROR_RATE else as_number(float(f"{rate:.2g}"))
 
 
 def as_size(size: int) -> str:

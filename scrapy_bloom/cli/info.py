@@ -14,7 +14,7 @@ from typing import NoReturn
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_number, as_size, plural
+from scrapy_bloom._format import as_error_rate, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
@@ -131,7 +131,7 @@ def _filter_text(found: FilterReport, shares: Mapping[str, NodeShare], first: Fi
     shards = plural(info.shards, "shard")
     rows = [
         ("holds", f"about {info.estimated_count:,} of {info.capacity:,} requests{ttl}"),
-        ("error rate", f"{as_number(info.estimated_error_rate, 2)} now, {as_number(info.error_rate)} at most"),
+        ("error rate", f"{as_error_rate(info.estimated_error_rate)} now, {as_error_rate(info.error_rate)} at most"),
         ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {shards}"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
@@ -170,8 +170,8 @@ def _layer_table(found: FilterReport) -> str:
                 f"{share:.0%}",
                 f"{layer.estimated_count:,}",
                 f"{layer.capacity:,}",
-                as_number(layer.estimated_error_rate, 2),
-                as_number(layer.error_rate, 2),
+                as_error_rate(layer.estimated_error_rate),
+                as_error_rate(layer.error_rate),
                 as_size(layer.memory_bytes),
                 _console.duration(age),
             ]

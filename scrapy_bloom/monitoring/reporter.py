@@ -10,7 +10,7 @@ from scrapy import Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
+from scrapy_bloom._format import as_error_rate, as_expected_pages, as_size, plural
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.base_filter import BaseBloomFilter
 from scrapy_bloom.filter.describe import FilterInfo
@@ -101,7 +101,7 @@ class CrawlReporter:
                 self._filter.key,
                 as_size(self._info.memory_bytes),
                 f"{self._info.capacity:,}",
-                _rate(self._info.error_rate),
+                as_error_rate(self._info.error_rate),
             )
         if self._info.estimated_count and not begins_anew:
             logger.info(
@@ -203,8 +203,8 @@ class CrawlReporter:
                 "missed %s. Start over with BLOOMFILTER_CAPACITY above %s, or let the filter grow "
                 "(BLOOMFILTER_EXPANSION)",
                 self._filter.key,
-                _rate(self._info.estimated_error_rate),
-                _rate(self._info.error_rate),
+                as_error_rate(self._info.estimated_error_rate),
+                as_error_rate(self._info.error_rate),
                 missed,
                 self._info.capacity,
             )
@@ -275,11 +275,6 @@ def warn_of_dead_letters(number: int, key: str) -> None:
 def _in_words(info: FilterInfo) -> str:
     return (
         f"about {info.estimated_count:,} requests for a capacity of {info.capacity:,} "
-        f"({info.estimated_count / info.capacity:.0%}), error rate {_rate(info.estimated_error_rate)} of "
-        f"{_rate(info.error_rate)} allowed, {as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}"
+        f"({info.estimated_count / info.capacity:.0%}), error rate {as_error_rate(info.estimated_error_rate)} of "
+        f"{as_error_rate(info.error_rate)} allowed, {as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}"
     )
-
-
-def _rate(error_rate: float) -> str:
-    """Return an error rate with two digits."""
-    return as_number(float(f"{error_rate:.2g}"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
+from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, plural
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,9 @@ def test_number(number: float, text: str) -> None:
 def test_digits() -> None:
     """An estimate is shown with as many digits as it deserves."""
     assert [as_number(number, 2) for number in (6.4321e-7, 0.0123, 0.5)] == ["6.4e-7", "0.012", "0.5"]
+
+
+def test_error_rates() -> None:
+    """An error rate has two digits, and an estimate that means nothing has none."""
+    rates = (0.0, 6.5e-55, 9.99e-16, 1e-15, 1.234e-7, 0.5)
+    assert [as_error_rate(rate) for rate in rates] == ["0", "<1e-15", "<1e-15", "1e-15", "1.2e-7", "0.5"]

@@ -7,7 +7,7 @@ from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 
 from scrapy_bloom._filter_key import MAX_NODE_BYTES, are_in_one_slot
-from scrapy_bloom._format import as_number, as_size, plural
+from scrapy_bloom._format import as_error_rate, as_number, as_size, plural
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.checks.case import Case, Finding, advice, is_a, load_class, loss, ok, refused, skipped
 from scrapy_bloom.cli.checks.configuration import JSON
@@ -137,7 +137,7 @@ def _stored_filter(case: Case, found: FilterReport) -> Iterator[Finding]:
             "see the server's checks; the next addition of a worker creates empty ones",
         )
     yield from _forgotten(case, found)
-    rate = as_number(info.estimated_error_rate, 2)
+    rate = as_error_rate(info.estimated_error_rate)
     text = f"about {info.estimated_count:,} of {info.capacity:,} requests, error rate {rate}"
     if info.estimated_error_rate > info.error_rate:
         yield loss(
