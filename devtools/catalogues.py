@@ -54,7 +54,7 @@ def glossary() -> tuple[Term, ...]:
 def read(path: Path) -> Catalog:
     """Read a catalogue."""
     with path.open("rb") as file:
-        return read_po(file, charset="utf-8")
+        return read_po(file, charset="utf-8", abort_invalid=True)
 
 
 def entries(catalogue: Catalog) -> Iterator[tuple[Message, str, str]]:
@@ -66,9 +66,11 @@ def entries(catalogue: Catalog) -> Iterator[tuple[Message, str, str]]:
 
 def faults(text: str, translation: str) -> Iterator[str]:
     """Yield the faults of a translation."""
-    if not translation:
+    if not translation.strip():
         yield "empty"
         return
+    if re.search(r"\b[a-z]+ [a-z]+ [a-z]+\b", _prose(text)) and not re.search(_HAN, translation):
+        yield "not translated"
     for name, parts in (("code", _codes), ("links", _targets), ("numbers", _numbers), ("strong text", _strong)):
         if parts(text) != parts(translation):
             yield f"other {name}"

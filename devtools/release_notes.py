@@ -20,7 +20,7 @@ def section(changelog: str, version: str) -> str:
         ValueError: the changelog has no dated section of this version, or no link for its heading.
     """
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n"
-    found = re.search(rf"{heading}(.*?)(?=^## |^\[|\Z)", changelog, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"{heading}(.*?)(?=^## |^\[[^\]]+\]: |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if found is None or not found[1].strip():
         raise ValueError(
             f"CHANGELOG.md: has no text below a heading like '## [{version}] - 2026-01-31'; date the section"

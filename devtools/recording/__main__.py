@@ -5,6 +5,7 @@ The film at docs/recording.svg shows real commands on a server and a site of thi
 
 import argparse
 import re
+import signal
 import socket
 import sys
 import time
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m devtools.recording", description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "recording.svg", help="%(default)s")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the crawl's processes end, too
     frames = [*_crawl(), *_demo()]
     options.output.write_text(draw(frames, "A killed worker's requests go to the others, and no page is missed"))
     print(f"{options.output}: {len(frames)} frames, {sum(frame.seconds for frame in frames):.0f} s")

@@ -32,6 +32,8 @@ from tests.support.scenario import (
     tell,
 )
 from tests.support.servers import Server
+from tests.support.spiders import storing
+from tests.support.spiders.storing import StoringPipeline
 
 pytestmark = pytest.mark.crawl
 
@@ -99,6 +101,22 @@ def test_workers_killed_under_scrapy_redis(
     _, played = crawl_with_killed_workers(STOCK, valkey, key, tmp_path, workers=2, kills=1)
     tell(capsys, f"2 workers, one killed and replaced: scrapy-redis missed {len(played.missed)} of 600")
     assert played.missed
+
+
+def test_killed_in_an_item_pipeline(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A request is acknowledged only after the item pipelines: a worker killed there loses no item.
+
+    The killed worker waits at the item until the requests of twenty others are done.
+    """
+    stored = tmp_path / "stored.txt"
+    kind: Kind = {**OURS, **LEASE, "SCHEDULER_PERSIST": True, "STORED": stored, "DEADLY": f"/page/{MIDDLE}"}
+    pipelines = f'{{"{StoringPipeline.__module__}.{StoringPipeline.__qualname__}": 0}}'
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        played.spider = storing.__file__
+        assert played.crawl(kind, "killed", ITEM_PIPELINES=pipelines).exit_code == -signal.SIGKILL
+        assert len(stored.read_text().split()) < PAGES
+        assert_ended_well(played.crawl(kind, "heir", ITEM_PIPELINES=pipelines))
+        assert set(stored.read_text().split()) == set(played.site.links)
 
 
 @asyncio_first

@@ -33,7 +33,8 @@ def test_glossary() -> None:
 @pytest.mark.parametrize(
     ("text", "translation", "fault"),
     [
-        ("A page.", "", "empty"),
+        ("A page.", " ", "empty"),
+        ("It waits for a page.", "It waits for a page.", "not translated"),
         ("Set `TTL` to `None`.", "把 `TTL` 设为 `none`。", "other code"),
         ("See [this](keys.md#a).", "见[这里](keys.md)。", "other links"),
         ("See <https://a.org/>.", "见 <https://b.org/>。", "other links"),

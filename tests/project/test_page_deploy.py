@@ -186,7 +186,7 @@ def test_units(tmp_path: Path) -> None:
     with running("valkey") as server:
         project = command.make_project(tmp_path / "crawler", REDIS_URL=server.url)
         for line in units()["Service"]["ExecStart"]:
-            words = shlex.split(line.replace(target, str(tmp_path)))
+            words = shlex.split(line.replace(target, str(tmp_path)).replace("/srv/crawler/.venv/bin/", ""))
             assert Path(words[0]).is_absolute()
             subprocess.run(words, cwd=project, env={**os.environ, "PATH": SCRIPTS}, check=True)
     written = [path for path in tmp_path.iterdir() if path.is_file()]
