@@ -13,6 +13,7 @@ from scrapy_bloom.monitoring.reporter import warn_of_dead_letters, warn_of_delet
 from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.operations import (
     AskFilter,
+    ClearFilter,
     EndClosing,
     Ending,
     FilterOperation,
@@ -87,7 +88,7 @@ class Executor:
                     pass
                 case AskFilter():
                     repeats = self._ask_filter(operation)
-                case UseFilter() | ReleaseFilter() | ForgetFailed():
+                case UseFilter() | ReleaseFilter() | ClearFilter() | ForgetFailed():
                     self.worker.receive_reply(operation, Reply(self._change_filter(operation)))
                 case _:
                     self._execute(operation)
@@ -141,19 +142,21 @@ class Executor:
 
     def _report_leftovers(self, leave: Leave, reply: Reply) -> None:
         """Log queued requests and dead letters that outlive this worker."""
-        if reply.status is Status.LAST and leave.ending is Ending.STOPPED:
+        if reply.status in (Status.LAST, Status.FLUSHED) and leave.ending is Ending.STOPPED:
             self._waiting = reply.waiting
         if reply.status is Status.LEFT and leave.ending is Ending.KEEP and reply.waiting:
             logger.info("Left %s in the queue %r", plural(reply.waiting, "request"), self.queue)
         if reply.dead:
             warn_of_dead_letters(reply.dead, self._requests.keys.dead_letters)
 
-    def _change_filter(self, operation: UseFilter | ReleaseFilter | ForgetFailed) -> Status:
+    def _change_filter(self, operation: UseFilter | ReleaseFilter | ClearFilter | ForgetFailed) -> Status:
         match operation:
             case UseFilter():
                 self._holder.filter.add_reference(self.queue)
             case ForgetFailed():
                 self._holder.forget(operation.fingerprints)
+            case ClearFilter():
+                self._holder.filter.clear()
             case ReleaseFilter():
                 return Status.OK if self._holder.release(self.queue) else Status.KEPT
         return Status.OK

@@ -76,6 +76,7 @@ class Status(StrEnum):
     WAIT = "wait"  # another worker closes the queue
     KEPT = "kept"  # another queue uses the filter
     YOURS = "yours"  # this worker completes the closing
+    FLUSHED = "flushed"  # this worker completes the closing of a flush: the filter knows the deleted requests
     AGAIN = "again"  # the sync was executed before
     LATE = "late"  # a later sync was executed before
     DONE = "done"  # the sync was executed
@@ -174,9 +175,9 @@ class Join(QueueOperation):
     """Register the worker and requeue its leases; a new worker requeues dead letters.
 
     The reply has the workers and the number of waiting requests. Its status is `wait` while another
-    worker closes the queue, `yours` if this one is to close it, and `foreign` if workers of another
-    spider are registered, which is not checked without a `spider`. A worker that has lost its
-    registration gets the reason.
+    worker closes the queue, and `yours` or `flushed` if this one is to close it. It is `foreign` if
+    workers of another spider are registered, which is not checked without a `spider`. A worker that
+    has lost its registration gets the reason.
     """
 
     script = "join"
@@ -291,7 +292,8 @@ class Ending(StrEnum):
 class Leave(QueueOperation):
     """Remove the registration and requeue the leases; the last worker stays, to clear.
 
-    The status is `left` or `last`. The reply has the numbers of waiting requests and dead letters.
+    The status is `left` or `last`, or `flushed` if the worker has to complete a flush. The reply has
+    the numbers of waiting requests and dead letters.
     """
 
     script = "leave"
@@ -348,7 +350,7 @@ class Flush(QueueOperation):
         known: the workers that may be registered, with a `kind`.
         lease_seconds: if set, registers this worker as closing the queue, so that no worker joins
             before it has deleted the filter, too, and ended the closing. If it dies before that,
-            another worker takes over.
+            another worker takes over, and deletes the filter even if other queues use it.
     """
 
     script = "flush"
@@ -379,13 +381,18 @@ class ReleaseFilter:
 
 
 @dataclass(frozen=True)
+class ClearFilter:
+    """Delete the filter under all its references, to complete a flush: it knows the deleted requests."""
+
+
+@dataclass(frozen=True)
 class ForgetFailed:
     """Let the filter forget failed requests, before their leases end."""
 
     fingerprints: tuple[bytes, ...]
 
 
-FilterOperation = AskFilter | UseFilter | ReleaseFilter | ForgetFailed
+FilterOperation = AskFilter | UseFilter | ReleaseFilter | ClearFilter | ForgetFailed
 
 
 class RequestQueue:

@@ -11,8 +11,12 @@
        │                                                        │ ReleaseFilter    │
        └─ EndClosing, and not leaving ───────────────────────── CLOSED ─EndClosing─┘
 
-`leave()` works in every phase before CLOSING. A leaving worker whose registration expired rejoins,
-so that its leases are requeued, and leaves then; an idle worker with nothing to clear is GONE.
+A worker that completes a flush is FLUSHING instead of CLOSING: ClearFilter deletes the filter, which
+knows the deleted requests, also if other queues use it.
+
+`leave()` works in every phase before CLOSING or FLUSHING. A leaving worker whose registration
+expired rejoins, so that its leases are requeued, and leaves then; an idle worker with nothing to
+clear is GONE.
 
 A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps
 atomically:
@@ -31,7 +35,7 @@ search:
     S3  A finished crawl leaves no filter, no registration and no dead worker behind.
     S4  From every state all workers can leave.
     S5  Without a fault, each page is fetched once.
-    S6  A filter is not cleared while another queue uses it.
+    S6  A filter is not cleared while another queue uses it, except by a flush.
     S7  If a queue is lost, a worker reports the loss.
     S8  A request becomes a dead letter only for the death of a worker that had started it and
         nothing else.
@@ -58,7 +62,8 @@ Why they hold:
 *   An idle worker finishes only after a heartbeat of every other worker: a dead one may hold
     requests that no worker has requeued yet (S2, S3). The last worker stays registered while it
     clears, so that no worker joins in between, and another worker completes the closing if it dies
-    (S3, S4).
+    (S3, S4). The mark of a flush stays with the closing, and the worker that completes it clears
+    the filter under all references: a filter that stays would call the deleted requests seen (S1).
 *   The filter has a reference for each queue that uses it (S6). If the filter is replaced, as by a
     flush, each worker that uses the new one adds its queue's reference again, before its first
     check. The audit in Redis counts the waiting requests, so that a reply reports a queue that
@@ -81,6 +86,7 @@ from scrapy_bloom.queue.entries import AdaptiveWindow, Finished, OutboxEntry, Qu
 from scrapy_bloom.queue.operations import (
     REGISTERED,
     AskFilter,
+    ClearFilter,
     Ending,
     FilterOperation,
     ForgetFailed,
@@ -92,6 +98,9 @@ from scrapy_bloom.queue.operations import (
     UseFilter,
 )
 from scrapy_bloom.queue.worker_state import PendingSync, Phase, Suspects, WorkerState
+
+# The phase of a worker that is to complete a closing, its own or a dead worker's.
+_TO_COMPLETE = {Status.YOURS: Phase.CLOSING, Status.LAST: Phase.CLOSING, Status.FLUSHED: Phase.FLUSHING}
 
 
 class QueueWorker:
@@ -211,7 +220,7 @@ class QueueWorker:
     def leave(self, ending: Ending) -> None:
         """Leave the queue from the next operation on, after a closing in progress."""
         self.state.ending = ending
-        if self.state.phase not in (Phase.CLOSING, Phase.CLOSED):
+        if self.state.phase not in (Phase.CLOSING, Phase.FLUSHING, Phase.CLOSED):
             self.state.phase = Phase.LEAVING
 
     @property
@@ -270,6 +279,7 @@ class QueueWorker:
             Phase.JOINED: UseFilter(),
             Phase.LEAVING: ops.Leave(self.name, state.number, state.ending or Ending.KEEP),
             Phase.CLOSING: ReleaseFilter(),
+            Phase.FLUSHING: ClearFilter(),
             Phase.CLOSED: ops.EndClosing(self.name, state.clears),
         }
         return operations.get(state.phase)
@@ -407,16 +417,16 @@ class QueueWorker:
             case ops.Join() if status in REGISTERED:
                 # A leaving worker takes no reference: the filter may be deleted already.
                 state.phase = Phase.LEAVING if self.is_leaving else Phase.JOINED
-            case ops.Join() if status is Status.YOURS:
-                state.phase = Phase.CLOSING
+            case ops.Join() | ops.Leave() if status in _TO_COMPLETE:
+                state.phase = _TO_COMPLETE[status]
             case ops.Join() if self.is_leaving:
                 state.phase = Phase.GONE
             case UseFilter():
                 state.is_new = False
                 state.phase = Phase.WORKING
             case ops.Leave():
-                state.phase = Phase.CLOSING if status is Status.LAST else Phase.GONE
-            case ReleaseFilter():
+                state.phase = Phase.GONE
+            case ReleaseFilter() | ClearFilter():
                 # A filter that another queue keeps knows these requests: nothing would fetch them.
                 state.clears = state.ending is Ending.STOPPED and status is Status.OK
                 state.phase = Phase.CLOSED

@@ -198,6 +198,7 @@ class Phase(Enum):
     WORKING = auto()
     LEAVING = auto()
     CLOSING = auto()
+    FLUSHING = auto()
     CLOSED = auto()
     GONE = auto()
 

@@ -13,7 +13,8 @@ from scrapy_bloom._format import as_text
 from scrapy_bloom.cli import key_contents
 from scrapy_bloom.cli.key_contents import DeletionPlan
 from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Join, RequestQueue, Status, Sync
+from scrapy_bloom.queue.operations import ClearFilter, Heartbeat, Join, RequestQueue, Requeue, Status, Sync
+from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.storage.filter_hash import DeleteHash
 from scrapy_bloom.storage.operation import Operations, Results
 from scrapy_bloom.storage.stores import RedisStore
@@ -349,6 +350,34 @@ def test_no_request_is_queued_between_the_deletions(client: redis.Redis, key: st
     assert store.replies == [Status.EXPIRED, Status.WAIT]
     assert list(client.scan_iter(f"*{key}*")) == []
     assert queue.execute(Join("another", "60", 0, is_new=True)).status is Status.OK
+
+
+class KilledStore(RedisStore):
+    """Ends the process right before the hash of a filter is deleted."""
+
+    def execute(self, operations: Operations) -> Results:
+        if any(isinstance(operation, DeleteHash) and operation.deletes for operation in operations):
+            raise KeyboardInterrupt
+        return super().execute(operations)
+
+
+def test_killed_between_the_deletions(client: redis.Redis, key: str) -> None:
+    """The worker that takes over has to delete the filter, even if another queue uses it."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    bloom.add_reference("another queue")
+    queue = fill_queue(client, f"{key}:queue")
+    store = KilledStore(client)
+    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
+    with pytest.raises(KeyboardInterrupt):
+        key_contents.execute_deletion(store, client, doomed, LEASE)
+    ((dead, value),) = (queue.execute(Heartbeat("next")).workers or {}).items()
+    assert queue.execute(Requeue("next", dead, value, "60", 0)).status is Status.YOURS
+    worker = QueueWorker("next", "60", 1)
+    joining = worker.next_operation()
+    assert isinstance(joining, Join)
+    worker.receive_reply(joining, queue.execute(joining))
+    assert worker.next_operation() == ClearFilter()
 
 
 def test_a_filter_stays_with_its_queue(client: redis.Redis, key: str) -> None:

@@ -15,6 +15,7 @@ from scrapy_bloom.queue.entries import OutboxEntry
 from scrapy_bloom.queue.heartbeats import Heartbeats
 from scrapy_bloom.queue.operations import (
     AskFilter,
+    ClearFilter,
     Ending,
     ForgetFailed,
     Heartbeat,
@@ -48,7 +49,7 @@ class Driven:
                 return False
             case AskFilter():
                 self.worker.receive_filter_reply(operation, [True] * len(operation.entries))
-            case UseFilter() | ReleaseFilter() | ForgetFailed():
+            case UseFilter() | ReleaseFilter() | ClearFilter() | ForgetFailed():
                 self.worker.receive_reply(operation, Reply(Status.OK))
             case _:
                 try:

@@ -30,7 +30,7 @@ numbers = st.integers(0, 4)
 members = st.sampled_from([b"a", b"b", b"c", b"\xff\x00"])
 entries = st.lists(st.builds(QueueEntry, st.sampled_from([-1.0, 0.0, 2.5]), members), max_size=3).map(tuple)
 some = st.lists(members, max_size=3).map(tuple)
-VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 closing"]
+VALUES = ["5 0 0", "5 1 0", "5 1 1", "5 2 0", "5 1v 0", "5 0 0 closing", "5 1 0 closing", "5 0 0 closing flush"]
 
 
 def sync(worker: str, number: int, want: int, lists: Any, released: int) -> ops.Sync:

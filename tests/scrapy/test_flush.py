@@ -1,6 +1,7 @@
 """SCHEDULER_FLUSH_ON_START beside active workers, or with a crash half-way."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -125,9 +126,26 @@ def keeping(open_at: Any) -> Any:
     return lambda dupefilter, key, flush: open_at(dupefilter, key, flush=False)  # noqa: ARG005
 
 
-@pytest.mark.parametrize("who", ["a later start", "a worker at work"])
-def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    """If a worker dies between deleting queue and filter, another deletes the filter."""
+def is_closing(scheduler: BloomScheduler) -> bool:
+    """Return whether a worker closes its queue."""
+    workers: Any = scheduler.server.hgetall(scheduler.queue_keys.workers)
+    return b"closing" in workers.get(scheduler.worker_name.encode(), b"")
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        "a later start",
+        "a worker at work",
+        "a worker at work beside another spider",
+        "an ending worker beside another spider",
+    ],
+)
+def test_half_a_flush(open_one: Opening, key: str, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """If a worker dies between deleting queue and filter, another deletes the filter, even if two spiders use it."""
+    if who.endswith("beside another spider"):
+        open_one = partial(open_one, SCHEDULER_DUPEFILTER_KEY=f"{{{key}:queue}}:filter")
+        open_one(SCHEDULER_QUEUE_KEY=f"{{{key}:queue}}:other")
     old = open_one(SCHEDULER_PERSIST=who == "a later start")
     enqueue(old)
     assert fetched_by(old) == [*PAGES]
@@ -142,7 +160,10 @@ def test_half_a_flush(open_one: Opening, monkeypatch: pytest.MonkeyPatch, who: s
         before_the_filter_is_deleted(monkeypatch, die)
         with pytest.raises(KeyboardInterrupt):
             open_one(SCHEDULER_FLUSH_ON_START=True)
-    following = open_one() if who == "a later start" else old
+    if who == "an ending worker beside another spider":
+        until(lambda: is_closing(old))
+        old.close("finished")
+    following = old if who in ("a worker at work", "a worker at work beside another spider") else open_one()
     assert fetched_by(following) == []
     enqueue(following)
     assert fetched_by(following) == [*PAGES]

@@ -90,7 +90,7 @@ class _QueueNames:
     def _registration(self, name: str) -> object:
         mine = Registration.parse(self._memory.workers[name])
         number = min(mine.number, _HIGH) if name == self._operation.worker else bool(mine.number)
-        return mine.lease, number, mine.is_void, mine.is_closing, mine.spider
+        return mine.lease, number, mine.is_void, mine.is_closing, mine.is_flush, mine.spider
 
     def _told(self, name: str, value: Any) -> object:
         """Return the signature of an argument."""
@@ -98,7 +98,8 @@ class _QueueNames:
             return self._number(value)
         if name == "value":
             found = self._memory.workers.get(self._operation.dead)  # type: ignore[attr-defined]
-            return found == value, bool(value) and Registration.parse(value).is_closing
+            closing = Registration.parse(value) if value else None
+            return found == value, closing and (closing.is_closing, closing.is_flush)
         if name == "kept" and value is not None:
             digests = {ops.digests([member])[0]: number for member, number in self._members.items()}
             return sorted(digests.get(digest, -1) for digest in value)

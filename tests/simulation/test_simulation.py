@@ -25,6 +25,7 @@ KEPT = {
     "flush 87": "A worker at work adds to the filter while a starter flushes the queue.",
     "flush 132": "A worker at work remembers pages of the filter that a starter deletes.",
     "flush 24": "A starter begins the crawl anew, and all pages are fetched again.",
+    "shared-flush 1454554266": "A starter is killed in the same way beside another spider, whose filter stays.",
     "flush 1": "A starter dies while it closes the queue, and the workers that wait for it take over.",
     "kill 0": "A worker dies with a page of which the callback has not run.",
     "mixed 137": "Redis refuses a heartbeat, and others die later.",

@@ -24,16 +24,18 @@ class Registration:
     beats: int = 0
     is_closing: bool = False
     spider: str = ""
+    is_flush: bool = False  # the closing of a flush
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the registration in a stored value."""
         lease, number, beats, *marks = text.split()
         spider = "".join(f" {mark}" for mark in marks if mark.startswith("@"))
-        return cls(lease, int(number.rstrip("v")), number.endswith("v"), int(beats), "closing" in marks, spider)
+        number, is_void, is_flush = number.rstrip("v"), number.endswith("v"), "flush" in marks
+        return cls(lease, int(number), is_void, int(beats), "closing" in marks, spider, is_flush)
 
     def __str__(self) -> str:
-        closing = " closing" if self.is_closing else ""
+        closing = " closing" * self.is_closing + " flush" * self.is_flush
         return f"{self.lease} {self.number}{'v' * self.is_void} {self.beats}{closing}{self.spider}"
 
 
@@ -127,7 +129,7 @@ class QueueMemory:
         status = Status.OK
         mine = self.find(op.worker)
         if mine is not None and mine.is_closing:
-            return Reply(Status.YOURS)
+            return Reply(Status.FLUSHED if mine.is_flush else Status.YOURS)
         if mine is None or mine.number < op.number:
             if mine is not None:
                 status = Status.ROLLED_BACK
@@ -203,11 +205,13 @@ class QueueMemory:
         if self.workers.get(op.dead) != op.value:
             return Reply(Status.ALIVE)
         mine = self.find(op.worker)
-        if Registration.parse(op.value).is_closing:
+        dead = Registration.parse(op.value)
+        if dead.is_closing:
             if mine is not None:
                 return Reply(Status.ALIVE)
             del self.workers[op.dead]
-            self.record(op.worker, Registration(op.lease_seconds, op.number, is_closing=True))
+            closing = Registration(op.lease_seconds, op.number, is_closing=True, is_flush=dead.is_flush)
+            self.record(op.worker, closing)
             return Reply(Status.YOURS)
         if mine is None or mine.is_closing:
             return Reply(Status.EXPIRED)
@@ -232,7 +236,7 @@ class QueueMemory:
         mine = self.find(op.worker)
         if mine is None or (not mine.is_closing and mine.number != op.number):
             return Reply(Status.EXPIRED)
-        status = Status.LAST
+        status = Status.FLUSHED if mine.is_flush else Status.LAST
         if not mine.is_closing:
             self._requeue(op.worker)
             is_kept = op.ending is Ending.KEEP or (op.ending is Ending.FINISHED and self.queue)
@@ -256,7 +260,7 @@ class QueueMemory:
         del self.workers[op.worker]
         if op.stays:
             mark = spider_mark(op.spider)
-            self.record(op.worker, replace(mine, is_closing=False, beats=mine.beats + 1, spider=mark))
+            self.record(op.worker, Registration(mine.lease, mine.number, mine.is_void, mine.beats + 1, spider=mark))
         return Reply(Status.OK)
 
     @_execute.register
@@ -286,7 +290,7 @@ class QueueMemory:
         self.audit, self.deliveries = Audit(), {}
         if op.lease_seconds:
             beats = 0 if mine is None else mine.beats + 1
-            self.record(op.worker, Registration(op.lease_seconds, 0, beats=beats, is_closing=True))
+            self.record(op.worker, Registration(op.lease_seconds, 0, beats=beats, is_closing=True, is_flush=True))
         return Reply(Status.OK)
 
     def find(self, worker: str) -> Registration | None:

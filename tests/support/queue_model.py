@@ -71,6 +71,7 @@ class Scenario:
         unreadable: requests that each worker cannot deserialize.
         failing: requests whose page may fail at each fetch; it leads to nothing then.
         anew: workers that may start at any time, and flush the queue first.
+        is_shared: a queue outside the search uses the filter all the time.
         filter_is_flushed: a flush loses the filter, too.
         loses_replies_of_filter: `lost` loses the filter's replies, too.
         max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
@@ -94,6 +95,7 @@ class Scenario:
     unreadable: Sequence[Sequence[str]] = ()
     failing: Sequence[str] = ()
     anew: Sequence[int] = ()
+    is_shared: bool = False
     filter_is_flushed: bool = True
     loses_replies_of_filter: bool = True
     max_deliveries: int = 0

@@ -132,7 +132,8 @@ class Promises:
         world, lives = state.world, state.lives
         kept = self._scenario.closure(self._model.stored_items(state))
         has_finished = any(life.state == "gone" for life in lives) and not any(life.is_stopped for life in lives)
-        if has_finished and not self._scenario.spare and self._scenario.fault_kinds <= {"crash", "lost", "lost filter"}:
+        is_alone = len(state.memories) == 1 and not self._scenario.spare
+        if has_finished and is_alone and self._scenario.fault_kinds <= {"crash", "lost", "lost filter"}:
             # A worker that finished has left nothing to others.
             kept = kept if world.has_cleared else set()
         if world.discarding:

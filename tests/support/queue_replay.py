@@ -28,6 +28,7 @@ NAMES = (
     *("crash or lost, a request that leads to itself", "lost, one request a sync, equal requests"),
     *("false, one request a sync", "flush, one request a sync", "failover"),
     *("the queue is deleted", "dead letters after two deaths"),
+    "a shared filter, begun anew by another, a crash",
 )
 
 

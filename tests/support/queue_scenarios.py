@@ -7,7 +7,15 @@ from functools import partial
 
 from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.entries import Finished, OutboxEntry, QueueEntry, members_of
-from scrapy_bloom.queue.operations import REGISTERED, Ending, FilterOperation, ReleaseFilter, Reply, Status
+from scrapy_bloom.queue.operations import (
+    REGISTERED,
+    ClearFilter,
+    Ending,
+    FilterOperation,
+    ReleaseFilter,
+    Reply,
+    Status,
+)
 from scrapy_bloom.queue.worker import QueueWorker
 from scrapy_bloom.queue.worker_state import PendingSync, Phase
 from tests.support.queue_memory import Audit, QueueMemory, Registration, SortedSet
@@ -30,6 +38,8 @@ ITSELF: Tree = {"A": ("A", ["A", "B"]), "B": ("B", ["A"])}
 REPEATS: Tree = {"A": ("A", ["B"]), "B": ("B", ["C", "D"]), "C": ("A", []), "D": ("B", [])}
 TWO: Tree = {"A": ("A", ["B"]), "B": ("B", []), "P": ("P", ["R"]), "R": ("R", [])}
 BESIDE: Tree = {"A": ("A", []), "P": ("P", ["R"]), "R": ("R", [])}
+# B leads to the item of the request behind it.
+BEHIND: Tree = {"B": ("B", ["Cb"]), "Ca": ("C", []), "Cb": ("C", [])}
 # Two workers begin with different requests; P leads to more than a batch of one carries.
 APART: Tree = {"A": ("A", []), "P": ("P", ["R", "S"]), "R": ("R", []), "S": ("S", [])}
 # Both queues lead to B.
@@ -40,6 +50,8 @@ two = partial(Scenario, roots=[["A"]] * 2)
 apart = partial(Scenario, APART, [["A"], ["P"], ["A"]], spare=(2,))
 three = partial(Scenario, roots=[["A"]] * 3)
 spare = partial(three, spare=(2,))
+# A queue outside the search uses the filter, too, and keeps it.
+shared = partial(Scenario, BEHIND, [["B", "Ca"]] * 3, spare=(2,), anew=(1,), persist=True, is_shared=True)
 FAILOVER = ("failover", "crash", "lost")
 UNREADABLE = [("B",), ("Ca", "B"), ()]
 
@@ -97,6 +109,8 @@ SCENARIOS: dict[str, Scenario] = {
     "begun anew by another, a crash": spare(SMALL, anew=(1,), faults=1, kinds=("crash",)),
     "begun anew by another, a false death": spare(TINY, anew=(1,), faults=1, kinds=("false",)),
     "two queues, one is begun anew": Scenario(BESIDE, [["A"], ["P"], ["A"]], anew=(2,), queues=(0, 1, 0)),
+    "a shared filter, begun anew by another": shared(),
+    "a shared filter, begun anew by another, a crash": shared(faults=1, kinds=("crash",)),
     "two queues, any fault": Scenario(TWO, [["A"], ["P"], ["A"]], spare=(2,), queues=(0, 1, 0), faults=1, kinds=FAULTS),
 }
 """Searched by `make test`."""
@@ -130,6 +144,7 @@ DEEP: dict[str, Scenario] = {
     "failover, small": spare(SMALL, want=2, faults=1, kinds=FAILOVER),
     "failover, with another fault": spare(TINY, faults=2, kinds=FAILOVER),
     "begun anew by another, any fault": spare(TINY, anew=(1,), faults=1, kinds=("lost", "crash", "false")),
+    "a shared filter, begun anew by another, two crashes": shared(faults=2, kinds=("crash",)),
     "begun anew beside two workers": three(TINY, anew=(2,)),
     "three workers, a crash": three(SMALL, want=2, faults=1, kinds=("crash",)),
     "three workers, a lost reply": three(TINY, faults=1, kinds=("lost",)),
@@ -306,7 +321,7 @@ class AnyRequeue(QueueMemory):
     def apply(self, operation: object) -> Reply:
         if not isinstance(operation, ops.Requeue) or operation.worker in self.workers:
             return super().apply(operation)
-        if operation.value.endswith("closing"):
+        if " closing" in operation.value:
             return super().apply(operation)
         self.record(operation.worker, Registration("5", 0))
         reply = super().apply(operation)
@@ -320,7 +335,7 @@ class JoinClosing(QueueMemory):
     def apply(self, operation: object) -> Reply:
         if not isinstance(operation, ops.Join):
             return super().apply(operation)
-        closing = {name: text for name, text in self.workers.items() if text.endswith("closing")}
+        closing = {name: text for name, text in self.workers.items() if " closing" in text}
         for name in closing.keys() - {operation.worker}:
             del self.workers[name]
         reply = super().apply(operation)
@@ -379,6 +394,34 @@ class NoBar(QueueMemory):
 
     def apply(self, operation: object) -> Reply:
         return super().apply(replace(operation, lease_seconds="") if isinstance(operation, ops.Flush) else operation)
+
+
+class NoFlushMark(QueueMemory):
+    """Close the queue for a flush like the last worker of a crawl."""
+
+    def apply(self, operation: object) -> Reply:
+        reply = super().apply(operation)
+        if isinstance(operation, ops.Flush):
+            self.workers = {name: text.removesuffix(" flush") for name, text in self.workers.items()}
+        return reply
+
+
+class TakesOverPlainly(QueueMemory):
+    """Forget at a takeover that the dead worker was flushing the queue."""
+
+    def apply(self, operation: object) -> Reply:
+        reply = super().apply(operation)
+        if isinstance(operation, ops.Requeue) and reply.status is Status.YOURS:
+            self.workers[operation.worker] = self.workers[operation.worker].removesuffix(" flush")
+        return reply
+
+
+class ReleasesOnly(QueueWorker):
+    """Only remove the reference when a flush is to be completed."""
+
+    def next_operation(self, want: int = 0) -> Operation | None:
+        operation = super().next_operation(want)
+        return ReleaseFilter() if isinstance(operation, ClearFilter) else operation
 
 
 class NoReclaim(QueueWorker):
@@ -673,6 +716,15 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "joined while another one begins the crawl anew": Mistake(two(SMALL, want=2, anew=(1,)), memory=NoBar),
     "half a flush is never completed": Mistake(spare(TINY, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
+    "half a flush of a shared filter is completed like the end of a crawl": Mistake(
+        shared(faults=1, kinds=("crash",)), memory=NoFlushMark
+    ),
+    "the worker that takes over a flush does not know it": Mistake(
+        shared(faults=1, kinds=("crash",)), memory=TakesOverPlainly
+    ),
+    "half a flush of a shared filter is completed by a release": Mistake(
+        shared(faults=1, kinds=("crash",)), worker=ReleasesOnly
+    ),
     "acknowledged before it is forgotten": Mistake(
         two(TINY, failing=("B",), persist=True, faults=1, kinds=("crash",)), worker=ForgetsLate
     ),

@@ -16,6 +16,7 @@ from scrapy_bloom.queue import operations as ops
 from scrapy_bloom.queue.operations import (
     REGISTERED,
     AskFilter,
+    ClearFilter,
     Ending,
     FilterOperation,
     ForgetFailed,
@@ -98,12 +99,17 @@ class QueueWorld:
         has_died = any(state.lives[peer].state == "crashed" for peer in self._peers(number))
         is_late = number in self._scenario.late
         if number in self._scenario.anew:
-            yield Move(lambda: f"w{number} starts, and flushes the queue", self._begun_anew(state, number), True)
+            yield Move(lambda: f"w{number} starts over, and deletes the filter", self._begun_anew(state, number), True)
         elif is_late or (has_died and not any(life.is_alive for life in others)):
             started = replace(state.lives[number], state="alive")
             yield Move(lambda: f"w{number} starts", state.with_life(number, started), is_late)
 
     def _begun_anew(self, state: State, number: int) -> State:
+        """Delete the filter; the queue, the filter of the meantime and the end follow."""
+        starting = replace(state.lives[number], state="alive", flushing=("flush", "clear", "end"))
+        return _without_filter(state.with_life(number, starting))
+
+    def _flushed_anew(self, state: State, number: int) -> State:
         """Flush the queue; promises cover only requests held or offered from now on."""
         state = self._executed(state, number, ops.Flush(f"w{number}", lease_seconds=LEASE))
         held: set[str] = set()
@@ -117,7 +123,6 @@ class QueueWorld:
         for queue, memory in enumerate(state.memories):
             if queue != self._queues[number]:
                 held |= self._model.memory_items(memory)
-        state = state.with_life(number, replace(state.lives[number], state="alive", flushing=("clear", "end")))
         world = state.world
         filter_and_users = world.marks, world.users, world.relying
         history = World(*filter_and_users, frozenset(held), frozenset(finished), faults=world.faults)
@@ -129,10 +134,13 @@ class QueueWorld:
             yield Move(lambda: f"w{number} CRASHES", self._crashed(state, number), True)
         life = state.lives[number]
         done = state.with_life(number, replace(life, flushing=life.flushing[1:]))
-        if life.flushing[0] == "clear":
-            done = _without_filter(done)
-        else:
-            done = self._executed(done, number, ops.EndClosing(f"w{number}", clears=False, stays=True))
+        match life.flushing[0]:
+            case "flush":
+                done = self._flushed_anew(done, number)
+            case "clear":
+                done = _without_filter(done)
+            case _:
+                done = self._executed(done, number, ops.EndClosing(f"w{number}", clears=False, stays=True))
         yield Move(lambda: f"w{number}: {life.flushing[0]}", done)
 
     def _executed(self, state: State, number: int, operation: ops.QueueOperation) -> State:
@@ -239,7 +247,7 @@ class QueueWorld:
         if isinstance(operation, ForgetFailed):
             yield from self._forgotten(state, number, operation)
             return
-        if isinstance(operation, UseFilter | ReleaseFilter):
+        if isinstance(operation, UseFilter | ReleaseFilter | ClearFilter):
             yield from self._referenced(state, number, operation)
             return
         if isinstance(operation, ops.Join):
@@ -385,16 +393,19 @@ class QueueWorld:
         label = partial("w{} has {} forgotten".format, number, sorted(items))
         yield Move(label, self._replied(done, number, operation, Reply(Status.OK)))
 
-    def _referenced(self, state: State, number: int, operation: UseFilter | ReleaseFilter) -> Iterator[Move[State]]:
-        """Yield the moves in which a worker adds or removes its queue's reference."""
+    def _referenced(
+        self, state: State, number: int, operation: UseFilter | ReleaseFilter | ClearFilter
+    ) -> Iterator[Move[State]]:
+        """Yield the moves in which a worker adds or removes its queue's reference, or completes a flush."""
         queue, status = self._queues[number], Status.OK
         if isinstance(operation, UseFilter):
             done = state.with_world(users=state.world.users | {queue}, relying=state.world.relying | {queue})
         else:
-            done = self._released(state, number)
+            is_flush = isinstance(operation, ClearFilter)
+            done = _without_filter(state) if is_flush else self._released(state, number)
             if self._may(state, "lost"):
                 yield Move(lambda: f"w{number} releases the filter: LOST", done.charged(), True)
-            if done.world.users and Rule.REFERENCES not in self._broken_rules:
+            if not is_flush and self._is_used(done):
                 # The filter stays, and with it the waiting requests that it knows.
                 status = Status.KEPT
                 done = done.with_world(discarding=done.world.discarding - {queue})
@@ -405,14 +416,19 @@ class QueueWorld:
         """Return the state without a queue's reference; the last one clears the filter."""
         own = self._queues[number]
         state = state.with_world(users=state.world.users - {own}, relying=state.world.relying - {own})
-        if state.world.users and Rule.REFERENCES not in self._broken_rules:
+        if self._is_used(state):
             return state
         text = dict(self._model.stored(state.memories[own]).workers).get(f"w{number}", "")
-        is_deposed = not text.endswith("closing") and Rule.CLOSING not in self._broken_rules
+        is_deposed = " closing" not in text and Rule.CLOSING not in self._broken_rules
         self._promises.check_release(state, number)
         if (state.world.marks or state.world.offered) and not is_deposed:
             state = self._promises.check_clear(state, number)
         return _without_filter(state).with_world(has_cleared=state.world.has_cleared or not is_deposed)
+
+    def _is_used(self, state: State) -> bool:
+        """Return whether a reference keeps the filter."""
+        has_users = bool(state.world.users) or self._scenario.is_shared
+        return has_users and Rule.REFERENCES not in self._broken_rules
 
     # Parts of moves.
 

@@ -5,6 +5,7 @@ import pytest
 from scrapy_bloom.queue.entries import AdaptiveWindow, Finished, OutboxEntry, QueueEntry
 from scrapy_bloom.queue.operations import (
     AskFilter,
+    ClearFilter,
     Ending,
     Join,
     Leave,
@@ -39,7 +40,7 @@ class Played:
                 pass
             case AskFilter():
                 self.worker.receive_filter_reply(operation, [True] * len(operation.entries))
-            case UseFilter() | ReleaseFilter():
+            case UseFilter() | ReleaseFilter() | ClearFilter():
                 self.worker.receive_reply(operation, Reply(Status.OK))
             case _:
                 if isinstance(operation, Sync):

@@ -21,6 +21,6 @@ redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6])
 if ARGV[2] ~= '' then
   local time = redis.call('TIME')
   local beats = math.max(time[1] * 1000 + math.floor(time[2] / 1000), 1 + (string.match(before, '^%S+ %S+ (%d+)') or 0))
-  redis.call('HSET', KEYS[2], ARGV[1], string.format('%s 0 %.0f closing', ARGV[2], beats))
+  redis.call('HSET', KEYS[2], ARGV[1], string.format('%s 0 %.0f closing flush', ARGV[2], beats))
 end
 return {'ok'}

@@ -14,7 +14,7 @@ for i = 1, #workers, 2 do
   end
 end
 local my = find(ARGV[1])
-if my and my.closing ~= '' then return {'yours'} end
+if my and my.closing ~= '' then return {my.closing == ' closing' and 'yours' or 'flushed'} end
 local status = 'ok'
 -- A registration with this number or a higher one is that of a repeated or late join.
 if not my or my.number < tonumber(ARGV[3]) then

@@ -5,7 +5,7 @@ local my = find(ARGV[1])
 local function reply_with(status)
   return reply(status, {}, false, redis.call('ZCARD', KEYS[1]), 0, redis.call('ZCARD', KEYS[3]))
 end
-if my and my.closing ~= '' then return reply_with('last') end
+if my and my.closing ~= '' then return reply_with(my.closing == ' closing' and 'last' or 'flushed') end
 if not my or my.number ~= tonumber(ARGV[2]) then return {'expired'} end
 requeue(KEYS[4])
 note_waiting()

@@ -11,12 +11,14 @@
 -- last loss, which identifies it. `shared` is set if scrapy-redis's scheduler takes requests from
 -- the queue, too.
 
--- Parses a registration.
+-- Parses a registration. ` closing flush` is the mark of a worker that has deleted the queue, and
+-- has the filter still to delete.
 local function parse(text)
   local lease, number, void, beats, rest = string.match(text, '^(%S+) (%d+)(v?) (%d+)(.*)$')
   return {
     lease = lease, number = tonumber(number), void = void, beats = tonumber(beats),
-    closing = string.match(rest, ' closing') or '', spider = string.match(rest, ' @%S+') or '',
+    closing = string.match(rest, ' closing flush') or string.match(rest, ' closing') or '',
+    spider = string.match(rest, ' @%S+') or '',
   }
 end
 

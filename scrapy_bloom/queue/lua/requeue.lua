@@ -2,16 +2,17 @@
 -- registration is still ARGV[3]. Requests that ARGV[6] workers have died with become dead letters;
 -- 0 is no bound. Returns these dead letters and the number of requeued requests.
 --
--- If the dead worker was closing the queue, an unregistered worker takes over the closing, with the
--- lease ARGV[4] and the number ARGV[5].
+-- If the dead worker was closing the queue, an unregistered worker takes over the closing with its
+-- mark, the lease ARGV[4] and the number ARGV[5].
 if redis.call('HGET', KEYS[2], ARGV[2]) ~= ARGV[3] then return {'alive'} end
 local my = find(ARGV[1])
-if parse(ARGV[3]).closing ~= '' then
+local closing = parse(ARGV[3]).closing
+if closing ~= '' then
   if my then return {'alive'} end
   redis.call('HDEL', KEYS[2], ARGV[2])
   local beats = next_beat(0)
   local number = tonumber(ARGV[5])
-  record(ARGV[1], {lease = ARGV[4], number = number, void = '', beats = beats, closing = ' closing', spider = ''})
+  record(ARGV[1], {lease = ARGV[4], number = number, void = '', beats = beats, closing = closing, spider = ''})
   return {'yours'}
 end
 if not my or my.closing ~= '' then return {'expired'} end
