@@ -16,7 +16,8 @@ from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console, _items
 from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.importing.file_import import FINGERPRINTS, Line, kind_of_lines, read_lines
+from scrapy_bloom.cli.importing.file_import import FINGERPRINTS, kind_of_lines
+from scrapy_bloom.cli.importing.file_lines import Line, read_lines
 from scrapy_bloom.filter.events import LoggedEvents
 from scrapy_bloom.filter.forgetting import forget
 from scrapy_bloom.filter.layer_stack import LayerStack
@@ -85,9 +86,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 def _read(name: str) -> list[Line]:
     """Return the lines of a file, which may be a pipe."""
     if name == _STDIN:
-        return list(read_lines(sys.stdin.buffer))
+        return list(read_lines(name, sys.stdin.buffer))
     with Path(name).open("rb") as file:
-        return list(read_lines(file))
+        return list(read_lines(name, file))
 
 
 def _forget(target: CrawlTarget, stored: StoredFilter, items: list[bytes]) -> set[bytes]:

@@ -46,7 +46,12 @@ _RESUME = "run the same command again to resume"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
-    parser.add_argument("--from-file", metavar="FILE", type=Path, help="a file of fingerprints or URLs, one per line")
+    parser.add_argument(
+        "--from-file",
+        metavar="FILE",
+        type=Path,
+        help="a file of fingerprints or URLs, one per line, or Scrapy's requests.seen",
+    )
     swap = parser.add_mutually_exclusive_group()
     swap.add_argument("--copy-only", action="store_true", help="stop before the swap")
     swap.add_argument(

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,7 @@ from devtools.proxy.link import Link, forwarding
 from devtools.site import path_of, serving
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
-from scrapy_bloom.cli.importing.file_import import kind_of
+from scrapy_bloom.cli.importing.file_import import FINGERPRINTS, kind_of
 from scrapy_bloom.cli.importing.import_errors import GoneError
 from scrapy_bloom.cli.importing.import_state import is_mark
 from scrapy_bloom.cli.importing.set_import import SetImport
@@ -457,6 +458,52 @@ def test_keys_that_differ_in_braces(valkey: Server, key: str) -> None:
         assert set_import(client, key).run().members == 20
 
 
+def binary(*fingerprints: bytes) -> bytes:
+    """Return `requests.seen` as Scrapy 2.19 writes it."""
+    return b"".join(len(each).to_bytes(2, "big") + each for each in fingerprints)
+
+
+def lines(*fingerprints: bytes) -> bytes:
+    """Return `requests.seen` as Scrapy 2.13 writes it."""
+    return b"".join(each.hex().encode() + b"\n" for each in fingerprints)
+
+
+# The bytes missing at the end; a line without its end is whole.
+CUTS = [*((binary, missing) for missing in (0, 1, 19, 20, 21)), *((lines, missing) for missing in (0, 2, 20, 40))]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=[f"{form.__name__}-{missing}" for form, missing in CUTS])
+def test_seen_requests_of_scrapy(
+    cut: tuple[Callable[..., bytes], int],
+    valkey: Server,
+    key: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Both formats of `requests.seen` are read; an incomplete fingerprint at the end is ignored with a warning."""
+    form, missing = cut
+    fingerprints = [scrapys(Request(f"https://example.com/{number}")) for number in range(1500)]
+    content = form(*fingerprints)
+    file = tmp_path / "requests.seen"
+    file.write_bytes(content[: len(content) - missing])
+    scheme = "scrapy.utils.request.RequestFingerprinter"
+    at = ("--key", key, "--redis-url", valkey.url, "--from-file", str(file))
+    assert command.call("import", *at, REQUEST_FINGERPRINTER_CLASS=scheme) == 0
+    with valkey.client() as client:
+        bloom = BloomFilter(client, key, **{**OPTIONS, "capacity": 1_000_000, "fingerprint": scheme})
+        found = bloom.contains_many([each.hex() for each in fingerprints])
+    assert found == [True] * 1499 + [not missing]
+    assert capsys.readouterr().err.count("the last fingerprint is incomplete") == bool(missing)
+
+
+def test_a_fingerprint_without_its_line_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A last line without its end is complete if all digits are there."""
+    path = tmp_path / "requests.seen"
+    path.write_bytes(lines(b"a" * 20, b"b" * 20).rstrip())
+    assert kind_of(path) == FINGERPRINTS
+    assert not caplog.text
+
+
 def test_files(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Files of fingerprints or URLs are imported; a mixed file is refused."""
     at = ("--key", key, "--redis-url", valkey.url)
@@ -508,15 +555,36 @@ def test_fingerprints_in_capitals(valkey: Server, key: str, tmp_path: Path) -> N
         (b"https://example.com/\nhttps://[::1\n", "line 2 is"),
         (b"https://example.com/\nhttps://example.com/\xff\n", "line 2 is"),
         (b"https://example.com/" + b"a" * (1 << 21), "must be of the same kind"),
+        (b"\x89PNG\r\n\x1a\n", r"line 1 is no printable UTF-8 text \(4 bytes\)"),
+        (bytes(100), "the length of its record 1 is 0 bytes: each must be a fingerprint of 20 bytes"),
+        (binary(b"\xff" * 16), r"the length of its record 1 is 16 bytes.*Nothing was changed$"),
+        (binary(b"\xfe" * 20) * 2 + b"\0\x14\xfe" + binary(b"\xff" * 20) * 2, "keep the first 66 bytes of the file"),
+        (lines(b"a" * 20) + binary(b"\xff" * 20), "line 2 is no printable UTF-8 text"),
+        (b"https://example.com/\nabc", "line 2 is 'abc'"),
     ],
-    ids=["empty", "other", "mixed", "broken", "no text", "endless"],
+    ids=[
+        "empty",
+        "other",
+        "mixed",
+        "broken",
+        "no text",
+        "endless",
+        "image",
+        "binary",
+        "other length",
+        "resumed",
+        "both",
+        "short",
+    ],
 )
 def test_lines_that_are_refused(tmp_path: Path, text: bytes, match: str) -> None:
-    """A file of neither fingerprints nor URLs is refused with the number of its first wrong line."""
+    """A file of neither fingerprints nor URLs is refused with the number of its first wrong line, in printable text."""
     path = tmp_path / "lines"
     path.write_bytes(text)
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises(ConfigError, match=match) as caught:
         kind_of(path)
+    assert str(caught.value).replace("…", "").isascii()
+    assert str(caught.value).isprintable()
 
 
 def test_options_that_are_refused(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -55,7 +54,6 @@ RUN = (
     Rule("start-urls.md", "python", "from scrapy_bloom", "test_page_blocks.test_start_urls"),
     Rule("start-urls.md", "bash", "redis-cli ", "test_page_blocks.test_start_urls"),
     Rule("(backup|from-bloomfilter).md", "bash", "redis-cli (config set|unlink) ", "test_page_blocks.test_redis_cli"),
-    Rule("from-jobdir.md", "bash", "wc ", "test_page_blocks.test_number_of_lines"),
     Rule("recrawl.md", "text", "All 100 requests", "test_page_blocks.test_log_lines"),
     Rule("../README.md", "bash", "make ", "test_page_blocks.test_targets"),
     Rule(
@@ -180,17 +178,6 @@ def test_redis_cli() -> None:
             if re.match("redis-cli (config set|unlink) ", line):
                 client.execute_command(*shlex.split(line)[1:])
         assert client.config_get("appendonly") == {"appendonly": "yes"}
-
-
-def test_number_of_lines(tmp_path: Path) -> None:
-    """The command counts the seen requests of a JOBDIR."""
-    (line,) = (
-        line for block in blocks("from-jobdir.md", "bash") for line in block.splitlines() if line.startswith("wc")
-    )
-    file = tmp_path / shlex.split(line)[-1]
-    file.parent.mkdir(parents=True)
-    file.write_text("\n".join("abc") + "\n")
-    assert subprocess.check_output(shlex.split(line), cwd=tmp_path, text=True).split()[0] == "3"
 
 
 def test_log_lines() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ import pytest
 import redis
 from scrapy import Request
 
+from devtools.site import serving
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.queue_keys import QueueKeys
-from tests.support import command
+from tests.support import command, forked
 from tests.support.documentation import EVERY_PAGE, all_blocks, blocks, matches, section, text_of
+from tests.support.pages import linked
 from tests.support.servers import Server, running
 from tests.support.undelivered import entry, leave
 
@@ -24,6 +27,19 @@ PAGES = ("https://example.com/", "https://example.com/a", "https://example.com/b
 # So many that no estimate of their number is 1.
 MORE = [f"https://example.com/more/{number}" for number in range(200)]
 SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
+SEEN = "requests.seen"
+LINKS_SPIDER = """
+import scrapy
+
+class LinksSpider(scrapy.Spider):
+    name = "links"
+
+    async def start(self):
+        yield scrapy.Request(self.url)
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
 # Read-only actions answer by their exit code, and so does a `clear` that only shows the data.
 ANSWERS = ("check", "doctor", "clear")
 COMMANDS = [
@@ -58,6 +74,19 @@ def own() -> Iterator[Server]:
         yield server
 
 
+def crawl(directory: Path) -> int:
+    """Crawl a site with Scrapy's own scheduler and a JOBDIR; return the number of pages."""
+    (directory / "links.py").write_text(LINKS_SPIDER)
+    own = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    settings = [f"--set={name}={value}" for name, value in {**own, "JOBDIR": "crawls/news"}.items()]
+    with serving(linked(100)) as site:
+        arguments = ("runspider", "links.py", "-a", f"url={site.url}/", *settings)
+        done = forked.run(arguments, directory, {**os.environ, "PYTHONPATH": f"{directory}"})
+        assert done.returncode == 0, done.stderr
+        assert set(site.paths) == set(site.links)
+        return len(site.links)
+
+
 def prepare(client: redis.Redis, directory: Path, line: str) -> None:
     """Leave the crawl and the files that a command needs."""
     if re.search(r"import news(?! --from-file)", line):
@@ -69,9 +98,8 @@ def prepare(client: redis.Redis, directory: Path, line: str) -> None:
     client.zadd(QueueKeys(QUEUE).dead_letters, {entry(2).member: 0})
     for file in ("failed.txt", "urls.txt"):
         (directory / file).write_text("\n".join(PAGES))
-    seen = directory / "crawls" / "news" / "requests.seen"
-    seen.parent.mkdir(parents=True)
-    seen.write_text("".join(f"{number:040x}\n" for number in range(100)))
+    if SEEN in line:
+        crawl(directory)
     for file in re.findall(r"undelivered-\S+", line):
         leave(directory, QUEUE, 3).rename(directory / file)
     if " restore " in line:
@@ -82,7 +110,7 @@ def prepare(client: redis.Redis, directory: Path, line: str) -> None:
 @pytest.mark.parametrize("line", LINES)
 def test_command(line: str, own: Server, tmp_path: Path) -> None:
     """The command ends with its result, and is not refused."""
-    settings = {"REQUEST_FINGERPRINTER_CLASS": SCRAPYS} if "requests.seen" in line else {}
+    settings = {"REQUEST_FINGERPRINTER_CLASS": SCRAPYS} if SEEN in line else {}
     project = command.make_project(tmp_path, REDIS_URL=own.url, **settings)
     with own.client() as client:
         prepare(client, project, line)
@@ -92,6 +120,15 @@ def test_command(line: str, own: Server, tmp_path: Path) -> None:
             return
         done = command.run(*arguments, cwd=project)
         assert done.returncode in ((0, 1) if arguments[0] in ANSWERS else (0,)), done.stdout + done.stderr
+
+
+def test_requests_of_a_jobdir(own: Server, tmp_path: Path) -> None:
+    """The import of a page reads every request that the installed Scrapy has seen."""
+    project = command.make_project(tmp_path, REDIS_URL=own.url, REQUEST_FINGERPRINTER_CLASS=SCRAPYS)
+    pages = crawl(project)
+    (line,) = (line for line in LINES if SEEN in line)
+    report = command.report(*shlex.split(line)[2:], cwd=project)
+    assert (report["members"], report["added"]) == (pages, pages)
 
 
 def test_every_action_is_shown() -> None:

@@ -9,34 +9,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from w3lib.url import canonicalize_url
 
+from scrapy_bloom._format import plural
+from scrapy_bloom.cli.importing.file_lines import FINGERPRINT, SEEN_FILE, Line, read_lines
 from scrapy_bloom.cli.importing.import_state import ImportReport, Progress
 from scrapy_bloom.cli.importing.passes import SCAN_BATCH
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 
 FINGERPRINTS, URLS = "fingerprints", "URLs"
-# The file of Scrapy's own dupefilter, and the scheme of its fingerprints.
-SEEN_FILE = "requests.seen"
+# The scheme of the fingerprints in `SEEN_FILE`.
 SCHEME_OF_SEEN_FILES = "scrapy.utils.request.RequestFingerprinter"
 
-# A file without line ends is not read into memory as a whole.
-_MAX_LINE_BYTES = 1 << 20
-_MAX_SHOWN_BYTES = 60
-_FINGERPRINT, _URL = re.compile(rb"[0-9a-fA-F]{40}"), re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_MAX_SHOWN = 60
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _ALLOWED = "a fingerprint of 40 hexadecimal digits, or a URL with its scheme, such as https://example.com/"
-
-
-class Line(NamedTuple):
-    """A line that is not empty: its number, from 1, its text, and the position after it in the file."""
-
-    number: int
-    text: bytes
-    end: int
 
 
 def require_seen_scheme(path: Path, scheme: str) -> None:
@@ -60,7 +50,7 @@ def kind_of(path: Path) -> str:
         raise ConfigError(
             f"--from-file {path}: must be a regular file, because it is read twice; write a pipe to a file first"
         )
-    return kind_of_lines(str(path), _lines(path))
+    return kind_of_lines(str(path), _lines(path, warns=True))
 
 
 def kind_of_lines(name: str, lines: Iterable[Line]) -> str:
@@ -100,7 +90,7 @@ def import_file(
     bloom = open_filter()
     progress.begin(path.name, path.stat().st_size)
     number = added = end = 0
-    lines = _lines(path)
+    lines = _lines(path, warns=False)  # the first reading has warned
     while batch := list(islice(lines, SCAN_BATCH)):
         items = [item_of_url(line.text.decode()) if is_url else line.text.lower() for line in batch]
         added += sum(bloom.add_many(items))
@@ -121,18 +111,9 @@ def import_file(
     )
 
 
-def read_lines(file: BinaryIO) -> Iterator[Line]:
-    """Yield the lines that are not empty."""
-    end = 0
-    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
-        end += len(line)
-        if line.strip():
-            yield Line(number, line.strip(), end)
-
-
-def _lines(path: Path) -> Iterator[Line]:
+def _lines(path: Path, *, warns: bool) -> Iterator[Line]:
     with path.open("rb") as file:
-        yield from read_lines(file)
+        yield from read_lines(str(path), file, warns=warns)
 
 
 def _first_kind(name: str, line: Line) -> str:
@@ -143,7 +124,7 @@ def _first_kind(name: str, line: Line) -> str:
 
 
 def _is_fingerprint(text: bytes) -> bool:
-    return _FINGERPRINT.fullmatch(text) is not None
+    return FINGERPRINT.fullmatch(text) is not None
 
 
 def _is_url(text: bytes) -> bool:
@@ -160,6 +141,8 @@ _IS = {FINGERPRINTS: _is_fingerprint, URLS: _is_url}
 
 
 def _shown(text: bytes) -> str:
-    """Return the beginning of a line for an error."""
-    dots = " …" if len(text) > _MAX_SHOWN_BYTES else ""
-    return repr(text[:_MAX_SHOWN_BYTES].decode(errors="replace")) + dots
+    """Return the beginning of a line for an error; of binary data, the length."""
+    shown = text.decode(errors="replace")
+    if not shown.isprintable() or "\N{REPLACEMENT CHARACTER}" in shown:
+        return f"no printable UTF-8 text ({plural(len(text), 'byte')})"
+    return repr(shown[:_MAX_SHOWN]) + (" …" if len(shown) > _MAX_SHOWN else "")
