@@ -715,7 +715,7 @@ MISTAKES: dict[str, Mistake] = {
         spare(TREE, want=2, faults=1, kinds=("crash",)), worker=SameIsOld
     ),
     "joined while another one begins the crawl anew": Mistake(two(SMALL, want=2, anew=(1,)), memory=NoBar),
-    "half a flush is never completed": Mistake(spare(TINY, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
+    "half a flush is never completed": Mistake(spare(SMALL, anew=(1,), faults=1, kinds=("crash",)), memory=NoBar),
     "half a flush of a shared filter is completed like the end of a crawl": Mistake(
         shared(faults=1, kinds=("crash",)), memory=NoFlushMark
     ),
