@@ -69,14 +69,14 @@ def faults(text: str, translation: str) -> Iterator[str]:
     if not translation.strip():
         yield "empty"
         return
-    if re.search(r"\b[a-z]+ [a-z]+ [a-z]+\b", _prose(text)) and not re.search(_HAN, translation):
+    prose = _prose(text)
+    if re.search(r"\b[a-z]+ [a-z]+ [a-z]+\b", prose) and not re.search(_HAN, translation):
         yield "not translated"
     for name, parts in (("code", _codes), ("links", _targets), ("numbers", _numbers), ("strong text", _strong)):
         if parts(text) != parts(translation):
             yield f"other {name}"
     if _shows_asterisks(_CODE.sub("``", translation)):
         yield "** that Markdown does not read: put the punctuation outside"
-    prose = _prose(text)
     for term in glossary():
         if text != translation and term.is_in(prose) and not any(each in translation for each in term.chinese):
             yield f"{term.english} is {' or '.join(term.chinese)}"
