@@ -1,6 +1,7 @@
 """Crawls whose workers are killed, stopped, or leave early: every page is fetched.
 
-Each page is linked once, so that one lost request is one missed page.
+In the trees each page is linked once: a lost request is a missed page, and so are all pages below it. Of a real site
+only the lost pages are missed, because other pages link to those below.
 """
 
 import json
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
+from devtools.site import Links
 from devtools.waiting import until
+from tests.support import real_links
 from tests.support.pages import tree
 from tests.support.scenario import (
     LEASE,
@@ -37,14 +40,16 @@ from tests.support.spiders.storing import StoringPipeline
 
 pytestmark = pytest.mark.crawl
 
+TREE, REAL = tree(600), real_links.site("postgresql")
+
 
 def crawl_with_killed_workers(
-    kind: Kind, valkey: Server, key: str, directory: Path, *, workers: int, kills: int
+    links: Links, kind: Kind, valkey: Server, key: str, directory: Path, *, workers: int, kills: int
 ) -> tuple[list[Crawl], Scene]:
-    """A tree of 600 pages: at random moments the worker that fetches a page is killed and replaced."""
+    """At random moments the worker that fetches a page is killed and replaced."""
     source = random.Random(6)
     crawls: list[Crawl] = []
-    with scene(tree(600), directory, valkey.url, key, delay=0.05) as played:
+    with scene(links, directory, valkey.url, key, delay=0.05) as played:
         by_name: dict[str, CrawlProcess] = {}
 
         def start() -> None:
@@ -72,17 +77,26 @@ def crawl_with_killed_workers(
     return crawls, played
 
 
-@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize(
+    "crew",
+    [
+        pytest.param((TREE, 2), id="tree-2", marks=pytest.mark.long),
+        pytest.param((TREE, 4), id="tree-4"),
+        pytest.param((REAL, 2), id="real-2", marks=pytest.mark.long),
+    ],
+)
 def test_workers_killed(
-    workers: int, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    crew: tuple[Links, int], valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Workers are killed at random moments and replaced: no page is missed."""
-    crawls, played = crawl_with_killed_workers({**OURS, **LEASE}, valkey, key, tmp_path, workers=workers, kills=4)
+    links, workers = crew
+    kind = {**OURS, **LEASE}
+    crawls, played = crawl_with_killed_workers(links, kind, valkey, key, tmp_path, workers=workers, kills=4)
     recovered = sum(ended.stats.get("bloomfilter/recovered", 0) for ended in crawls)
     tell(
         capsys,
-        f"{workers} workers, 4 times one killed and replaced: BloomScheduler missed {len(played.missed)} of 600, "
-        f"{played.twice} fetched twice, {recovered} put back",
+        f"{workers} workers, 4 times one killed and replaced: BloomScheduler missed {len(played.missed)} of "
+        f"{len(links)}, {played.twice} fetched twice, {recovered} put back",
     )
     assert played.missed == set()
     survivors = [ended for ended in crawls if ended.exit_code != -signal.SIGKILL]
@@ -94,12 +108,13 @@ def test_workers_killed(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("links", [TREE, REAL], ids=["tree", "real"])
 def test_workers_killed_under_scrapy_redis(
-    valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    links: Links, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The control: the requests held by a killed worker are never fetched."""
-    _, played = crawl_with_killed_workers(STOCK, valkey, key, tmp_path, workers=2, kills=1)
-    tell(capsys, f"2 workers, one killed and replaced: scrapy-redis missed {len(played.missed)} of 600")
+    _, played = crawl_with_killed_workers(links, STOCK, valkey, key, tmp_path, workers=2, kills=1)
+    tell(capsys, f"2 workers, one killed and replaced: scrapy-redis missed {len(played.missed)} of {len(links)}")
     assert played.missed
 
 
