@@ -17,16 +17,14 @@ def section(changelog: str, version: str) -> str:
     """Return the text of a release, with paragraphs and items on one line each, as GitHub shows releases.
 
     Raises:
-        ValueError: the changelog has no dated section of this version, or no link for its heading.
+        ValueError: the changelog has no dated section of this version.
     """
-    heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n"
-    found = re.search(rf"{heading}(.*?)(?=^## |^\[[^\]]+\]: |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    heading = rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d\n"
+    found = re.search(rf"{heading}(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if found is None or not found[1].strip():
         raise ValueError(
-            f"CHANGELOG.md: has no text below a heading like '## [{version}] - 2026-01-31'; date the section"
+            f"CHANGELOG.md: has no text below a heading like '## {version} - 2026-01-31'; date the section"
         )
-    if not re.search(rf"^\[{re.escape(version)}\]: https://", changelog, re.MULTILINE):
-        raise ValueError(f"CHANGELOG.md: has no link '[{version}]: https://…' at its end; add it")
     # GitHub keeps the line breaks of a release's text.
     return re.sub(r"(?<=\S)\n +(?![-*] )(?=\S)", " ", found[1]).strip()
 

@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 sys.path.insert(0, str(Path(__file__).parent))
 
 _PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-_SOURCE = "https://github.com/scrapy-bloom/scrapy-bloom"
+_SOURCE = _PROJECT["urls"]["Source"]
 
 project = _PROJECT["name"]
 version = release = _PROJECT["version"]
@@ -39,6 +39,8 @@ suppress_warnings = ["i18n.inconsistent_references"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "chinese_search"]
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 4
+# `repository:` leads to a file outside this folder. The catalogues have these links without an address.
+myst_url_schemes = {"http": None, "https": None, "repository": f"{_SOURCE}/blob/main/{{{{path}}}}#{{{{fragment}}}}"}
 
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
@@ -64,7 +66,7 @@ def _add_contents(_: Sphinx, page: str, source: list[str]) -> None:
 
 def _link_to_repository(_: Sphinx, __: str, source: list[str]) -> None:
     """Lead links to files outside this folder to the repository."""
-    source[0] = re.sub(r"\]\(\.\./([^)]+)\)", rf"]({_SOURCE}/blob/main/\1)", source[0])
+    source[0] = source[0].replace("](../", "](repository:")
 
 
 def setup(app: Sphinx) -> None:
