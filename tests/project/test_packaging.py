@@ -1,6 +1,7 @@
 """The wheel holds the package alone, with the metadata of pyproject.toml."""
 
 import email
+import re
 import subprocess
 import sys
 import tomllib
@@ -49,7 +50,7 @@ def test_wheel_fits_every_platform(wheel: ZipFile) -> None:
 
 
 def test_name_and_licence(wheel: ZipFile) -> None:
-    """The metadata shown by an index come from pyproject.toml and the README."""
+    """The metadata shown by an index come from pyproject.toml."""
     said = metadata(wheel, "METADATA")
     shown = {name: said[name] for name in ("Name", "Version", "Summary", "Requires-Python", "License-Expression")}
     assert shown == {
@@ -59,7 +60,19 @@ def test_name_and_licence(wheel: ZipFile) -> None:
         "Requires-Python": ">=3.11",
         "License-Expression": "MIT",
     }
-    assert said.get_payload() == (ROOT / "README.md").read_text()
+
+
+def test_readme_of_an_index(wheel: ZipFile) -> None:
+    """An index shows the README with links to the files of the release's tag, and to the bytes of its pictures."""
+    shown = str(metadata(wheel, "METADATA").get_payload())
+    source, tag = PROJECT["urls"]["Source"], f"v{PROJECT['version']}"
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", shown)
+    assert {kind for kind, _ in links} == {"!", ""}
+    for kind, link in links:
+        prefix = f"{source}/{'raw' if kind else 'blob'}/{tag}/"
+        assert link.startswith(prefix)
+        assert (ROOT / link.removeprefix(prefix).partition("#")[0]).is_file(), link
+    assert re.sub(rf"{source}/(raw|blob)/{tag}/", "", shown) == (ROOT / "README.md").read_text()
 
 
 def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:

@@ -68,7 +68,11 @@ PARSED = {
     ("deploy.md", "bash", "kubectl "): "needs a cluster; the Secret has the name and the key of the manifest",
     ("deploy.md", "bash", "curl "): "needs a Scrapyd; run by hand with Scrapyd 1.6.0",
     ("backup.md", "bash", "redis-cli config rewrite"): "needs a server with a configuration file",
-    (".*", "bash", "python3 -m venv |. .venv/|pip install "): "an installation: `nox -s wheel` does it from the wheel",
+    (
+        ".*",
+        "bash",
+        "python3 -m venv |. .venv/|pip (install|wheel) ",
+    ): "an installation: `nox -s wheel` does it from the wheel",
     ("tutorial.md", "bash", "redis-server|docker run "): "the tests start servers of their own",
     ("classes.md", "{eval-rst}", ""): "`make docs` builds it, and its warnings are errors",
     (".*", "", ""): "a picture of text",

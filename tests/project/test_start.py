@@ -2,16 +2,24 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from devtools.site import serving
+from devtools.crawl_process import LIMIT
+from devtools.site import Site, serving
+from devtools.waiting import until
+from scrapy_bloom.queue.queue_keys import QueueKeys
 from tests.project.test_snippets import PLACEHOLDER
 from tests.support.documentation import blocks, matches
 from tests.support.pages import linked
-from tests.support.servers import running
+from tests.support.servers import Server, running
 
+PAGES = 30
+MIDDLE = 10
 SPIDER = """
 from scrapy import Spider
 
@@ -22,8 +30,6 @@ class NewsSpider(Spider):
     def parse(self, response):
         yield from response.follow_all(css="a")
 """
-# Kept, as in the middle of the crawl that the README watches.
-CRAWL = "crawl news -s SCHEDULER_PERSIST=True"
 
 
 def test_matches() -> None:
@@ -32,9 +38,29 @@ def test_matches() -> None:
     assert not matches("took 30 new requests", "took 30 requests")
 
 
-@pytest.mark.parametrize(("page", "before_info"), [("start.md", ""), ("../README.md", CRAWL)])
-def test_start(page: str, before_info: str, tmp_path: Path) -> None:
-    """Doctor, crawl and info print the lines of the page; the README has the crawl in its text."""
+@contextmanager
+def two_workers(project: Path, server: Server, site: Site) -> Iterator[None]:
+    """Hold two workers in the middle of a crawl during the block; then they complete it."""
+    released = threading.Event()
+    site.before = lambda _: len(site.fetched) < MIDDLE or released.wait(LIMIT)
+    command = [sys.executable, "-m", "scrapy", "crawl", "news"]
+    workers = [subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        with server.client() as client:
+            until(lambda: client.hlen(QueueKeys("news:requests").workers) == 2 and len(site.fetched) >= MIDDLE)
+        yield
+        released.set()
+        assert [worker.wait(LIMIT) for worker in workers] == [0, 0]
+    finally:
+        released.set()
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+@pytest.mark.parametrize("page", ["start.md", "../README.md"])
+def test_start(page: str, tmp_path: Path) -> None:
+    """Doctor, crawl and info print the lines of the page; the README looks at two workers."""
 
     def run(*arguments: str, directory: Path) -> str:
         command = [sys.executable, "-m", "scrapy", *arguments]
@@ -42,18 +68,19 @@ def test_start(page: str, before_info: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    with running("valkey", "--appendonly", "yes") as server, serving(linked(30)) as site:
+    project = tmp_path / "news"
+    with running("valkey", "--appendonly", "yes") as server, serving(linked(PAGES)) as site:
         run("startproject", "news", directory=tmp_path)
         (settings,) = blocks(page, "python")
-        with (tmp_path / "news/news/settings.py").open("a") as file:
+        with (project / "news/settings.py").open("a") as file:
             file.write(settings.replace(PLACEHOLDER, f"redis://localhost:{server.port}"))
             file.write("DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n")
-        (tmp_path / "news/news/spiders/news.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
+        (project / "news/spiders/news.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
         lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
         commands = [line.split()[1:] for line in lines if line.startswith("scrapy ")]
         for command, sample in zip(commands, blocks(page, "text"), strict=True):
-            if before_info and "info" in command:
-                run(*before_info.split(), directory=tmp_path / "news")
-            printed = run(*command, directory=tmp_path / "news")
+            is_watching = page == "../README.md" and "info" in command
+            with two_workers(project, server, site) if is_watching else nullcontext():
+                printed = run(*command, directory=project)
             lines = [line for line in sample.splitlines() if line]
             assert [line for line in lines if not matches(line, printed)] == [], printed
