@@ -132,7 +132,8 @@ def test_dockerfile() -> None:
     assert {name for name, _ in instructions} == INSTRUCTIONS
     arguments = dict(instructions)
     assert isinstance(json.loads(arguments["ENTRYPOINT"]), list)
-    (build, run), *_ = (map(shlex.split, block.splitlines()) for block in blocks("deploy.md", "bash"))
+    (wheel, build, run), *_ = (map(shlex.split, block.splitlines()) for block in blocks("deploy.md", "bash"))
+    assert f"{wheel[wheel.index('--wheel-dir') + 1]}/*.whl" in arguments["RUN"].split()
     assert run[run.index("--volume") + 1].partition(":")[2] == arguments["VOLUME"]
     assert build[build.index("--tag") + 1] == run[-1]
 
