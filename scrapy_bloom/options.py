@@ -84,7 +84,7 @@ CAPACITY = Option[int](
     1_000_000,
     "be a whole number of at least 1",
     "set how many distinct requests the crawl is expected to meet",
-    "expected number of distinct requests; a filter takes at most 34 GB",
+    "expected number of distinct requests; a layer takes at most 34 GB",
     least=1,
     is_integer=True,
 )

@@ -103,11 +103,11 @@ def _marks(name: str, client: redis.Redis) -> None:
 
 
 def _memory(name: str, client: redis.Redis) -> None:
-    items = [bytes.fromhex(each) for each in islice(fingerprints(), ITEMS)]
+    items = list(islice(fingerprints(), ITEMS))
     bloom = _filter(client, "memory", items)
     bloom.forget_many(items)
     usage = client.memory_usage(forgotten_key("memory"), samples=0) or 0
-    report.line(f"\n{name}: {ITEMS:,} forgotten fingerprints of 20 bytes take {usage / ITEMS:.0f} bytes each.")
+    report.line(f"\n{name}: {ITEMS:,} forgotten fingerprints of 40 characters take {usage / ITEMS:.0f} bytes each.")
 
 
 def _filter(client: redis.Redis, key: str, items: Sequence[str | bytes]) -> BloomFilter:

@@ -13,7 +13,7 @@ from scrapy_bloom.storage.operation import Steps
 from scrapy_bloom.transport.slots import owner_of
 
 # The memory of an item in the set, with a fingerprint of 40 digits.
-_BYTES_AN_ITEM = 150
+_BYTES_AN_ITEM = 160
 
 
 @dataclass(frozen=True)

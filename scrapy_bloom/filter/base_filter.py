@@ -267,7 +267,7 @@ class BaseBloomFilter:
         """Forget an item: the next addition reports it as new, to one process of all.
 
         Other processes learn of it at their next round trip; until then, their caches may still call it seen. The bits
-        stay, and a set beside the filter holds the item until then: about 150 bytes of Redis's memory.
+        stay, and a set beside the filter holds the item until then: about 160 bytes of Redis's memory.
 
         Args:
             item: bytes, or text, which is encoded in UTF-8.
