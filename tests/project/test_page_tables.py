@@ -20,9 +20,10 @@ from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
 from scrapy_bloom.settings import FORGET_FAILED, FORGET_STATUSES, SERVER_SETTINGS, SETTINGS, BloomSettings
 from scrapy_bloom.storage import filter_keys
 from scrapy_bloom.transport.redis_url import SCHEMES
-from tests.support.documentation import ROOT, section, table, tables, text
+from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
 Node = TypeVar("Node", bound=ast.AST)
+STATS = {*stats.NAMES, stats.ENQUEUED, stats.DEQUEUED}
 REFUSALS = ("ConfigError", "MismatchError", "RefusedError", "WrongTypeError")
 
 
@@ -61,8 +62,14 @@ def test_options() -> None:
 def test_stats() -> None:
     """Every stat has its row, and an action is for a stat."""
     rows = table("docs/stats.md", "Stats of a worker and of its filter")
-    assert {row[0].strip("`") for row in rows} == set(stats.NAMES)
-    assert {row[0].strip("`") for row in table("docs/stats.md", "High values")} <= set(stats.NAMES)
+    assert {row[0].strip("`") for row in rows} == STATS
+    assert {row[0].strip("`") for row in table("docs/stats.md", "High values")} <= STATS
+
+
+@pytest.mark.parametrize("page", [*EVERY_PAGE, "../README.zh-CN.md", "../CHANGELOG.md"])
+def test_stats_that_are_named(page: str) -> None:
+    """Every stat that a page names is one of the code."""
+    assert set(re.findall(r"(?<![\w/])(?:bloomfilter|scheduler|dupefilter)/[\w/]+", text_of(page))) <= STATS
 
 
 def test_keys() -> None:
