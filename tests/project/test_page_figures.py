@@ -1,0 +1,59 @@
+"""The figures of the page on performance are those of benchmarks/RESULTS.md, the bad ones too."""
+
+import re
+
+from tests.support.documentation import table, tables, text
+
+RESULTS = "benchmarks/RESULTS.md"
+PAGE = "docs/performance.md"
+NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
+
+
+def cells(lines: str) -> list[list[str]]:
+    """Return the cells of a table's rows below its head."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.strip().splitlines()[2:]]
+
+
+def result(title: str) -> list[list[str]]:
+    """Return the rows of the only table in the results whose title contains a text."""
+    (found,) = re.findall(rf"^.*{re.escape(title)}.*\n\n((?:\|.*\n)+)", text(RESULTS), re.MULTILINE)
+    return cells(found)
+
+
+def test_missed_targets() -> None:
+    """The page has each missed target, with its bound and its figure, and the number of all targets."""
+    verdicts = re.findall(
+        rf"^Target: .* at (?:most|least) ({NUMBER}). Measured ({NUMBER}): (\w+).$", text(RESULTS), re.MULTILINE
+    )
+    assert len(verdicts) == text(RESULTS).count("\nTarget: ")
+    assert f"Of the {len(verdicts)} targets" in text(PAGE)
+    missed = [(bound, measured) for bound, measured, verdict in verdicts if verdict == "MISSED"]
+    assert [(row[2].split()[-1], row[3]) for row in table(PAGE, "Missed targets")] == missed
+
+
+def test_two_workers() -> None:
+    """The crawls with two workers have the ratios and the round trips of the results."""
+    sites = [result(f"{site}, workers: 2.") for site in ("made-up site", "python3-doc", "postgresql-doc-15")]
+    expected = [[each[row][1] for each in sites] + [each[row][5] for each in sites] for row in range(3)]
+    rows = tables(PAGE, "Whole crawls")[1]
+    assert [[*row[1:4], *re.findall(NUMBER, row[4])] for row in rows] == expected
+
+
+def test_clients() -> None:
+    """The checks of several clients have the rates and, computed from the times, the ratios of the results."""
+    expected = []
+    for server in ("Redis 7.0.15", "Valkey 9.1.2"):
+        rows = {row[0]: row[1:] for row in result(f"Concurrent clients, single calls back to back. {server}.")}
+        ours, sadd = rows["scrapy-bloom"], rows["SADD"]
+        ratios = [f"{float(mine) / float(other):.2f}" for mine, other in zip(ours[4:], sadd[4:], strict=True)]
+        expected += [ours[:4], ratios]
+    assert [row[1:] for row in table(PAGE, "Server CPU")] == [list(each) for each in zip(*expected, strict=True)]
+
+
+def test_the_field() -> None:
+    """Each way of the field has its row, with the rate and the server's time of the results."""
+    expected = {(float(row[2]), row[4]) for row in result("One process adds new items.")}
+    assert {(float(row[1]), row[2]) for row in table(PAGE, "The field")} <= {
+        (round(rate, digits), time) for rate, time in expected for digits in (1, 2)
+    }
+    assert len(table(PAGE, "The field")) == len(expected)
