@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from devtools.crawl_process import ROOT
 from devtools.release_notes import section
+from tests.support.documentation import text
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 RELEASED = re.findall(r"^## (\S+)(?: - (\d{4}-\d\d-\d\d))?$", CHANGELOG, re.MULTILINE)
@@ -33,6 +34,21 @@ A paragraph.
 
 - The first.
 """
+
+
+def test_tests_of_each_commit() -> None:
+    """The page on versions names the tests that `.ci/run` and the workflows call."""
+    page = text("docs/servers.md")
+    calls = {
+        "`.ci/run`": text(".ci/run"),
+        "in CI with each commit": text(".ci/run"),
+        "in CI once a week": text(".github/workflows/weekly.yml"),
+    }
+    for place, commands in calls.items():
+        sentences = [each for each in re.split(r"\.\s|\n\n|\n(?=\|)", page) if place in each]
+        named = {target for each in sentences for target in re.findall(r"^(?:\| )?`make ([\w-]+)`", each)}
+        assert named, place
+        assert named <= set(re.findall(r"\bmake ([\w-]+)", commands)), place
 
 
 def test_headings() -> None:
