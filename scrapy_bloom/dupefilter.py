@@ -90,6 +90,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._to_forget: tuple[bytes, ...] = ()
         self._failures: Counter[bytes] = Counter()
         self.given_up: set[bytes] = set()
+        self._always_met: set[bytes] = set()
         self.forget_soon: Callable[[tuple[bytes, ...]], object] = self._forget_later
         self.fingerprint_of = self._choose_fingerprints()
 
@@ -240,10 +241,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             True for a repeat, False for a new request.
         """
-        if self._has_ended or (self.config.always and self.is_always_new(request)):
+        if self._has_ended:
             return False
         fingerprint = self.fingerprint_of(request)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
+        if self.config.always and self.is_new_once(request, fingerprint):
+            bloom.mark_ambiguous([fingerprint])
         if bloom.is_cached(fingerprint) or fingerprint in self.given_up:
             return True
         try:
@@ -259,7 +262,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             raise
 
     def is_always_new(self, request: Request) -> bool:
-        """Return whether a request is neither checked nor marked, by BLOOMFILTER_ALWAYS.
+        """Return whether BLOOMFILTER_ALWAYS makes a request new in each run.
 
         Args:
             request: the request.
@@ -268,6 +271,23 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             True if one of the patterns is found in its URL.
         """
         return any(pattern.search(request.url) for pattern in self.config.always)
+
+    def is_new_once(self, request: Request, fingerprint: bytes) -> bool:
+        """Return whether BLOOMFILTER_ALWAYS makes a request new now, which it does once in this process.
+
+        The filter marks the request, and decides about all further ones: pages that link to each other end.
+
+        Args:
+            request: the request.
+            fingerprint: its fingerprint.
+
+        Returns:
+            True for the first request of a page, if one of the patterns is found in its URL.
+        """
+        is_first = fingerprint not in self._always_met and self.is_always_new(request)
+        if is_first:
+            self._always_met.add(fingerprint)
+        return is_first
 
     def note_failed(self, request: Request) -> None:
         """Have the filter forget a request whose page failed, and the requests that were redirected to it.

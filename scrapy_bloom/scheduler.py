@@ -84,7 +84,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         super().__init__(*args, **options)
         self._config = BloomSettings()
         # Read for every request: nearly every crawl has no pattern.
-        self._always = self._config.always
+        self._has_always = bool(self._config.always)
         self._has_joined = False
         self._has_made_server = False
 
@@ -115,7 +115,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         disable_client_retries(self.server)
         self._has_made_server = True
         self._config = config
-        self._always = config.always
+        self._has_always = bool(config.always)
         return self
 
     @classmethod
@@ -243,9 +243,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             False if the request is a known repeat or cannot be serialized, else True. A repeat that only Redis knows is
             dropped later, with the signal `request_dropped`.
         """
-        fingerprint = None
-        if not request.dont_filter and not (self._always and self.df.is_always_new(request)):
+        fingerprint, is_unsure = None, False
+        if not request.dont_filter:
             fingerprint = self.df.fingerprint_of(request)
+            # By BLOOMFILTER_ALWAYS, "seen" does not count.
+            is_unsure = self._has_always and self.df.is_new_once(request, fingerprint)
+        if fingerprint is not None and not is_unsure:
             bloom = self.df.filter
             is_repeat = bloom.is_cached(fingerprint) or fingerprint in self.df.given_up
             if not is_repeat and self._worker.has_offered(fingerprint):
@@ -255,7 +258,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             if is_repeat:
                 self._notifier.note_repeat(request)
                 return False
-        entry = self._codec.encode(request, fingerprint)
+        entry = self._codec.encode(request, fingerprint, is_unsure=is_unsure)
         if entry is None:
             return False
         if fingerprint is None:

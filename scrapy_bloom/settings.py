@@ -40,7 +40,7 @@ class BloomSettings:
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
         max_deliveries: deaths of workers with the same request that make it a dead letter; 0: no bound.
-        always: patterns of the URLs whose requests bypass the filter.
+        always: patterns of the URLs whose requests are new once in each run.
         forget_failed: whether the filter forgets requests whose page failed.
         forget_statuses: statuses of refused responses that make a page a failed one.
 

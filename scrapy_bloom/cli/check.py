@@ -88,7 +88,7 @@ def _text(checked: _CheckedRequest) -> str:
     if checked.is_forgotten:
         answer = "forgotten: it would be new, and fetched once more"
     if checked.is_always_new:
-        answer = "fetched at each link: its URL matches BLOOMFILTER_ALWAYS"
+        answer = "fetched in each run: its URL matches BLOOMFILTER_ALWAYS"
     rows = [
         ("request", checked.url),
         ("canonical", checked.canonical_url),

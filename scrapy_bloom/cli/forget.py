@@ -36,12 +36,8 @@ examples:
 _STDIN = "-"
 # The items between two lines of progress.
 _BATCH = 10_000
-_FORGOTTEN, _ABSENT, _ALWAYS = "forgotten", "absent", "always_new"
-_TEXTS = {
-    _FORGOTTEN: "forgotten",
-    _ABSENT: "not in the filter",
-    _ALWAYS: "not marked by any crawl, since the URL matches BLOOMFILTER_ALWAYS",
-}
+_FORGOTTEN, _ABSENT = "forgotten", "absent"
+_TEXTS = {_FORGOTTEN: "forgotten", _ABSENT: "not in the filter"}
 _ADVICE = "A forgotten page is fetched when a fetched page links to it, in this run or a later one."
 
 
@@ -66,13 +62,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     target = CrawlTarget.of(options, settings, wait=True)
     stored = target.require_filter()
     stored.require_finished()
-    # An item, or None: the filter never marks the page.
-    items: list[bytes | None] = [line.text.lower() for line in lines]
+    items = [line.text.lower() for line in lines]
     if not has_fingerprints:
         made = map(_items.item_maker(target, stored, options), urls or [line.text.decode() for line in lines])
-        items = [None if target.dupefilter.is_always_new(request) else item for item, request in made]
-    found = _forget(target, stored, [item for item in items if item is not None])
-    states = [_ALWAYS if item is None else _FORGOTTEN if item in found else _ABSENT for item in items]
+        items = [item for item, _ in made]
+    found = _forget(target, stored, items)
+    states = [_FORGOTTEN if item in found else _ABSENT for item in items]
     numbers = {state: states.count(state) for state in _TEXTS}
     texts = [f"{url}: {_TEXTS[state]}" for url, state in zip(urls, states, strict=False)]
     texts += [f"{plural(number, 'page')} {_TEXTS[state]}" for state, number in numbers.items() if number and lines]

@@ -40,12 +40,13 @@ class RequestCodec:
         self._note_failed = note_failed
         self._unreadable: set[bytes] = set()
 
-    def encode(self, request: Request, fingerprint: bytes | None) -> OutboxEntry | None:
+    def encode(self, request: Request, fingerprint: bytes | None, *, is_unsure: bool = False) -> OutboxEntry | None:
         """Return a request's entry for the outbox, or None if it cannot be serialized.
 
         Args:
             request: its priority becomes an int. Scrapy accepts any attribute, and fails when the request is read.
             fingerprint: for the filter, or None for a request that bypasses the filter.
+            is_unsure: the request is new even if the filter knows it.
         """
         try:
             request.priority = operator.index(request.priority)
@@ -56,7 +57,7 @@ class RequestCodec:
             return None
         # The lowest score goes first.
         score = max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE)
-        return OutboxEntry(member, score, fingerprint, request=request)
+        return OutboxEntry(member, score, fingerprint, is_unsure, request)
 
     def decode(self, entry: QueueEntry) -> Request | None:
         """Return the request of an entry, or None if this worker cannot read it."""

@@ -97,7 +97,7 @@ class Counters:
 
     Attributes:
         added: new items.
-        ambiguous: new items that may have been added before, by an interrupted call.
+        ambiguous: items taken for new although their bits were set, as after an interrupted call.
         cache_hits: repeats found in the process's cache.
         round_trips: round trips to the store.
         expected_false_positives: new items probably reported as seen: the error rate summed over

@@ -177,7 +177,7 @@ class CrawlReporter:
         missed = as_expected_pages(counters.expected_false_positives)
         # A program that calls `request_seen` itself may not call `log` for repeats.
         repeats = max(self._dropped, counters.cache_hits)
-        if reason == "finished" and repeats and not counters.added and not self._has_fetched:
+        if reason == "finished" and repeats and counters.added == counters.ambiguous and not self._has_fetched:
             self._warn_of_nothing_new(repeats)
         logger.info(
             "The Bloom filter at %r took %s and dropped %s of this process, %s of them without asking Redis, in %s; %s "

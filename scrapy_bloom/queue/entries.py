@@ -27,7 +27,8 @@ class OutboxEntry:
         member: the serialized request.
         score: its score in the queue.
         fingerprint: the item for the filter, or None to bypass the filter.
-        is_unsure: the filter may know the request from an interrupted call of this worker.
+        is_unsure: the filter may know the request, from an interrupted call of this worker or by BLOOMFILTER_ALWAYS
+            from an earlier run, and it counts as new all the same.
         request: the request itself, or None if the entry was read from a file.
     """
 

@@ -61,7 +61,7 @@ def test_two(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_always(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A page that the filter knows is fetched at each link if the setting says so."""
+    """A page that the filter knows is fetched in each run if the setting says so."""
     always = ["-s", "BLOOMFILTER_ALWAYS=example.com/.a="]
     assert command.call("check", *place, SEEN, *always) == 1
     assert "BLOOMFILTER_ALWAYS" in capsys.readouterr().out

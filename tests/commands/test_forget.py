@@ -109,27 +109,19 @@ def test_not_in(pages: BloomRFPDupeFilter, client: redis.Redis, say: Say, key: s
     assert (code, said) == (1, f"{NEW}: not in the filter\n")
     assert states(client, key) == before
     code, found = told(say, "forget", NEW, URLS[0])
-    assert (code, found["forgotten"], found["absent"], found["always_new"]) == (1, 1, 1, 0)
+    assert (code, found["forgotten"], found["absent"]) == (1, 1, 1)
     assert [each["state"] for each in found["requests"]] == ["absent", "forgotten"]
     assert seen(pages, NEW, NEW, *URLS[:2]) == [False, True, False, True]
-
-
-def test_always(pages: BloomRFPDupeFilter, client: redis.Redis, say: Say, key: str) -> None:
-    """A page that no crawl marks is named, and not forgotten."""
-    assert pages.request_seen(Request(URLS[0]))
-    code, said = say("forget", URLS[0], "-s", "BLOOMFILTER_ALWAYS=example.com/0")
-    assert (code, said) == (1, f"{URLS[0]}: not marked by any crawl, since the URL matches BLOOMFILTER_ALWAYS\n")
-    assert not client.exists(forgotten_key(key))
 
 
 def test_a_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None:
     """A line per URL or per fingerprint; the output has the totals."""
     path = tmp_path / "lines"
     path.write_text("\n".join([*URLS, "", NEW]))
-    code, said = say("forget", "--from-file", str(path), "-s", "BLOOMFILTER_ALWAYS=example.com/3")
+    code, said = say("forget", "--from-file", str(path))
     assert code == 1
-    assert said.startswith("3 pages forgotten\n1 page not in the filter\n1 page not marked by any crawl")
-    assert seen(pages, *URLS) == [False, False, False, True]
+    assert said.startswith("4 pages forgotten\n1 page not in the filter\n")
+    assert seen(pages, *URLS) == [False] * 4
     path.write_text("\n".join(pages.fingerprint_of(Request(url)).decode().upper() for url in URLS[:2]))
     assert told(say, "forget", "--from-file", str(path))[1]["forgotten"] == 2
     assert seen(pages, *URLS) == [False, False, True, True]
