@@ -1,5 +1,6 @@
 """The example project can be copied: its spiders run unchanged from a directory of their own."""
 
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from tests.support.scenario import assert_ended_well, keys_of
 from tests.support.servers import Server
 
 PAGES = 60
+FAILED = "Error downloading"
 
 Start = Callable[..., CrawlProcess]
 
@@ -102,12 +104,12 @@ def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None
 
 @pytest.mark.crawl
 def test_fed(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
-    """A worker waits for a start URL, follows it, and fetches no URL twice."""
+    """A worker waits for start URLs, in JSON and plain, follows them, and fetches no URL twice."""
     start_key = f"{key}:start_urls"
     worker = start("worker", "fed", {"REDIS_START_URLS_KEY": start_key})
-    for _ in range(2):
-        stored.rpush(start_key, site.url)
-        until(lambda: set(site.paths) == set(site.links) and not stored.exists(start_key))
+    for entry in (json.dumps({"url": site.url}), site.url):
+        stored.rpush(start_key, entry)
+        until(lambda: (set(site.paths) == set(site.links) and not stored.exists(start_key)) or FAILED in worker.log)
     worker.process.send_signal(signal.SIGINT)
     ended = worker.wait()
     assert ended.stats["finish_reason"] == "shutdown"

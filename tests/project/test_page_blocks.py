@@ -50,6 +50,7 @@ RUN = (
     Rule("access.md", "text", "ACL SETUSER", "test_page_access.test_user"),
     Rule("start-over.md", "bash", "scrapy crawl ", "test_page_blocks.test_start_over"),
     Rule("start-requests.md", "python", "async def start", "test_page_blocks.test_start_requests"),
+    Rule("start-requests.md", "python", "class NewsSpider", "test_page_blocks.test_start_urls"),
     Rule("start-urls.md", "python", "from scrapy_bloom", "test_page_blocks.test_start_urls"),
     Rule("start-urls.md", "bash", "redis-cli ", "test_page_blocks.test_start_urls"),
     Rule("(backup|from-bloomfilter).md", "bash", "redis-cli (config set|unlink) ", "test_page_blocks.test_redis_cli"),
@@ -132,7 +133,7 @@ def test_start_over(tmp_path: Path) -> None:
 
 def test_start_requests() -> None:
     """The method sends the start URLs through the filter."""
-    (block,) = blocks("start-requests.md", "python")
+    (block,) = (block for block in blocks("start-requests.md", "python") if "async def start" in block)
     names: dict[str, Any] = {"Request": Request}
     exec(block, names)  # noqa: S102  # our own documentation
     spider = type("PageSpider", (Spider,), {"start": names["start"], "start_urls": ["https://example.com/"]})("page")
@@ -149,7 +150,10 @@ def test_start_requests() -> None:
 
 
 def test_start_urls() -> None:
-    """The entries become requests of a spider of the page's class, and a dead letter returns to its key."""
+    """The entries become requests of a spider of the page's class, and a dead letter returns to its key.
+
+    The class of the page on start requests sends the same requests through the filter.
+    """
     (block,) = (block for block in blocks("start-urls.md", "python") if "import" in block)
     names: dict[str, Any] = {}
     exec(block, names)  # noqa: S102  # as above
@@ -160,15 +164,18 @@ def test_start_urls() -> None:
         for _, *words in lines:
             client.execute_command(*words)
         entries = client.lrange("news:start_urls", 0, -1)
-    spider = RedisSpider("news")
-    spider.redis_encoding = "utf-8"
-    requests = [spider.make_request_from_data(entry) for entry in entries]
-    assert [request.url for request in requests] == [
-        "https://example.com/",
-        "https://example.com/?page=2",
-        "https://example.com/bad",
-    ]
-    assert requests[1].meta == json.loads(entries[1])["meta"]
+    (block,) = (block for block in blocks("start-requests.md", "python") if "RedisSpider" in block)
+    exec(block, names)  # noqa: S102  # as above
+    for spider, dont_filter in ((RedisSpider("news"), True), (names["NewsSpider"](), False)):
+        spider.redis_encoding = "utf-8"
+        requests = [spider.make_request_from_data(entry) for entry in entries]
+        assert [request.url for request in requests] == [
+            "https://example.com/",
+            "https://example.com/?page=2",
+            "https://example.com/bad",
+        ]
+        assert requests[1].meta == json.loads(entries[1])["meta"]
+        assert {request.dont_filter for request in requests} == {dont_filter}
 
 
 def test_redis_cli() -> None:

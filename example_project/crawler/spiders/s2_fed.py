@@ -4,6 +4,7 @@ Run `scrapy crawl fed`, and push start URLs with `redis-cli rpush fed:start_urls
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from scrapy import Request
 from scrapy.http import Response
@@ -22,12 +23,12 @@ class FedSpider(RedisSpider):
     name = "fed"
     custom_settings = {"SCHEDULER_PERSIST": True}  # noqa: RUF012  # the name and the type are Scrapy's
 
-    def make_request_from_data(self, data: bytes) -> Request:
+    def make_request_from_data(self, data: bytes) -> Any:
         """Send start URLs through the filter, so that a URL pushed twice is fetched once.
 
         scrapy-redis's method sends them with `dont_filter=True`.
         """
-        return Request(data.decode())
+        return super().make_request_from_data(data).replace(dont_filter=False)
 
     def parse(self, response: Response) -> Iterable[Request]:
         """Follow the links to the same host."""
