@@ -57,6 +57,9 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
 
 
 _UPDATE_SECONDS = 0.1
+_START_OVER = (
+    "start the first worker with SCHEDULER_FLUSH_ON_START = True, or delete the filter by `scrapy bloom clear --yes`"
+)
 _TTL_ADVICE = (
     " BLOOMFILTER_TTL = %d keeps a request for up to 1.25 times as long: to crawl again every P seconds, set 0.75 P "
     "at most."
@@ -85,6 +88,7 @@ class CrawlReporter:
         self._is_current = True
         # None until the filter exists. An unchanged count means that no worker has added a request.
         self._found = self._info.estimated_count if bloom.is_open else None
+        self._is_unchanged = False
         self._has_fetched = self._has_fetched_unfiltered = False
         self._is_alone: bool | None = None
         self._is_concluded = False
@@ -162,6 +166,8 @@ class CrawlReporter:
             # Without the timeout, which at the end of a crawl is no setting of the user.
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.warning("The fill of the filter at %r is unknown: %s", self._filter.key, cause)
+        # Noted here: the crawl may delete the filter before it reports.
+        self._is_unchanged = self._is_current and self._info.estimated_count == self._found
         self._publish(self._info)
 
     def conclude(self) -> None:
@@ -210,21 +216,19 @@ class CrawlReporter:
             )
 
     def _warn_of_nothing_new(self, repeats: int) -> None:
-        """Warn that the filter knew all requests of this process, unless other workers or a deletion explain it.
+        """Warn that the filter knew all requests of this process, unless other workers explain it.
 
         A worker that joins late may find nothing to do, and its user must not flush anything. The other workers may
         have ended since, so those seen when it joined count. Only BloomScheduler knows them. Under another scheduler
         this is no warning, and names both causes.
         """
-        is_unchanged = self._filter.is_open and self._is_current and self._info.estimated_count == self._found
-        if self._is_alone is False or not is_unchanged:
+        if self._is_alone is False or not self._is_unchanged:
             return
         ttl = self._filter.parameters.ttl
+        is_kept = self._filter.is_open
         logger.log(
             logging.INFO if self._is_alone is None else logging.WARNING,
-            "All %s %s that went through the filter at %r were known to it when this process began: %s. %s start the "
-            "first worker with SCHEDULER_FLUSH_ON_START = True, or delete the filter by `scrapy bloom clear --yes`."
-            "%s%s",
+            "All %s %s that went through the filter at %r were known to it when this process began: %s. %s %s.%s%s",
             f"{repeats:,}",
             "requests" if self._has_fetched_unfiltered else "start requests",
             self._filter.key,
@@ -232,8 +236,9 @@ class CrawlReporter:
             if self._has_fetched_unfiltered
             else "nothing was fetched",
             "To start over," if self._is_alone else "Either other workers crawl, and fetch it all; or, to start over,",
+            _START_OVER if is_kept else "start the crawl again: its end has deleted the filter",
             "" if self._has_fetched_unfiltered else " To fetch them at each start, set dont_filter=True.",
-            _TTL_ADVICE % ttl if ttl else "",
+            _TTL_ADVICE % ttl if ttl and is_kept else "",
         )
 
     def _publish(self, shown: Any) -> None:

@@ -44,6 +44,24 @@ def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_filter_that_the_crawl_deletes(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that finds the filter of an earlier one logs why it fetched nothing, although it deletes the filter."""
+    settings, level = KINDS[kind]
+    with scene(tree(4), tmp_path, valkey.url, key) as played:
+        first = played.crawl({**settings, **KEPT}, "first")
+        again = played.crawl(settings, "again")
+        assert played.twice == 0
+        anew = played.crawl(settings, "anew")
+        assert played.twice == 4
+    assert_ended_well(first, anew)
+    (line,) = [line for line in again.log.splitlines() if NOTHING in line]
+    assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
+    assert "start the crawl again: its end has deleted the filter." in line
+    assert "SCHEDULER_FLUSH_ON_START" not in line
+    assert NOTHING not in first.log + anew.log
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_start_page_that_is_fetched_again(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A crawl that fetches only its start page, by its TTL, logs it."""
     settings, level = KINDS[kind]

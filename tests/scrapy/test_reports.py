@@ -217,7 +217,6 @@ BUSY: dict[str, Meet] = {
     "something is cached": has_a_copy,
     "others add": others_add,
     "others were there": others_were_there,
-    "the filter is deleted": lambda _, dupefilter: dupefilter.clear(),
 }
 
 
