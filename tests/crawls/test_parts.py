@@ -1,5 +1,6 @@
 """Crawls with unusual parts: failing stats, keys with percent signs, a filter shared by spiders."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
+from tests.support.documentation import blocks
 from tests.support.extensions import FaultyStats
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
@@ -40,6 +42,24 @@ def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
     assert requests
     assert {each for each in requests if f"{key}:links:requests" not in each} == set()
     assert_ended_well(ended)
+
+
+@pytest.mark.parametrize("other", ["news", "shop"], ids=["keys of the page", "common keys"])
+def test_two_projects(other: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Spiders of the same name in two projects take each other's requests, but not with the keys of the page."""
+    (block,) = (block for block in blocks("sharing.md", "python") if "SCHEDULER_QUEUE_KEY" in block)
+    keys = dict(re.findall(r'^(\w+) = "shop:(.*)"$', block, re.MULTILINE))
+    ours, theirs = (
+        {**OURS, **{name: f"{key}:{project}:{rest}" for name, rest in keys.items()}} for project in ("shop", other)
+    )
+    stopped: Kind = {"SCHEDULER_PERSIST": True, "CLOSESPIDER_PAGECOUNT": 5, "CONCURRENT_REQUESTS": 1}
+    with scene(tree(40), tmp_path, valkey.url, key) as ourselves, scene(tree(40), tmp_path, valkey.url, key) as others:
+        ourselves.crawl({**ours, **stopped}, "ours")
+        ended = others.crawl(theirs, "theirs")
+        assert others.missed == set()
+    assert_ended_well(ended)
+    are_mixed = any(url.startswith(ourselves.site.url) for url in ended.fetched)
+    assert are_mixed == (other == "shop")
 
 
 def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -> None:
