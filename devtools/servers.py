@@ -91,8 +91,11 @@ class Server:
     def start(self) -> None:
         """Start the process, and wait until it has loaded its data and listens."""
         command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._dir.name]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen([*command, "--save", "", *self._options], stdout=log, stderr=log)
+        # The process and its forks hold the other end of this pipe.
+        self._ended, held = os.pipe()
+        with self._log.open("wb") as log, os.fdopen(held, "wb"):
+            command += ["--save", "", *self._options]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, pass_fds=(held,))
         end = time.monotonic() + _START_SECONDS
         while b"Ready to accept connections" not in self._log.read_bytes():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -102,10 +105,13 @@ class Server:
                 raise RuntimeError(f"{self._binary} does not start:\n{self._log.read_text()}")
 
     def kill(self) -> None:
-        """End the process as a crash would."""
+        """End the process as a crash would, and wait for a fork that rewrites the append-only file."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._process = None
+            with os.fdopen(self._ended) as ended:
+                ended.read()
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
