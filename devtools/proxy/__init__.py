@@ -19,10 +19,9 @@ class TcpProxy(ThreadingTCPServer):
     """Listens on a free port, and connects each client to the server at the port `upstream`.
 
     A policy is a subclass with its own `serve`. A new connection leads to the current `upstream`; open connections stay
-    where they are.
+    where they are until it ends, which closes them.
     """
 
-    daemon_threads = True
     # Bytes that the kernel receives for a connection before the proxy reads them; None: the kernel's default.
     receive_buffer: int | None = None
 
@@ -36,6 +35,8 @@ class TcpProxy(ThreadingTCPServer):
         self.port: int = self.socket.getsockname()[1]
         self.address = Address(self.port)
         self.lock = threading.Lock()
+        self._open: set[tuple[socket.socket, socket.socket]] = set()
+        self._has_ended = False
 
     @property
     def url(self) -> str:
@@ -49,6 +50,35 @@ class TcpProxy(ThreadingTCPServer):
     def end(self) -> None:
         """Let go of connections that wait, when the proxy ends."""
 
+    def cut(self) -> int:
+        """Cut all connections, and return how many there were."""
+        with self.lock:
+            doomed = list(self._open)
+        for sides in doomed:
+            for side in sides:
+                shut(side)
+        return len(doomed)
+
+    def cut_for_good(self) -> None:
+        """Cut all connections, and refuse further ones."""
+        with self.lock:
+            self._has_ended = True
+        self.cut()
+
+    @contextlib.contextmanager
+    def connecting(self, client: socket.socket, server: socket.socket) -> Iterator[None]:
+        """Let `cut` cut a connection during the block."""
+        sides = (client, server)
+        with self.lock:
+            if self._has_ended:
+                raise ConnectionAbortedError
+            self._open.add(sides)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._open.remove(sides)
+
 
 class _Connection(BaseRequestHandler):
     server: TcpProxy
@@ -58,6 +88,7 @@ class _Connection(BaseRequestHandler):
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream,
+            self.server.connecting(client, upstream),
         ):
             for side in (client, upstream):
                 side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
@@ -69,7 +100,7 @@ P = TypeVar("P", bound=TcpProxy)
 
 @contextlib.contextmanager
 def running(proxy: P) -> Iterator[P]:
-    """Run a proxy for as long as the block lasts."""
+    """Run a proxy for as long as the block lasts; its connections are closed then."""
     with proxy:
         thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -79,6 +110,7 @@ def running(proxy: P) -> Iterator[P]:
             proxy.end()
             proxy.shutdown()
             thread.join()
+            proxy.cut_for_good()
 
 
 def shut(side: socket.socket, how: int = socket.SHUT_RDWR) -> None:

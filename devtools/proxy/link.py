@@ -42,7 +42,6 @@ class LinkProxy(TcpProxy):
         self.link = Link()
         self.delayed = self.lost = 0  # delayed messages to the server, and dropped replies
         self._gate = threading.Lock()
-        self._open: set[socket.socket] = set()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -50,24 +49,8 @@ class LinkProxy(TcpProxy):
         with self._gate:
             yield
 
-    def cut(self) -> int:
-        """Cut all connections, and return how many there were."""
-        with self.lock:
-            doomed = list(self._open)
-        for side in doomed:
-            with contextlib.suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)
-        return len(doomed) // 2
-
-    def end(self) -> None:
-        """Cut all connections."""
-        self.cut()
-
     def serve(self, client: socket.socket, server: socket.socket) -> None:
         """Forward both ways at once."""
-        sides = {client, server}
-        with self.lock:
-            self._open |= sides
         replies = threading.Thread(target=self._reply, args=(client, server), daemon=True)
         replies.start()
         try:
@@ -76,8 +59,6 @@ class LinkProxy(TcpProxy):
         finally:
             shut(server)
             replies.join()
-            with self.lock:
-                self._open -= sides
 
     def _send(self, server: socket.socket, data: bytes) -> None:
         """Forward a client's data."""
