@@ -72,13 +72,23 @@ def _cluster(url: RedisUrl, options: dict[str, Any]) -> Any:
     for host, port in url.addresses(_CLUSTER_PORT):
         node: Any = ClusterNode(host, port)  # type: ignore[no-untyped-call]
         try:
-            return RedisCluster(startup_nodes=[node], **options)
+            return _client_by(node, options)
         except FAULTS as error:
             errors.append(error)
         except IndexError:
             # With `require_full_coverage=False`, redis-py looks for the first of no masters.
             errors.append(ClusterDownError(f"the node at {host}:{port} knows no slots"))
     raise decisive(errors)
+
+
+def _client_by(node: Any, options: dict[str, Any]) -> Any:
+    """Return a client that has asked a node for the slots. redis-py leaves the connection open if that fails."""
+    try:
+        return RedisCluster(startup_nodes=[node], **options)
+    except BaseException:
+        if node.redis_connection is not None:
+            node.redis_connection.close()
+        raise
 
 
 def _master(url: RedisUrl, sentinel_kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
