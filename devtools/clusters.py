@@ -186,15 +186,16 @@ def running_cluster(kind: str, masters: int, *options: str, replicas: int = 0, r
         number = masters * (1 + replicas)
         buses = [free_port() for _ in range(number)]
         nodes = [stack.enter_context(run(kind, *_OPTIONS, "--cluster-port", f"{bus}", *options)) for bus in buses]
-        clients = [stack.enter_context(node.client()) for node in nodes]
-        for index, client in enumerate(clients[:masters]):
-            first, last = (REDIS_CLUSTER_HASH_SLOTS * each // masters for each in (index, index + 1))
-            client.cluster("addslotsrange", first, last - 1)
-        for client in clients:
-            client.cluster("meet", "127.0.0.1", nodes[0].port, buses[0])
-        until(lambda: all(_knows(client, number) for client in clients))
-        for index, client in enumerate(clients[masters:]):
-            client.execute_command("CLUSTER", "REPLICATE", _identity(clients[index % masters]))
+        with contextlib.ExitStack() as while_joining:
+            clients = [while_joining.enter_context(node.client()) for node in nodes]
+            for index, client in enumerate(clients[:masters]):
+                first, last = (REDIS_CLUSTER_HASH_SLOTS * each // masters for each in (index, index + 1))
+                client.cluster("addslotsrange", first, last - 1)
+            for client in clients:
+                client.cluster("meet", "127.0.0.1", nodes[0].port, buses[0])
+            until(lambda: all(_knows(client, number) for client in clients))
+            for index, client in enumerate(clients[masters:]):
+                client.execute_command("CLUSTER", "REPLICATE", _identity(clients[index % masters]))
         cluster = Cluster(nodes)
         cluster.until_ready()
         until(lambda: all(_count_replicas(node) == replicas * masters for node in nodes))

@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import wraps
 from typing import Any
 
 import hypothesis
@@ -16,10 +15,12 @@ import redis
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.from_url import FromUrl
+from tests.support.in_process import close_clients
 from tests.support.kinds import Place, running_kinds
 from tests.support.make_filter import MakeFilter
 from tests.support.selection import long_unless
 from tests.support.servers import KINDS, Server, running
+from tests.support.sockets import connections, describe, disconnect_all, open_sockets
 
 # A background shell makes the tests, and all processes that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,28 +47,17 @@ CONNECTIONS = {
 _LONG = ("sentinel", "redis+sentinel")
 
 
-# The garbage collector may finalize the socket of an unclosed connection first: a ResourceWarning in some later test.
-_pools: list[redis.ConnectionPool] = []
-_make_pool = redis.ConnectionPool.__init__
-
-
-@wraps(_make_pool)
-def _make_noted_pool(pool: redis.ConnectionPool, *args: Any, **kwargs: Any) -> None:
-    _make_pool(pool, *args, **kwargs)
-    _pools.append(pool)
-
-
-redis.ConnectionPool.__init__ = _make_noted_pool  # type: ignore[assignment]
-
-
 @pytest.fixture(autouse=True)
-def pools_are_closed() -> Iterator[None]:
-    """Close the connections of all clients that a test makes."""
-    _pools.clear()  # the pools of modules and sessions are theirs to close
+def sockets_are_closed() -> Iterator[None]:
+    """Assert that a test leaves no socket open: of a client, of an event loop, or its own."""
+    before = open_sockets()
+    connections.clear()
     yield
-    for pool in _pools:
-        pool.disconnect()
-    _pools.clear()
+    close_clients()
+    if left := open_sockets() - before:
+        described = ", ".join(describe(descriptor) for descriptor, _ in left)
+        disconnect_all()
+        pytest.fail(f"left open: {described}", pytrace=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -18,9 +18,14 @@ def counters(start: int, end: int) -> list[bytes]:
     return [number.to_bytes(8, "little") for number in range(start, end)]
 
 
-def connect(url: str) -> Any:
-    """Make a client for the address of a server or of a cluster."""
-    return (FromUrl if url.startswith("redis+") else redis.Redis).from_url(url)
+@contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """A client for the address of a server or of a cluster."""
+    client = (FromUrl if url.startswith("redis+") else redis.Redis).from_url(url)
+    try:
+        yield client
+    finally:
+        disconnect(client)
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,8 @@ class Place:
     @contextmanager
     def opened(self) -> Iterator[BloomFilter]:
         """Open the filter with a client of its own."""
-        client = connect(self.url)
-        try:
+        with connected(self.url) as client:
             yield BloomFilter.with_parameters(client, self.key, self.parameters, shard_bytes=self.shard_bytes)
-        finally:
-            disconnect(client)
 
 
 class Share(NamedTuple):

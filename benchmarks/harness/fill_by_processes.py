@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 
-from benchmarks.harness.counters import connect
+from benchmarks.harness.counters import connected
 from benchmarks.harness.fill_by_turns import add, ask, items, parameters
 from benchmarks.harness.outcome import Outcome
 from benchmarks.subjects.fillings import FORKED, ONE_BY_ONE, Filling
@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 300.0
 def measure(filling: Filling, url: str, key: str) -> Outcome:
     """Fill a filter on the server or the cluster at this address, and measure its answers."""
     (_fork if filling.way == FORKED else _spawn)(filling, url, key)
-    with connect(url) as client:
+    with connected(url) as client:
         bloom = BloomFilter(client, key, **parameters(filling))
         outcome = ask(filling, bloom)
         bloom.clear()
@@ -74,7 +74,7 @@ def _hear(pipe: Connection) -> None:
 def _work(filling: Filling, url: str, key: str, share: tuple[range, range], pipe: Connection) -> None:
     """Work: open the filter and add the first share on the first message, and the rest on the second."""
     first, rest = share
-    with connect(url) as client:
+    with connected(url) as client:
         pipe.recv()
         bloom = BloomFilter(client, key, **parameters(filling))
         _add(bloom, first, filling.batch)
@@ -91,7 +91,7 @@ def _fork(filling: Filling, url: str, key: str) -> None:
 
 def _begin_and_fork(filling: Filling, url: str, key: str) -> None:
     context = multiprocessing.get_context("fork")
-    with connect(url) as client:
+    with connected(url) as client:
         bloom = BloomFilter(client, key, **parameters(filling))
         _add(bloom, range(filling.little), filling.batch)
         together = context.Barrier(filling.workers, timeout=_PATIENCE_SECONDS)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.harness.counters import connect
 from scrapy_bloom import BloomFilter
 
 SET, SET_BATCH = "scrapy-redis's way, SADD", "SADD in a pipeline"
@@ -26,9 +25,9 @@ Add = Callable[[Sequence[str]], Sequence[bool]]
 
 
 class Target(NamedTuple):
-    """A server, the key of the data, and the size of a filter there."""
+    """A client, the key of the data, and the size of a filter there."""
 
-    url: str
+    client: Any
     key: str
     capacity: int
     error_rate: float
@@ -36,16 +35,16 @@ class Target(NamedTuple):
 
 def reserve(target: Target) -> None:
     """Create RedisBloom's filter, as a crawl does at its start."""
-    connect(target.url).execute_command("BF.RESERVE", target.key, target.error_rate, target.capacity)
+    target.client.execute_command("BF.RESERVE", target.key, target.error_rate, target.capacity)
 
 
 def _sadd(target: Target) -> Add:
-    client = connect(target.url)
+    client = target.client
     return lambda items: [bool(client.sadd(target.key, item)) for item in items]
 
 
 def _sadd_batch(target: Target) -> Add:
-    client = connect(target.url)
+    client = target.client
 
     def add(items: Sequence[str]) -> list[bool]:
         with client.pipeline(transaction=False) as pipe:
@@ -57,17 +56,17 @@ def _sadd_batch(target: Target) -> Add:
 
 
 def _bf_add(target: Target) -> Add:
-    client = connect(target.url)
+    client = target.client
     return lambda items: [bool(client.execute_command("BF.ADD", target.key, item)) for item in items]
 
 
 def _bf_madd(target: Target) -> Add:
-    client = connect(target.url)
+    client = target.client
     return lambda items: list(map(bool, client.execute_command("BF.MADD", target.key, *items)))
 
 
 def _crawlee(target: Target) -> Add:
-    client: Any = connect(target.url)
+    client = target.client
     script = client.script_load(_CRAWLEE)
 
     def add(items: Sequence[str]) -> list[bool]:
@@ -78,8 +77,7 @@ def _crawlee(target: Target) -> Add:
 
 
 def _filter(target: Target) -> BloomFilter:
-    client = connect(target.url)
-    return BloomFilter(client, target.key, capacity=target.capacity, error_rate=target.error_rate, cache_size=0)
+    return BloomFilter(target.client, target.key, capacity=target.capacity, error_rate=target.error_rate, cache_size=0)
 
 
 def _add(target: Target) -> Add:

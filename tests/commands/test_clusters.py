@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import key_contents
@@ -17,19 +16,24 @@ from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from scrapy_bloom.storage.filter_keys import forgotten_key
 from scrapy_bloom.storage.stores import RedisStore
 from tests.support import command
-from tests.support.clusters import running_cluster
+from tests.support.clusters import cluster_client, running_cluster
 from tests.support.examining import OURS, examine, wrong
 from tests.support.imports import OPTIONS, fill, keys_of, set_import
 from tests.support.moving import SMALL, export, items, require, restore_file
+from tests.support.servers import Server
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A client of a cluster of two nodes."""
-    with (
-        running_cluster(2) as (node, _),
-        redis.RedisCluster(host="127.0.0.1", port=node.port, decode_responses=True) as client,
-    ):
+def node() -> Iterator[Server]:
+    """A node of a cluster of two."""
+    with running_cluster(2) as nodes:
+        yield nodes[0]
+
+
+@pytest.fixture
+def cluster(node: Server) -> Iterator[Any]:
+    """A client of the cluster."""
+    with cluster_client(node, decode_responses=True) as client:
         yield client
 
 
@@ -64,9 +68,8 @@ def test_import(cluster: Any, key: str, name: str) -> None:
     assert keys_of(cluster, key) == {at.key, *(shard for layer in found.layers for shard in layer.shard_keys)}
 
 
-def test_doctor(cluster: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor(cluster: Any, node: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every check runs on a cluster; a filter in another slot than its queue is reported."""
-    node = cluster.get_primaries()[0]
     settings = {
         **OURS,
         "REDIS_PARAMS": {"redis_cls": "redis.RedisCluster"},

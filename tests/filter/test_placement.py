@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.placement import CLUSTER_SHARD_BYTES
 from scrapy_bloom.filter.sizing import MAX_SHARD_BYTES
-from scrapy_bloom.transport.client import disconnect
-from tests.support.clusters import running_cluster
+from tests.support.clusters import cluster_client, running_cluster
 from tests.support.moving import SMALL, export, items, restore_file
 from tests.support.servers import Server
 
@@ -32,9 +30,8 @@ def nodes() -> Iterator[list[Server]]:
 @pytest.fixture
 def cluster(nodes: list[Server]) -> Iterator[Any]:
     """A client of the cluster."""
-    client = redis.RedisCluster(host="127.0.0.1", port=nodes[0].port)
-    yield client
-    disconnect(client)
+    with cluster_client(nodes[0]) as client:
+        yield client
 
 
 def shards_by_master(nodes: list[Server], key: str) -> list[set[bytes]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import redisbloom, report
-from benchmarks.harness.counters import Place, Share, add_share, connect, counters
+from benchmarks.harness.counters import Place, Share, add_share, counters
 from benchmarks.harness.crew import crew
 from benchmarks.harness.options import Asked
 from benchmarks.harness.pinging import Pings, pinging
@@ -83,8 +83,7 @@ def test_the_program_finds_the_positions_of_the_library(key: int, layer: int, tm
 @needs_compiler
 def test_the_program_and_the_library_give_the_same_answers(valkey: Server, key: str, tmp_path: Path) -> None:
     """Over the exported bits of a filter, the program counts as many items as the library finds."""
-    client = connect(valkey.url)
-    with Place(valkey.url, key, SMALL).opened() as bloom:
+    with valkey.client() as client, Place(valkey.url, key, SMALL).opened() as bloom:
         bloom.add_many(counters(0, 2_000))
         layer = stored_layer(client, key, SMALL)
         shards = export(client, layer, tmp_path)

@@ -23,7 +23,7 @@ from devtools.waiting import until
 OF_SERVERS = [kind for kind in Kind if kind not in SIGNALS]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pair() -> Iterator[Servers]:
     """Two servers, and a client of them that writes all the time, as a worker does."""
     is_over = threading.Event()

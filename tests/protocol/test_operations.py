@@ -197,11 +197,12 @@ def test_a_prepared_string_becomes_a_shard(client: redis.Redis, key: str) -> Non
 def test_a_user_who_may_not_persist(client: redis.Redis, key: str) -> None:
     """Without PERSIST a prepared string is not taken, because it would expire in use."""
     client.acl_setuser(key, enabled=True, passwords=["+x"], keys="*", commands=["+@all", "-persist"])
-    store = RedisStore(redis.Redis(username=key, password="x", **_address(client)))  # noqa: S106
-    create = shards.CreateShard(key, SIZE, 7, sealed=False)
-    store.execute([shards.PrepareShard(key, SIZE, SIZE)])
-    assert store.execute([create._replace(allocate=False)])[0].outcome == shards.ABSENT
-    assert store.execute([create])[0].outcome == shards.MADE
+    with redis.Redis(username=key, password="x", **_address(client)) as unable:  # noqa: S106
+        store = RedisStore(unable)
+        create = shards.CreateShard(key, SIZE, 7, sealed=False)
+        store.execute([shards.PrepareShard(key, SIZE, SIZE)])
+        assert store.execute([create._replace(allocate=False)])[0].outcome == shards.ABSENT
+        assert store.execute([create])[0].outcome == shards.MADE
     assert client.ttl(key) == -1
     client.acl_deluser(key)
 

@@ -14,6 +14,7 @@ from scrapy_bloom.start_urls.leases import StartUrls
 from scrapy_bloom.transport.commands import Failure
 from scrapy_bloom.transport.retry import disable_client_retries
 from scrapy_bloom.transport.transport import Transport
+from tests.support.clusters import cluster_client
 from tests.support.servers import Server, free_port, running
 
 URLS = [b"a", b"b \xff", b"", b"d", b"e"]
@@ -310,7 +311,7 @@ def test_cluster(kind: str, key: str) -> None:
     with running("valkey", *options) as server, server.client() as node:
         node.cluster("addslotsrange", 0, 16383)
         until(lambda: node.cluster("info")["cluster_state"] == "ok")
-        with redis.RedisCluster("127.0.0.1", server.port) as client:
+        with cluster_client(server) as client:
             for name in (key, f"{{{key}}}:news"):
                 start = Start(client, name, kind)
                 start.fill(URLS)

@@ -1,18 +1,15 @@
 """In a cluster the filter is in the queue's slot: a failover rolls both back."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from redis.crc import key_slot
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError, WrongTypeError
-from scrapy_bloom.transport.client import disconnect
 from tests.support import command
-from tests.support.clusters import running_cluster
+from tests.support.clusters import cluster_client, running_cluster
 from tests.support.dupefilters import KEY, crawler_of, page, spider_of, warnings_in
 from tests.support.servers import Server
 
@@ -32,22 +29,19 @@ def node() -> Iterator[Server]:
 @pytest.fixture
 def client(node: Server) -> Iterator[Any]:
     """A client of the cluster."""
-    with redis.RedisCluster("127.0.0.1", node.port) as client:
+    with cluster_client(node) as client:
         yield client
 
 
 @pytest.fixture
-def build(node: Server, key: str) -> Iterator[Build]:
+def build(node: Server, key: str) -> Build:
     """Builds the dupefilter of a worker, as its scheduler does."""
-    with ExitStack() as stack:
 
-        def build_one(**settings: Any) -> BloomRFPDupeFilter:
-            crawler = crawler_of(node, spider_name=key, **OVER_A_CLUSTER, **settings)
-            dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
-            stack.callback(disconnect, dupefilter.server)
-            return dupefilter
+    def build_one(**settings: Any) -> BloomRFPDupeFilter:
+        crawler = crawler_of(node, spider_name=key, **OVER_A_CLUSTER, **settings)
+        return BloomRFPDupeFilter.from_spider(spider_of(crawler))
 
-        yield build_one
+    return build_one
 
 
 def keys_of(client: Any, spider: str) -> set[str]:

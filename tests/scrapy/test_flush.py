@@ -13,7 +13,6 @@ from scrapy import Request, Spider
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.queue.worker_state import Phase
-from scrapy_bloom.transport.client import disconnect
 from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.in_process import start
@@ -63,8 +62,6 @@ def open_one(
     yield open_another
     for scheduler in opened:
         scheduler.close("finished")
-        disconnect(scheduler.server)
-        disconnect(scheduler.df.server)
     kind: Any = redis.Redis if request.param == PLACES[0] else redis.RedisCluster
     with kind(host="127.0.0.1", port=urlsplit(settings["REDIS_URL"]).port) as client:
         assert list(client.scan_iter(match=f"*{key}*", count=10_000)) == []

@@ -2,9 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
+
+import redis
 
 from devtools import clusters
 from devtools.clusters import Cluster
+from scrapy_bloom.transport.client import disconnect
 from tests.support.servers import Server, running
 
 # The other masters let a replica take over after 2 seconds without an answer.
@@ -16,6 +20,16 @@ def running_cluster(number: int, *options: str) -> Iterator[list[Server]]:
     """Run a cluster of masters with equal shares of the slots, in their order."""
     with clusters.running_cluster("valkey", number, *options, run=running) as cluster:
         yield list(cluster.nodes)
+
+
+@contextlib.contextmanager
+def cluster_client(node: Server, **options: Any) -> Iterator[Any]:
+    """A client of a node's cluster, in the block. Its own `close` leaves the connections of filters and queues open."""
+    client: Any = redis.RedisCluster("127.0.0.1", node.port, **options)
+    try:
+        yield client
+    finally:
+        disconnect(client)
 
 
 @contextlib.contextmanager

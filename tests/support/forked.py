@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from devtools.crawl_process import LIMIT, ROOT, Process, start_python
+from tests.support.sockets import lasting
 from tests.support.template_process import LENGTH, SCRAPY, STATUS
 
 _POLL_SECONDS = 0.1
@@ -127,7 +128,8 @@ def run(
 @cache
 def _template(module: str, hash_seed: str | None) -> socket.socket:
     """Return the control socket of a template process, which ends when this process does."""
-    mine, its = socket.socketpair()
+    with lasting():
+        mine, its = socket.socketpair()
     path = os.pathsep.join([f"{ROOT}", *filter(None, [os.environ.get("PYTHONPATH")])])
     with its:
         process = subprocess.Popen(

@@ -1,11 +1,41 @@
 """Real crawlers in this process, in the state in which their schedulers are opened."""
 
+from functools import wraps
 from typing import Any
 
+import scrapy_redis.connection
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
 from scrapy.utils.test import get_crawler
+
+import scrapy_bloom._scrapy.connection
+from scrapy_bloom.transport.client import disconnect
+from tests.support.sockets import lasting
+
+_clients: list[Any] = []
+
+
+def _note_clients(module: Any, name: str) -> None:
+    """Note the clients that a function makes by settings."""
+    make = getattr(module, name)
+
+    @wraps(make)
+    def make_noted(settings: Any) -> Any:
+        _clients.append(make(settings))
+        return _clients[-1]
+
+    setattr(module, name, make_noted)
+
+
+_note_clients(scrapy_bloom._scrapy.connection, "_connect")
+_note_clients(scrapy_redis.connection, "from_settings")
+
+
+def close_clients() -> None:
+    """Close the clients of crawlers and commands in this process, as the end of theirs would."""
+    while _clients:
+        disconnect(_clients.pop())
 
 
 class ShopSpider(Spider):
@@ -15,7 +45,8 @@ class ShopSpider(Spider):
 def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[Spider] = ShopSpider) -> Crawler:
     """A crawler with these settings alone, and a spider."""
     if not is_reactor_installed():  # required by older versions of Scrapy
-        install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+        with lasting():
+            install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
     crawler = get_crawler(spidercls, settings)
     crawler.spider = spidercls.from_crawler(crawler, name=spider_name)
     return crawler

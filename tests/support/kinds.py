@@ -94,9 +94,10 @@ def _cluster(_: Path) -> Iterator[Place]:
 def _tls_cluster(directory: Path) -> Iterator[Place]:
     certificate, port = make_certificate(directory), free_port()
     options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--tls-cluster", "yes")
-    with running("redis", *options, *certificate.options(port)) as server, server.client() as client:
-        client.cluster("addslotsrange", 0, 16383)
-        until(lambda: client.cluster("info")["cluster_state"] == "ok")
+    with running("redis", *options, *certificate.options(port)) as server:
+        with server.client() as client:
+            client.cluster("addslotsrange", 0, 16383)
+            until(lambda: client.cluster("info")["cluster_state"] == "ok")
         url = f"rediss+cluster://127.0.0.1:{port}/0?ssl_ca_certs={certificate.public}"
         yield Place(url, lambda: redis.RedisCluster(host="127.0.0.1", port=server.port))
 

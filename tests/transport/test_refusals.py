@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -29,40 +28,40 @@ from tests.support.retries import (
 from tests.support.servers import KINDS, Server, running
 
 
-def with_wrong_password(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
-    """Open a filter with a wrong password."""
-    return BloomFilter(server.client(password=f"{PASSWORD}-mistaken"), key, **options)
+def with_wrong_password(server: Server) -> redis.Redis:
+    """A wrong password."""
+    return server.client(password=f"{PASSWORD}-mistaken")
 
 
-def without_password(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
-    """Open a filter without a password."""
-    return BloomFilter(server.client(), key, **options)
+def without_password(server: Server) -> redis.Redis:
+    """No password."""
+    return server.client()
 
 
-def unlucky(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
+def unlucky(server: Server) -> redis.Redis:
     """A user with all permissions but BITFIELD."""
     with server.client(password=PASSWORD) as admin:
         admin.acl_setuser(
             "unlucky", enabled=True, passwords=[f"+{PASSWORD}-own"], keys="*", commands=["+@all", "-bitfield"]
         )
-    return BloomFilter(server.client(username="unlucky", password=f"{PASSWORD}-own"), key, **options)
+    return server.client(username="unlucky", password=f"{PASSWORD}-own")
 
 
-def without_memory(server: Server, key: str, options: dict[str, Any]) -> BloomFilter:
+def without_memory(server: Server) -> redis.Redis:
     """A full server."""
     with server.client(password=PASSWORD) as admin:
         admin.config_set("maxmemory", 1)
-    return BloomFilter(server.client(password=PASSWORD), key, **options)
+    return server.client(password=PASSWORD)
 
 
-Opening = Callable[[Server, str, dict[str, Any]], BloomFilter]
-REFUSALS: dict[str, tuple[Opening, str]] = {
+Login = Callable[[Server], redis.Redis]
+REFUSALS: dict[str, tuple[Login, str]] = {
     "wrong password": (with_wrong_password, "password of the client"),
     "no password": (without_password, "password of the client"),
     "no permission": (unlucky, "allow BITFIELD"),
     "no memory": (without_memory, "maxmemory"),
 }
-every_refusal = pytest.mark.parametrize(("opening", "advice"), REFUSALS.values(), ids=REFUSALS)
+every_refusal = pytest.mark.parametrize(("login", "advice"), REFUSALS.values(), ids=REFUSALS)
 
 
 @pytest.fixture(params=KINDS)
@@ -81,12 +80,12 @@ def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogC
 
 @every_refusal
 def test_refused_at_the_start(
-    opening: Opening, advice: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
+    login: Login, advice: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server's refusal at the start is an immediate error with advice, never with a password."""
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(RefusedError) as caught:
-        opening(guarded, key, {"capacity": 1000})
+    with login(guarded) as client, pytest.raises(RefusedError) as caught:
+        BloomFilter(client, key, capacity=1000)
     assert_refused_at_once(caught.value, advice, caplog)
 
 

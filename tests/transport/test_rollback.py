@@ -20,7 +20,8 @@ from scrapy_redis.scheduler import Scheduler
 
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomScheduler
-from tests.support.clusters import running_cluster
+from scrapy_bloom.transport.client import disconnect
+from tests.support.clusters import cluster_client, running_cluster
 from tests.support.crawling import BLOOM
 from tests.support.dupefilters import KEY, build, crawler_of, page
 from tests.support.servers import BINARIES, KINDS, Server, free_port, running
@@ -74,8 +75,9 @@ def by_sentinel(server: Server, directory: Path) -> Iterator[Any]:
         sentinel: Any = Sentinel
         watching = sentinel([("127.0.0.1", port)])
         until(lambda: is_known(watching))
-        with contextlib.closing(watching.master_for(MASTER)) as client:
-            yield client
+        client = watching.master_for(MASTER)
+        yield client
+        disconnect(client)
     finally:
         process.kill()
         process.wait()
@@ -87,13 +89,6 @@ def is_known(sentinel: Any) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def of_cluster(server: Server, _: Path) -> Iterator[Any]:
-    """A client of a cluster of one node."""
-    with contextlib.closing(redis.RedisCluster(host="127.0.0.1", port=server.port)) as client:
-        yield client
-
-
 CLIENTS: dict[str, Making] = {
     "pool": pooled(redis.Redis),
     "blocking pool": pooled(redis.Redis, redis.BlockingConnectionPool),
@@ -102,7 +97,7 @@ CLIENTS: dict[str, Making] = {
     "wrapped, blocking pool": pooled(Wrapped, redis.BlockingConnectionPool),
     "commands alone": over(CommandsAlone),
     "sentinel": by_sentinel,
-    "cluster": of_cluster,
+    "cluster": lambda server, _: cluster_client(server),
 }
 
 

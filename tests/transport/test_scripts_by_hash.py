@@ -12,7 +12,7 @@ from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Command
 from scrapy_bloom.transport.retry import disable_client_retries
 from scrapy_bloom.transport.transport import Transport
-from tests.support.clusters import running_cluster
+from tests.support.clusters import cluster_client, running_cluster
 from tests.support.servers import KINDS, Server, running
 
 PUSH = "return redis.call('RPUSH', KEYS[1], ARGV[1])"
@@ -183,7 +183,7 @@ def test_a_command_that_a_script_may_not_use(
 def test_cluster(key: str) -> None:
     """Each node of a cluster is sent the text once it says that it does not know the hash."""
     keys = [f"{{{number}}}{key}" for number in range(8)]
-    with running_cluster(3) as nodes, redis.RedisCluster("127.0.0.1", nodes[0].port) as client:
+    with running_cluster(3) as nodes, cluster_client(nodes[0]) as client:
         transport = transport_for(client)
         for expected in (1, 2, 3):
             assert transport.execute([push(name, "x") for name in keys]) == [expected] * len(keys)
