@@ -6,6 +6,7 @@ Start `python -m devtools.site`, with `--directory html` to serve files; it prin
 import argparse
 import random
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,7 +136,25 @@ def _listening(handler: Callable[..., BaseHTTPRequestHandler], port: int) -> Ite
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # connections that are opened together wait a second with the default of 5
-    daemon_threads = True  # a killed worker leaves its connections open
+    daemon_threads = False  # the end of the block waits for them
+
+    def __init__(self, *args: Any) -> None:
+        self._open: set[Any] = set()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        for request in self._open.copy():  # a client may keep its connection
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # after a kill, too
