@@ -4,8 +4,8 @@ TEST_SERVER=/path/to/server takes the place of both, to test another version.
 """
 
 import contextlib
+import fcntl
 import os
-import random
 import shutil
 import signal
 import socket
@@ -28,8 +28,7 @@ BINARIES = {"valkey": _CHOSEN or str(get_binary_path()), "redis": _CHOSEN or shu
 KINDS = tuple(BINARIES)
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.01
-# A process that seeds the common generator would get the same ports as others.
-_CHANCE = random.SystemRandom()
+_FIRST_PORT, _CLIENTS = 10_000, 32_768
 
 
 @dataclass(frozen=True)
@@ -146,16 +145,22 @@ def running(kind: str, *options: str) -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """Return a free port below those of clients.
+    """Return a free port below those of clients, and another one to each caller on this machine.
 
     Linux gives the ports from 32,768 on to clients: one of those may be taken before the server listens, or while it is
-    away.
+    away. A port drawn at random may be drawn by another process as well, before either server listens.
     """
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            port = _CHANCE.randrange(10_000, 32_768)
-            probe.bind(("127.0.0.1", port))
-            return port
+    with Path(tempfile.gettempdir(), "scrapy-bloom-port").open("a+") as last:
+        fcntl.flock(last, fcntl.LOCK_EX)
+        last.seek(0)
+        port = int(last.read() or _CLIENTS)
+        while True:
+            port = port + 1 if port < _CLIENTS - 1 else _FIRST_PORT
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                last.truncate(0)
+                last.write(str(port))
+                return port
 
 
 def until_replicated(master: Server, replica: Server) -> None:

@@ -1,9 +1,13 @@
 """The servers that tests start."""
 
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from devtools.servers import free_port
 from devtools.waiting import until
 from tests.support.servers import KINDS, running
 
@@ -20,3 +24,14 @@ def test_rewriting_fork(kind: str, tmp_path: Path) -> None:
         assert list(open_files.glob("*"))
         server.kill()
         assert not list(open_files.glob("*"))
+
+
+def test_free_ports() -> None:
+    """Processes that look for a port at the same time get different ones, before anybody listens."""
+    with ProcessPoolExecutor(4, get_context("spawn")) as processes:
+        ports = list(chain(*processes.map(_free_ports, [500] * 4)))
+    assert len(set(ports)) == len(ports)
+
+
+def _free_ports(number: int) -> list[int]:
+    return [free_port() for _ in range(number)]

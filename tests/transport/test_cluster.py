@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,9 +188,27 @@ def moved(nodes: list[Server], counters: list[str]) -> Iterator[tuple[int, int]]
         for name in direct.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000):
             direct.execute_command("ASKING")
             direct.delete(name)
+    _move(slot, nodes, 0)
+
+
+def _move(slot: int, nodes: list[Server], target: int) -> None:
+    """Move an empty slot, and wait until every node knows its new owner."""
+    identity = _identity(nodes[target])
+    for node in (nodes[target], *nodes):
+        with node.client() as direct:
+            direct.execute_command("CLUSTER", "SETSLOT", slot, "NODE", identity)
+            if node is nodes[target]:
+                # Without a newer epoch of its own, a node that has not heard of the move yet may undo it.
+                direct.execute_command("CLUSTER", "BUMPEPOCH")
     for node in nodes:
         with node.client() as direct:
-            direct.execute_command("CLUSTER", "SETSLOT", slot, "NODE", _identity(nodes[0]))
+            until(partial(_is_owner, direct, slot, identity))
+
+
+def _is_owner(client: Any, slot: int, identity: str) -> bool:
+    """Return whether a node knows this one as a slot's owner."""
+    ranges = client.execute_command("CLUSTER", "SLOTS")
+    return any(first <= slot <= last and owner[2].decode() == identity for first, last, owner, *_ in ranges)
 
 
 def test_a_moved_slot(transport: Transport, nodes: list[Server], counters: list[str], moved: tuple[int, int]) -> None:
@@ -197,9 +216,7 @@ def test_a_moved_slot(transport: Transport, nodes: list[Server], counters: list[
     slot, target = moved
     transport.execute([Command("GET", name) for name in counters])
     before = transport.connections
-    for node in reversed(nodes):
-        with node.client() as direct:
-            direct.execute_command("CLUSTER", "SETSLOT", slot, "NODE", _identity(nodes[target]))
+    _move(slot, nodes, target)
     assert transport.execute(incr(counters)) == [1] * len(counters)
     # The new owner may lack writes: it counts as a new connection.
     assert transport.connections > before
