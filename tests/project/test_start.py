@@ -18,7 +18,8 @@ from tests.support.documentation import blocks, matches
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
-PAGES = 30
+# More than two workers lease, so that several wait.
+PAGES = 100
 MIDDLE = 10
 SPIDER = """
 from scrapy import Spider
