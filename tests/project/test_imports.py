@@ -12,7 +12,7 @@ from scrapy_bloom.cli.bloom import ACTIONS
 LEVELS = (
     {"errors", "_cache", "_format", "_runtime"},
     {"options", "serializers", "transport"},
-    {"_scrapy", "queue", "storage"},
+    {"_scrapy", "atomic", "queue", "storage"},
     {"_filter_key", "filter", "spool"},
     {"monitoring", "settings", "start_urls"},
     {"delivery", "dupefilter"},
@@ -26,6 +26,7 @@ OUTSIDE = {
     "_filter_key": {"scrapy", "scrapy_redis"},
     "start_urls.feed": {"scrapy", "scrapy_redis"},
     "addon": {"scrapy", "scrapy_redis"},
+    "atomic.scripts": {"redis"},
     "cli.checks.configuration": {"scrapy_redis"},
     "cli.checks.contents": {"scrapy_redis"},
     "cli.checks.leftovers": {"redis", "scrapy"},

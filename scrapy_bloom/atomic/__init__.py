@@ -1,0 +1,1 @@
+"""The Bloom filter as atomic scripts; nothing imports it yet."""
