@@ -77,7 +77,7 @@ def test_a_lost_shard_is_counted_and_replaced(run: Run, client: redis.Redis, key
 
 def test_delete_leaves_nothing(run: Run, client: redis.Redis, key: str) -> None:
     """All layers go, also the one that is being prepared."""
-    run(CHECK, *items(range(95)))
+    run(CHECK, *items(range(100)))
     assert client.exists(f"{{{key}}}:first:2:0")
     run("filter.delete(KEYS[1])")
     assert list(client.scan_iter(f"*{key}*")) == []

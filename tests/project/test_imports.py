@@ -26,6 +26,7 @@ OUTSIDE = {
     "_filter_key": {"scrapy", "scrapy_redis"},
     "start_urls.feed": {"scrapy", "scrapy_redis"},
     "addon": {"scrapy", "scrapy_redis"},
+    "atomic.filter": {"redis"},
     "atomic.scripts": {"redis"},
     "cli.checks.configuration": {"scrapy_redis"},
     "cli.checks.contents": {"scrapy_redis"},

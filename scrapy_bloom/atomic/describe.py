@@ -1,0 +1,132 @@
+"""Describe a filter: its size, its fill, and this process's work with it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scrapy_bloom.atomic import sizing
+from scrapy_bloom.atomic.parameters import FilterParameters
+from scrapy_bloom.atomic.sizing import LayerSize
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """The size of a layer, and its items.
+
+    Attributes:
+        capacity: items for which it is sized.
+        error_rate: share of new items reported as seen at that number, from 0 to 1.
+        shards: strings with its bits.
+        bits: bits of all shards together (m).
+        hashes: bits set by an item (k).
+        memory_bytes: bytes that the server allocates for all shards.
+        fill_ratio: expected share of ones among its bits, from 0 to 1.
+        count: items that were new when they were added.
+        current_error_rate: share of new items reported as seen now, from 0 to 1.
+        created: Unix time in seconds; 0 in a filter without a TTL.
+    """
+
+    capacity: int
+    error_rate: float
+    shards: int
+    bits: int
+    hashes: int
+    memory_bytes: int
+    fill_ratio: float
+    count: int
+    current_error_rate: float
+    created: float
+
+
+@dataclass(frozen=True)
+class FilterInfo:
+    """The promise and the size of a filter, and its items.
+
+    Attributes:
+        capacity: items for which it was sized.
+        error_rate: promised share of new items reported as seen over the whole filter, from 0 to 1.
+        layers: number of layers.
+        shards: strings of all layers.
+        lost_shards: shards that were lost and replaced since the filter was created.
+        bits: bits of all layers.
+        hashes: bits set by an item in the newest layer.
+        memory_bytes: bytes that the server allocates for all layers.
+        fill_ratio: expected share of ones among all bits, from 0 to 1.
+        count: items that were new when they were added, exactly.
+        current_error_rate: share of new items reported as seen now, from 0 to 1.
+        by_layer: a `LayerInfo` for each layer, oldest first.
+    """
+
+    capacity: int
+    error_rate: float
+    layers: int
+    shards: int
+    lost_shards: int
+    bits: int
+    hashes: int
+    memory_bytes: int
+    fill_ratio: float
+    count: int
+    current_error_rate: float
+    by_layer: tuple[LayerInfo, ...]
+
+
+@dataclass
+class Counters:
+    """Counts of this process's work with a filter.
+
+    Attributes:
+        added: new items.
+        cache_hits: repeats found in the process's cache.
+        round_trips: calls of the server, without those that were retried.
+        losses: losses of the filter, of shards, or of the server's last writes.
+    """
+
+    added: int = 0
+    cache_hits: int = 0
+    round_trips: int = 0
+    losses: int = 0
+
+
+class StoredLayer(NamedTuple):
+    """A layer as its filter stores it."""
+
+    size: LayerSize
+    items: int
+    created: float
+
+
+def describe(parameters: FilterParameters, layers: Sequence[StoredLayer], lost: int) -> FilterInfo:
+    """Return the description of a filter with at least one layer."""
+    by_layer = tuple(_describe_layer(parameters, *layer) for layer in layers)
+    bits = sum(layer.bits for layer in by_layer)
+    return FilterInfo(
+        capacity=parameters.capacity,
+        error_rate=parameters.error_rate,
+        layers=len(by_layer),
+        shards=sum(layer.shards for layer in by_layer),
+        lost_shards=lost,
+        bits=bits,
+        hashes=by_layer[-1].hashes,
+        memory_bytes=sum(layer.memory_bytes for layer in by_layer),
+        fill_ratio=sum(layer.fill_ratio * layer.bits for layer in by_layer) / bits,
+        count=sum(layer.count for layer in by_layer),
+        current_error_rate=sum(layer.current_error_rate for layer in by_layer),
+        by_layer=by_layer,
+    )
+
+
+def _describe_layer(parameters: FilterParameters, size: LayerSize, count: int, created: float) -> LayerInfo:
+    capacity = parameters.capacity if size.room == sizing.UNLIMITED else size.room
+    return LayerInfo(
+        capacity=capacity,
+        error_rate=sizing.error_rate(capacity / size.blocks, size.hashes)[0],
+        shards=size.shards,
+        bits=size.blocks * sizing.BLOCK_BITS,
+        hashes=size.hashes,
+        memory_bytes=size.memory_bytes,
+        fill_ratio=sizing.fill_ratio(count / size.blocks, size.hashes),
+        count=count,
+        current_error_rate=sizing.error_rate(count / size.blocks, size.hashes)[0],
+        created=created,
+    )

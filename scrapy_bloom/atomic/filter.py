@@ -1,0 +1,387 @@
+"""The Bloom filter in Redis: each call is one script, which the server executes whole or not at all.
+
+An addition is *numbered* by its caller, and the server keeps the last number and its flags beside the filter for an
+hour. So a call whose reply was lost is repeated as it is, and gets the first one's reply: an item is new to exactly one
+call. A call that was given up, after `retry_timeout` or by a signal, is *unsettled*: the next call repeats it first,
+and what was new is owed to the caller. A server without the last number went back to an earlier state: the cache is
+emptied, as after any loss. Each filter has an id of its own; a call that meets another id, or none, changes nothing.
+"""
+
+import logging
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from redis.exceptions import ResponseError
+
+from scrapy_bloom import options
+from scrapy_bloom._format import LimitedWarnings
+from scrapy_bloom.atomic import hashing
+from scrapy_bloom.atomic.base import BaseBloomFilter, key_as_text
+from scrapy_bloom.atomic.describe import FilterInfo, StoredLayer, describe
+from scrapy_bloom.atomic.parameters import FilterParameters
+from scrapy_bloom.atomic.scripts import Script
+from scrapy_bloom.atomic.sizing import LayerSize
+from scrapy_bloom.errors import ARGUMENT_NAMES, ConfigError, Names, RefusedError, WrongTypeError
+from scrapy_bloom.transport.client import Client, require_usable
+from scrapy_bloom.transport.failures import FAULTS, was_not_executed
+from scrapy_bloom.transport.retry import disable_client_retries, retry_until
+
+logger = logging.getLogger(__name__)
+
+_OPEN, _ALLOCATE, _CLEAR, _USER, _INFO = (
+    Script(name, "filter") for name in ("open", "allocate", "clear", "user", "info")
+)
+_ADD, _FORGET, _CONTAINS = (Script(name, "filter", "call") for name in ("add", "forget", "contains"))
+_LOST = (
+    "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and may fetch "
+    "the pages of the lost one again"
+)
+_LOST_SHARDS = "The filter at %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
+_WENT_BACK = (
+    "The filter at %r lost its last additions: the server went back to an earlier state. The crawl continues, and may "
+    "fetch their pages again"
+)
+_GIVEN_UP = "The filter at %r is lost again and again (evicted?): every request counts as new"
+_MOST_LOSSES = 3
+# A record lives for an hour: a caller that was idle for longer than this begins again.
+_IDLE_SECONDS = 1800.0
+# A filter with a TTL expires so many TTLs after its last layer's end at the earliest.
+_EXPIRY_MARGIN = 0.25
+_NEW = ord("1")
+# What is known of the earlier attempts of a call: there was none; one may have been executed; one was executed in part,
+# as in a cluster's slot that is being moved.
+_NO_DOUBT, _REPEATED, _IN_PART = range(3)
+
+
+@dataclass
+class _Numbered:
+    """A call of `script` without a reply so far."""
+
+    script: Script
+    items: list[bytes]
+    doubt: int = _NO_DOUBT
+
+
+class BloomFilter(BaseBloomFilter):
+    """A Bloom filter in Redis, shared by all processes that open the same key.
+
+    Opening stores its parameters, which must be the same everywhere; the first addition allocates
+    its bits. Use it in one thread.
+
+    Args:
+        server: a `redis.Redis` or `redis.RedisCluster`.
+        key: the name of the filter's key. Its other keys begin with it in braces, in the same slot.
+        capacity: items for which it is sized, at least 1. With a `ttl`, the items of one `ttl`.
+        error_rate: share of new items that may be reported as seen, from 1e-15 to below 1. It holds
+            for the whole filter, also after growth.
+        expansion: growth factor of the layers, 1 for equal layers. With 0 the filter never grows,
+            and exceeds its error rate beyond its capacity.
+        ttl: minimum seconds for which an item is remembered; the maximum is 1.25 times as long.
+            None: for ever.
+        fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the
+            other parameters.
+        cache_size: items in the process's cache, 0 for none.
+        retry_timeout: seconds to wait for an unreachable server, 0 not to wait.
+        flush: delete the key, of any type, first.
+
+    Raises:
+        ConfigError: an argument is invalid.
+        MismatchError: the stored filter has other parameters, or a newer format.
+        WrongTypeError: the key holds foreign data.
+        UnavailableError: the server was unreachable for `retry_timeout` seconds.
+        RefusedError: the server refuses a command; retrying cannot help.
+
+    Warning:
+        It disables redis-py's retries on the client, since it repeats calls itself. Pass a dedicated client.
+    """
+
+    _names: Names = ARGUMENT_NAMES
+
+    def __init__(
+        self,
+        server: Client,
+        key: str | bytes,
+        *,
+        capacity: int = options.CAPACITY.default,
+        error_rate: float = options.ERROR_RATE.default,
+        expansion: int = options.EXPANSION.default,
+        ttl: float | None = None,
+        fingerprint: str = "bytes",
+        cache_size: int = options.CACHE_SIZE.default,
+        retry_timeout: float = options.RETRY_TIMEOUT.default,
+        flush: bool = False,
+    ) -> None:
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint, names=self._names)
+        super().__init__(key_as_text(key), parameters, cache_size)
+        if not isinstance(flush, bool):
+            raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
+        self.retry_timeout = options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout)
+        self._client = disable_client_retries(require_usable(server, self._names))
+        self._warnings = LimitedWarnings(logger, self._runtime.monotonic)
+        self._users: set[str] = set()
+        self._id = self._lost_id = ""
+        self._secret = b""
+        self._state = (0, 0)  # forgets and lost shards
+        self._process = os.getpid()
+        self._record = ""  # the key of this caller's record; empty before the first call
+        self._number = 0
+        self._unsettled: _Numbered | None = None
+        self._open(flush=flush)
+
+    @classmethod
+    def with_parameters(cls, server: Client, key: str | bytes, parameters: FilterParameters, **others: Any) -> Self:
+        """Open a filter with another filter's parameters.
+
+        Args:
+            server: as for `BloomFilter`.
+            key: as for `BloomFilter`.
+            parameters: the attribute `parameters` of another filter.
+            **others: `cache_size`, `retry_timeout` and `flush`, as for `BloomFilter`.
+
+        Returns:
+            The filter at the key.
+
+        Raises:
+            BloomError: as for `BloomFilter`.
+        """
+        return cls(server, key, **parameters.arguments(), **others)
+
+    def info(self) -> FilterInfo:
+        """Describe the filter."""
+        self._begin()
+        while True:
+            status, *reply = self._call(_INFO, self._id)
+            if status == b"OK":
+                sizes, lost, layers = reply
+                first = LayerSize(*map(int, sizes.split(b";")[0].split()))
+                stored = [StoredLayer(LayerSize(*size), count, created / 1000) for *size, count, created in layers]
+                return describe(self.parameters, stored or [StoredLayer(first, 0, 0.0)], lost)
+            self._open()
+
+    def clear(self) -> None:
+        """Delete the filter."""
+        self._begin()
+        while self._call(_CLEAR, self._id) is not None:  # but another filter is there
+            self._id = ""
+            self._open()
+        self._id = self._record = ""
+        self._unsettled = None
+        self._owed.clear()
+        self.forget_cached()
+
+    def add_user(self, name: str) -> None:
+        """Register a user of the filter: `remove_user` keeps the filter while any is left.
+
+        If the filter is lost, this object registers its users again when it opens the next one.
+
+        Args:
+            name: the user, such as a crawl's queue. Adding it twice changes nothing.
+
+        Raises:
+            BloomError: the server failed.
+        """
+        self._begin()
+        self._users.add(name)
+        while self._call(_USER, self._id, name, 0):
+            self._open()
+
+    def remove_user(self, name: str) -> bool:
+        """Remove a user; delete the filter when none is left.
+
+        Args:
+            name: the user. Removing an unknown name is not an error.
+
+        Returns:
+            True if the filter was deleted; the next addition begins another one.
+
+        Raises:
+            BloomError: the server failed.
+        """
+        self._begin()
+        self._users.discard(name)
+        if not self._call(_USER, self._id, name, 1):
+            return False
+        self._id = self._record = ""
+        self.forget_cached()
+        return True
+
+    def _begin(self) -> None:
+        if os.getpid() != self._process:
+            # The parent settles its call, and gets what it is owed.
+            self._process, self._record, self._unsettled = os.getpid(), "", None
+            self._owed.clear()
+        super()._begin()
+
+    def _add(self, items: list[bytes]) -> set[bytes]:
+        self._settle_earlier()
+        return self._settle(_Numbered(_ADD, [item for item in items if item not in self._owed]))
+
+    def _forget(self, items: list[bytes]) -> set[bytes]:
+        self._settle_earlier()
+        return self._settle(_Numbered(_FORGET, items))
+
+    def _look_up(self, items: list[bytes]) -> list[bool]:
+        for _ in range(_MOST_LOSSES):
+            status, *reply = self._call(_CONTAINS, self._id, *self._digests(items))
+            if status == b"OK":
+                self._note_reply(reply)
+                flags = [flag == _NEW for flag in reply[0]]
+                self._remember(item for item, is_in in zip(items, flags, strict=True) if is_in)
+                return flags
+            if not self._open(creates=False):
+                break
+        return [False] * len(items)
+
+    def _settle_earlier(self) -> None:
+        if self._unsettled is not None:
+            earlier = self._unsettled
+            new = self._settle(earlier)
+            if earlier.script is _ADD:
+                self._owed |= new
+
+    def _settle(self, call: _Numbered) -> set[bytes]:
+        """Execute a numbered call, and return the items with the flag '1'."""
+        if not call.items:
+            return set()
+        is_addition = call.script is _ADD
+        for _ in range(_MOST_LOSSES):
+            is_idle = self._runtime.monotonic() > self._contact + _IDLE_SECONDS
+            if not self._record or (is_idle and not call.doubt):
+                self._open(is_caller=True)
+                call.doubt = _NO_DOUBT
+            self._unsettled = call
+            status, *reply = self._send_numbered(call)
+            if status in (b"OK", b"BACK"):
+                break
+            self._record = ""
+        else:
+            self._warnings.warn(_GIVEN_UP, self.key)
+            self._unsettled = None
+            return set(call.items) if is_addition else set()
+        self._number += 1
+        if status == b"BACK":
+            self._lose(_WENT_BACK, self.key)
+        self._note_reply(reply)
+        if is_addition:
+            self._remember(call.items)
+        found = {item for item, flag in zip(call.items, reply[0], strict=True) if flag == _NEW}
+        self._unsettled = None
+        return found
+
+    def _send_numbered(self, call: _Numbered) -> Any:
+        keys, number, digests = [self.key, self._record], self._number + 1, self._digests(call.items)
+
+        def attempt() -> Any:
+            try:
+                return call.script.call(self._client, keys, [self._id, number, call.doubt, *digests])
+            except FAULTS as error:
+                is_in_part = isinstance(error, ResponseError) and not was_not_executed(error)
+                if is_in_part or not was_not_executed(error):
+                    call.doubt = max(call.doubt, _IN_PART if is_in_part else _REPEATED)
+                raise
+            except BaseException:
+                call.doubt = max(call.doubt, _REPEATED)
+                raise
+
+        try:
+            return self._execute(attempt)
+        except RefusedError:
+            if call.doubt == _NO_DOUBT:
+                self._unsettled = None
+            raise
+
+    def _open(self, *, flush: bool = False, creates: bool = True, is_caller: bool = False) -> bool:
+        """Open the filter, or create it; return whether there is one.
+
+        With `is_caller` this process begins to number its calls, and the first layer is allocated.
+        """
+        keys = [self.key]
+        if flush or is_caller:
+            self._record, self._number = "", 0
+            keys.append(f"{_tag(self.key)}:call:{secrets.token_hex(8)}")
+        status, *reply = self._find(keys, flush=flush, creates=creates)
+        if status == b"NONE":
+            self._change_to("")
+            return False
+        stored_id, self._secret, parameters, forgets, lost, layers = reply
+        self.parameters.verify(self.key, parameters.decode(), self._names)
+        self._change_to(stored_id.decode())
+        self._state, self._contact = (forgets, lost), self._runtime.monotonic()
+        for user in self._users:
+            self._call(_USER, self._id, user, 0)
+        if len(keys) > 1:
+            while not layers and self._call(_ALLOCATE, self._id):
+                pass
+            self._record = keys[1]
+        return True
+
+    def _find(self, keys: list[str], *, flush: bool, creates: bool) -> list[Any]:
+        ttl = round((self.parameters.ttl or 0) * 1000)
+        new = [secrets.token_hex(8), hashing.new_secret(), self.parameters.to_json()]
+        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new, "", ttl, 0, ""])
+        if reply[0] == b"NONE" and creates:
+            # Computed here alone: it takes a tenth of a second.
+            sizes = "".join("{} {} {} {};".format(*size) for size in self.parameters.sizes())
+            reply = self._send(_OPEN, keys, [*new, sizes, ttl, int(flush), self._id or self._lost_id])
+        if reply[0] == b"FOREIGN":
+            raise WrongTypeError(
+                f"the key {self.key!r} holds a {reply[1].decode()} that is not a filter: use another key"
+            )
+        return reply
+
+    def _change_to(self, new_id: str) -> None:
+        """Note the id of the filter at the key, "" for none. Another one than before is a loss, unless all expired."""
+        if self._id not in ("", new_id):
+            self._lost_id, self._record = self._id, ""
+            idle, ttl = self._runtime.monotonic() - self._contact, self.parameters.ttl
+            if ttl and idle > _EXPIRY_MARGIN * ttl:
+                self.forget_cached()
+            else:
+                self._lose(_LOST, self.key)
+        self._id = new_id
+
+    def _note_reply(self, reply: Sequence[Any]) -> None:
+        """Empty the cache if the filter has forgotten or lost items."""
+        _, forgets, lost, left = reply
+        before, self._state = self._state, (forgets, lost)
+        self._contact = self._runtime.monotonic()
+        if lost > before[1]:
+            self._lose(_LOST_SHARDS, self.key, lost - before[1])
+        elif before != self._state:
+            self.forget_cached()
+        if left:
+            self._cache_until = self._contact + left / 1000
+
+    def _lose(self, text: str, *arguments: object) -> None:
+        self.counters.losses += 1
+        self._warnings.warn(text, *arguments)
+        self.forget_cached()
+
+    def _digests(self, items: list[bytes]) -> list[bytes]:
+        digest, secret = hashing.digest, self._secret
+        return [digest(item, secret) for item in items]
+
+    def _call(self, script: Script, *args: str | bytes | int) -> Any:
+        return self._send(script, [self.key], args)
+
+    def _send(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+        return self._execute(lambda: script.call(self._client, keys, args))
+
+    def _execute(self, attempt: Callable[[], Any]) -> Any:
+        try:
+            reply = retry_until(attempt, self.retry_timeout, self._names, self._runtime)
+        except RefusedError as error:
+            if "WRONGTYPE" in str(error):
+                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: use another key") from None
+            raise
+        self.counters.round_trips += 1
+        return reply
+
+
+def _tag(key: str) -> str:
+    """Return the beginning of the names of a filter's keys, which chooses the slot of its hash."""
+    return key if re.match(r"[^{]*\{[^}]+\}", key) else f"{{{key}}}"

@@ -1,0 +1,1 @@
+return call.numbered(filter.check)

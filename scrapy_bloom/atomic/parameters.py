@@ -1,0 +1,86 @@
+"""The parameters that all processes of a filter share."""
+
+import json
+import math
+from dataclasses import InitVar, asdict, dataclass, field, fields
+from typing import Any
+
+from scrapy_bloom import options
+from scrapy_bloom._format import as_number
+from scrapy_bloom.atomic import hashing, sizing
+from scrapy_bloom.errors import ARGUMENT_NAMES, ConfigError, MismatchError, Names
+
+# Formats 1 to 3 had no blocks.
+FORMAT = 4
+
+
+@dataclass(frozen=True)
+class FilterParameters:
+    """The parameters that all processes of a filter share. Invalid values are refused.
+
+    Attributes:
+        capacity: items of the whole crawl, or of one `ttl`.
+        error_rate: share of new items that may be reported as seen over the whole filter, between 0 and 1.
+        expansion: growth factor of the layers' capacities; 0: the filter never grows.
+        ttl: minimum seconds for which an item is remembered; None: for ever.
+        fingerprint: name of the items' fingerprint scheme.
+        hash: name of the hash scheme.
+        names: the user's names of the parameters, for errors. Not stored.
+    """
+
+    capacity: int = options.CAPACITY.default
+    error_rate: float = options.ERROR_RATE.default
+    expansion: int = options.EXPANSION.default
+    ttl: float | None = None
+    fingerprint: str = "bytes"
+    hash: str = field(default=hashing.SCHEME, init=False)
+    names: InitVar[Names] = ARGUMENT_NAMES
+
+    def __post_init__(self, names: Names) -> None:
+        for name, value in self.arguments().items():
+            if name in options.BY_NAME:
+                object.__setattr__(self, name, options.BY_NAME[name].read(names.option(name), value))
+        # The minimum of any filter; a blocked one takes about a tenth more.
+        needed = self.capacity * -math.log2(self.error_rate) / math.log(2) / 8
+        if needed > sizing.MAX_LAYER_BYTES:
+            raise ConfigError(
+                f"{names.option('capacity')} = {self.capacity!r}: with {names.option('error_rate')} = "
+                f"{as_number(self.error_rate)} such a filter would take {needed / 1e9:,.0f} GB; the limit is "
+                f"{sizing.MAX_LAYER_BYTES / 1e9:.0f} GB. Set the expected number of different requests, or a larger "
+                "error rate"
+            )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the parameters as arguments of `BloomFilter`."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+    def sizes(self) -> list[sizing.LayerSize]:
+        """Return the sizes of the layers; this takes a tenth of a second."""
+        return sizing.sizes(self.capacity, self.error_rate, self.expansion, self.ttl)
+
+    def to_json(self) -> str:
+        """Return the text that a filter stores."""
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+    def verify(self, key: str, text: str, names: Names = ARGUMENT_NAMES) -> None:
+        """Compare with the text that the filter at `key` stores.
+
+        Raises:
+            MismatchError: the stored filter has other parameters, or a newer format.
+        """
+        stored = json.loads(text)
+        if stored["format"] > FORMAT:
+            raise MismatchError(
+                f"the filter at {key!r} has format {stored['format']}, and this scrapy-bloom knows formats up to "
+                f"{FORMAT}: upgrade scrapy-bloom here, or use another key"
+            )
+        differences = [
+            f"{name} = {mine!r} here, {stored.get(name)!r} in the stored filter"
+            for name, mine in asdict(self).items()
+            if stored.get(name) != mine
+        ]
+        if differences:
+            raise MismatchError(
+                f"the filter at {key!r} was made with other parameters: {'; '.join(differences)}. Use the stored "
+                f"values, use another key, or start anew with {names.anew}"
+            )
