@@ -24,6 +24,7 @@ from benchmarks.harness import report, results, versions
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import DIRECTORY, Plot
 from benchmarks.suites import (
+    atomic,
     caches,
     cluster,
     crawls,
@@ -68,6 +69,7 @@ PARTS: dict[str, ModuleType] = {
     "forgetting": forgetting,
     "field": field,
     "scale": scale,
+    "atomic": atomic,
 }
 
 

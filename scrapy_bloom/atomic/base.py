@@ -3,7 +3,7 @@
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from scrapy_bloom import options
@@ -36,7 +36,7 @@ class BaseBloomFilter(ABC):
         self._clearings = 0  # of the cache
         self._cache_until = math.inf  # the end of the oldest layer, by the process's clock
         self._contact = self._runtime.monotonic()
-        # New items of an interrupted call: the filter has them, but the caller got no result.
+        # New items that the filter has, but of which the caller has got no result, perhaps of an interrupted call.
         self._owed: set[bytes] = set()
 
     def __repr__(self) -> str:
@@ -96,29 +96,28 @@ class BaseBloomFilter(ABC):
         """
         batch = as_items(items)
         self._begin()
-        clearings, known = self._clearings, self._cache.get
-        new: set[bytes] = set()
+        clearings, known, owed = self._clearings, self._cache.get, self._owed
+        asked = {item: None for item in batch if not known(item) and item not in owed}
+        for part in _parts([*asked]):
+            self._add(part)
+        if self._clearings != clearings:
+            # The filter may have lost or forgotten what the cache knew.
+            cached = dict.fromkeys(item for item in batch if item not in asked and item not in owed)
+            asked |= cached
+            for part in _parts([*cached]):
+                self._add(part)
+        new = owed.intersection(batch)
         try:
-            asked = {item: None for item in batch if not known(item) and item not in self._owed}
-            for part in _parts([*asked]):
-                new |= self._add(part)
-            if self._clearings != clearings:
-                # The filter may have lost or forgotten what the cache knew.
-                cached = dict.fromkeys(item for item in batch if item not in asked and item not in self._owed)
-                asked |= cached
-                for part in _parts([*cached]):
-                    new |= self._add(part)
-            new |= self._owed.intersection(batch)
-            results, left = [], new.copy()
+            results = []
             for item in batch:
-                results.append(item in left)
-                left.discard(item)
+                results.append(item in owed)
+                owed.discard(item)
             self.counters.added += len(new)
             self.counters.cache_hits += len(batch) - len(asked)
-            self._owed.difference_update(batch)
+            # Inside the `try`: even an interrupt on this line leaves the caller without a result.
             return results
         except BaseException:
-            self._owed |= new
+            owed |= new
             raise
 
     def __contains__(self, item: Item) -> bool:
@@ -241,8 +240,8 @@ class BaseBloomFilter(ABC):
             self._cache.put(item, True)
 
     @abstractmethod
-    def _add(self, items: list[bytes]) -> set[bytes]:
-        """Add distinct items, cache them, and return the new ones."""
+    def _add(self, items: list[bytes]) -> None:
+        """Add distinct items, let the new ones be owed, and cache all."""
 
     @abstractmethod
     def _look_up(self, items: list[bytes]) -> list[bool]:
@@ -253,8 +252,8 @@ class BaseBloomFilter(ABC):
         """Forget distinct items, and return those that were in the filter."""
 
 
-def _parts(items: Sequence[bytes]) -> Iterator[list[bytes]]:
-    return (list(items[start : start + _BATCH]) for start in range(0, len(items), _BATCH))
+def _parts(items: list[bytes]) -> Iterator[list[bytes]]:
+    return (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
 
 
 def as_items(items: Iterable[Item]) -> list[bytes]:

@@ -59,10 +59,11 @@ _NO_DOUBT, _REPEATED, _IN_PART = range(3)
 
 @dataclass
 class _Numbered:
-    """A call of `script` without a reply so far."""
+    """A call of `script` whose result was not used so far; 0 is no number."""
 
     script: Script
     items: list[bytes]
+    number: int = 0
     doubt: int = _NO_DOUBT
 
 
@@ -216,12 +217,15 @@ class BloomFilter(BaseBloomFilter):
             self._owed.clear()
         super()._begin()
 
-    def _add(self, items: list[bytes]) -> set[bytes]:
-        self._settle_earlier()
-        return self._settle(_Numbered(_ADD, [item for item in items if item not in self._owed]))
+    def _add(self, items: list[bytes]) -> None:
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
+            items = [item for item in items if item not in self._owed]
+        self._settle(_Numbered(_ADD, items))
 
     def _forget(self, items: list[bytes]) -> set[bytes]:
-        self._settle_earlier()
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
         return self._settle(_Numbered(_FORGET, items))
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
@@ -236,23 +240,16 @@ class BloomFilter(BaseBloomFilter):
                 break
         return [False] * len(items)
 
-    def _settle_earlier(self) -> None:
-        if self._unsettled is not None:
-            earlier = self._unsettled
-            new = self._settle(earlier)
-            if earlier.script is _ADD:
-                self._owed |= new
-
     def _settle(self, call: _Numbered) -> set[bytes]:
         """Execute a numbered call, and return the items with the flag '1'."""
         if not call.items:
             return set()
-        is_addition = call.script is _ADD
         for _ in range(_MOST_LOSSES):
             is_idle = self._runtime.monotonic() > self._contact + _IDLE_SECONDS
             if not self._record or (is_idle and not call.doubt):
                 self._open(is_caller=True)
-                call.doubt = _NO_DOUBT
+                call.number, call.doubt = 0, _NO_DOUBT
+            call.number = call.number or self._number + 1
             self._unsettled = call
             status, *reply = self._send_numbered(call)
             if status in (b"OK", b"BACK"):
@@ -260,24 +257,24 @@ class BloomFilter(BaseBloomFilter):
             self._record = ""
         else:
             self._warnings.warn(_GIVEN_UP, self.key)
-            self._unsettled = None
-            return set(call.items) if is_addition else set()
-        self._number += 1
+            reply = [bytes([_NEW]) * len(call.items), *self._state, 0]
+        self._number = call.number
         if status == b"BACK":
             self._lose(_WENT_BACK, self.key)
         self._note_reply(reply)
-        if is_addition:
-            self._remember(call.items)
         found = {item for item, flag in zip(call.items, reply[0], strict=True) if flag == _NEW}
+        if call.script is _ADD:
+            self._owed |= found
+            self._remember(call.items)
         self._unsettled = None
         return found
 
     def _send_numbered(self, call: _Numbered) -> Any:
-        keys, number, digests = [self.key, self._record], self._number + 1, self._digests(call.items)
+        keys, digests = [self.key, self._record], self._digests(call.items)
 
         def attempt() -> Any:
             try:
-                return call.script.call(self._client, keys, [self._id, number, call.doubt, *digests])
+                return call.script.call(self._client, keys, [self._id, call.number, call.doubt, *digests])
             except FAULTS as error:
                 is_in_part = isinstance(error, ResponseError) and not was_not_executed(error)
                 if is_in_part or not was_not_executed(error):

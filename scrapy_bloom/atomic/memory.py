@@ -68,13 +68,16 @@ class MemoryBloomFilter(BaseBloomFilter):
         self._owed.clear()
         self.forget_cached()
 
-    def _add(self, items: list[bytes]) -> set[bytes]:
+    def _add(self, items: list[bytes]) -> None:
         self._drop_ended()
-        new = {item for item in items if self._is_new(item)}
+        for item in items:
+            # Owed before its bits are set, and so in any case.
+            self._owed.add(item)
+            if not self._is_new(item):
+                self._owed.discard(item)
         self._remember(items)
         if self.parameters.ttl and self._layers:
             self._cache_until = self._layers[0].created + _LIFE * self.parameters.ttl
-        return new
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
         self._drop_ended()
@@ -127,7 +130,7 @@ class MemoryBloomFilter(BaseBloomFilter):
 
 def _bits(layer: _Layer, item: bytes) -> list[tuple[int, int]]:
     first = (int.from_bytes(item[:6], "little") * layer.size.blocks >> 48) * BLOCK_BYTES
-    return [(first + item[8 + i], _MASKS[item[36 + i]]) for i in range(layer.size.hashes)]
+    return [(first + item[i], _MASKS[item[i + 1]]) for i in range(8, 8 + 2 * layer.size.hashes, 2)]
 
 
 def _holds(layer: _Layer, item: bytes) -> bool:
