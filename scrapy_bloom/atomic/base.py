@@ -97,12 +97,12 @@ class BaseBloomFilter(ABC):
         batch = as_items(items)
         self._begin()
         clearings, known, owed = self._clearings, self._cache.get, self._owed
-        asked = {item: None for item in batch if not known(item) and item not in owed}
+        asked = {item: None for item in batch if not known(item)}
         for part in _parts([*asked]):
             self._add(part)
         if self._clearings != clearings:
             # The filter may have lost or forgotten what the cache knew.
-            cached = dict.fromkeys(item for item in batch if item not in asked and item not in owed)
+            cached = dict.fromkeys(item for item in batch if item not in asked)
             asked |= cached
             for part in _parts([*cached]):
                 self._add(part)

@@ -220,7 +220,6 @@ class BloomFilter(BaseBloomFilter):
     def _add(self, items: list[bytes]) -> None:
         if self._unsettled is not None:
             self._settle(self._unsettled)
-            items = [item for item in items if item not in self._owed]
         self._settle(_Numbered(_ADD, items))
 
     def _forget(self, items: list[bytes]) -> set[bytes]:

@@ -13,7 +13,7 @@ import redis
 
 from devtools.proxy.faults import Place, proxying
 from devtools.servers import Address
-from scrapy_bloom import UnavailableError
+from scrapy_bloom import RefusedError, UnavailableError
 from scrapy_bloom.atomic.filter import BloomFilter
 from tests.support.servers import Server
 
@@ -194,6 +194,30 @@ def test_a_child_owes_nothing(valkey: Server, key: str) -> None:
             os._exit(bloom.add("a"))
         assert os.waitpid(child, 0)[1] == 0
         assert bloom.add("a")
+        proxy.fail(Place.AFTER)
+        with pytest.raises(UnavailableError):
+            bloom.add_many(["b", "c"])
+        bloom.add("b")
+        child = os.fork()
+        if child == 0:
+            os._exit(bloom.add("c"))
+        assert os.waitpid(child, 0)[1] == 0
+        assert bloom.add("c")
+
+
+def test_a_call_that_was_executed_in_part(server: Server, key: str) -> None:
+    """A script that failed behind its first write may have marked any of its items: all of them are new."""
+    with server.client() as admin, server.client(username="clerk") as client:
+        admin.execute_command("ACL", "SETUSER", "clerk", "on", "nopass", "allkeys", "+@all")
+        bloom = BloomFilter(client, key, cache_size=0, **SMALL)
+        bloom.add("known")
+        admin.execute_command("ACL", "SETUSER", "clerk", "-set")
+        with pytest.raises(RefusedError):
+            bloom.add_many(["a", "known"])
+        admin.execute_command("ACL", "SETUSER", "clerk", "+set")
+        assert bloom.add_many(["a", "known"]) == [True, True]
+        assert bloom.add_many(["a", "known"]) == [False, False]
+        admin.execute_command("ACL", "DELUSER", "clerk")
 
 
 def test_an_idle_caller_begins_again(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:

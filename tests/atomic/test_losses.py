@@ -108,6 +108,8 @@ def test_a_full_server_does_nothing_by_half(key: str) -> None:
             with pytest.raises(RefusedError, match="maxmemory"):
                 BloomFilter(client, f"{key}:other", **SMALL)
             client.config_set("maxmemory", 0)
+            assert bloom.add("another")
+            assert bloom.contains_many(["item 150", "new"]) == [False, False]
             assert bloom.add_many(ITEMS[50:200]) == [False] * 50 + [True] * 100
             assert bloom.add_many(["item 1", "item 2", "item 3", "new"]) == [True, False, False, True]
 

@@ -112,6 +112,10 @@ def test_an_unused_filter_expires(client: redis.Redis, key: str) -> None:
     assert len(names) == 3
     for name in names:
         assert expires_at(client, name) / 1000 - seconds == pytest.approx(150, abs=10)
+    client.pexpire(key, 60_000)
+    advance(client, key, 30)
+    bloom.add("the next generation")
+    assert expires_at(client, key) / 1000 - seconds == pytest.approx(150, abs=20)
 
 
 def test_expiry_is_no_loss(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
