@@ -1,0 +1,490 @@
+"""Redis's data and commands in memory, as far as scripts use them.
+
+A method `do_x` of `Commands` is the command X, and its parameters are the command's arity. Arguments are bytes. A reply
+is an integer, bytes, a list of these, or a `Status`; False is nil. Options that are not listed raise
+NotImplementedError.
+
+A server promises no order of HGETALL, HKEYS and SMEMBERS. Here it is the order of insertion, as in small hashes of a
+server.
+"""
+
+import inspect
+import re
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple, Self, TypeVar
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_FLOAT = re.compile(rb"[+-]?(inf|infinity|(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", re.IGNORECASE)
+_NOT_AN_INTEGER = "ERR value is not an integer or out of range"
+_SYNTAX = "ERR syntax error"
+# The default of `proto-max-bulk-len`.
+_LONGEST = 512 * 1024 * 1024
+
+
+class CommandError(Exception):
+    """A command's error: its code and text, as a server sends it."""
+
+
+class Status(bytes):
+    """A status reply, such as OK."""
+
+
+class Hash(dict[bytes, bytes]):
+    """A hash: values by field."""
+
+
+class Set(dict[bytes, None]):
+    """A set, whose members are in the order of their insertion."""
+
+
+class List(list[bytes]):
+    """A list."""
+
+
+class SortedSet:
+    """A sorted set: scores by member, and pairs of score and member in their order."""
+
+    def __init__(self, other: "SortedSet | None" = None) -> None:
+        self.scores: dict[bytes, float] = dict(other.scores) if other else {}
+        self.order: list[tuple[float, bytes]] = list(other.order) if other else []
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def add(self, member: bytes, score: float) -> int:
+        """Set a score; return 1 if the member is new."""
+        before = self.scores.get(member)
+        if before is not None:
+            del self.order[bisect_left(self.order, (before, member))]
+        self.scores[member] = score
+        insort(self.order, (score, member))
+        return int(before is None)
+
+    def remove(self, member: bytes) -> int:
+        """Remove a member; return 1 if it was there."""
+        score = self.scores.pop(member, None)
+        if score is None:
+            return 0
+        del self.order[bisect_left(self.order, (score, member))]
+        return 1
+
+
+Value = bytearray | Hash | SortedSet | Set | List
+V = TypeVar("V", bytearray, Hash, SortedSet, Set, List)
+_NAMES = {bytearray: b"string", Hash: b"hash", SortedSet: b"zset", Set: b"set", List: b"list"}
+_EMPTY: dict[type, Any] = {kind: kind() for kind in _NAMES}
+
+
+class Commands:
+    """The data of a server, and its commands.
+
+    Attributes:
+        time: Unix time in microseconds, which only the owner changes.
+    """
+
+    def __init__(self, time: int) -> None:
+        self.time = time
+        self._values: dict[bytes, Value] = {}
+        # Unix times in milliseconds.
+        self._expiries: dict[bytes, int] = {}
+        # The keys whose values no copy of these data shares.
+        self._owned: set[bytes] = set()
+
+    def copy(self) -> Self:
+        """Return a copy. Both share each value until one of them writes it."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, _values=self._values.copy(), _expiries=self._expiries.copy(), _owned=set())
+        self._owned = set()
+        return other
+
+    def freeze(self) -> Hashable:
+        """Return a hashable value of all data, which is equal if the data are equal."""
+        self.expire()
+        at = self._expiries.get
+        return frozenset((key, _frozen(value), at(key)) for key, value in self._values.items())
+
+    def expire(self) -> None:
+        """Delete the keys whose time has come; a server has none between two commands of a script."""
+        if self._expiries:
+            for key in [key for key, at in self._expiries.items() if self._now > at]:
+                self._delete(key)
+
+    @property
+    def _now(self) -> int:
+        return self.time // 1000
+
+    def _read(self, key: bytes, kind: type[V]) -> V:
+        """Return a value that is not to be changed."""
+        value = self._values.get(key)
+        if value is None:
+            found: V = _EMPTY[kind]
+            return found
+        if type(value) is not kind:
+            raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        return value
+
+    def _write(self, key: bytes, kind: type[V]) -> V:
+        """Return a value to be changed."""
+        value = self._read(key, kind)
+        if key in self._owned:
+            return value
+        self._owned.add(key)
+        self._values[key] = own = kind(value)
+        return own
+
+    def _delete(self, key: bytes) -> int:
+        self._expiries.pop(key, None)
+        self._owned.discard(key)
+        return int(self._values.pop(key, None) is not None)
+
+    def _delete_if_empty(self, key: bytes) -> None:
+        if not self._values[key]:
+            self._delete(key)
+
+    # Keys.
+
+    def do_type(self, key: bytes) -> Status:
+        value = self._values.get(key)
+        return Status(b"none" if value is None else _NAMES[type(value)])
+
+    def do_exists(self, key: bytes, *keys: bytes) -> int:
+        return sum(each in self._values for each in (key, *keys))
+
+    def do_del(self, key: bytes, *keys: bytes) -> int:
+        return sum(map(self._delete, (key, *keys)))
+
+    do_unlink = do_del
+
+    def do_pexpire(self, key: bytes, milliseconds: bytes) -> int:
+        return self._expire_at(key, self._now + _integer(milliseconds))
+
+    def do_pexpireat(self, key: bytes, at: bytes) -> int:
+        return self._expire_at(key, _integer(at))
+
+    def _expire_at(self, key: bytes, at: int) -> int:
+        if key not in self._values:
+            return 0
+        if at <= self._now:
+            return self._delete(key)
+        self._expiries[key] = at
+        return 1
+
+    def do_persist(self, key: bytes) -> int:
+        return int(self._expiries.pop(key, None) is not None)
+
+    def do_pttl(self, key: bytes) -> int:
+        if key not in self._values:
+            return -2
+        at = self._expiries.get(key)
+        return -1 if at is None else at - self._now
+
+    def do_time(self) -> list[bytes]:
+        return [b"%d" % part for part in divmod(self.time, 1_000_000)]
+
+    # Strings.
+
+    def do_get(self, key: bytes) -> bytes | bool:
+        value = self._read(key, bytearray)
+        return bytes(value) if key in self._values else False
+
+    def do_set(self, key: bytes, value: bytes, option: bytes = b"", amount: bytes | None = None) -> Status:
+        """SET with EX or PX."""
+        unit = {b"": 0, b"EX": 1000, b"PX": 1}.get(option.upper())
+        if unit is None:
+            raise NotImplementedError(f"SET with {option!r}")
+        if option and amount is None:
+            raise CommandError(_SYNTAX)
+        milliseconds = 0 if amount is None else _integer(amount) * unit
+        if option and milliseconds <= 0:
+            raise CommandError("ERR invalid expire time in 'set' command")
+        self._delete(key)
+        self._values[key] = bytearray(value)
+        self._owned.add(key)
+        if option:
+            self._expiries[key] = self._now + milliseconds
+        return Status(b"OK")
+
+    def do_getrange(self, key: bytes, first: bytes, last: bytes) -> bytes:
+        start, end = _integer(first), _integer(last)
+        value = self._read(key, bytearray)
+        if end < start < 0:
+            return b""
+        # Unlike an index of a list, one before the start is that of the first byte.
+        return bytes(_part(value, start, max(end, -len(value))))
+
+    def do_setrange(self, key: bytes, offset: bytes, part: bytes) -> int:
+        start = _integer(offset)
+        if start < 0:
+            raise CommandError("ERR offset is out of range")
+        if not part:
+            return len(self._read(key, bytearray))
+        self._read(key, bytearray)
+        if start + len(part) > _LONGEST:
+            raise CommandError("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+        value = self._write(key, bytearray)
+        value.extend(bytes(max(0, start - len(value))))
+        value[start : start + len(part)] = part
+        return len(value)
+
+    def do_strlen(self, key: bytes) -> int:
+        return len(self._read(key, bytearray))
+
+    # Hashes.
+
+    def do_hget(self, key: bytes, field: bytes) -> bytes | bool:
+        return self._read(key, Hash).get(field, False)
+
+    def do_hmget(self, key: bytes, field: bytes, *fields: bytes) -> list[bytes | bool]:
+        get = self._read(key, Hash).get
+        return [get(each, False) for each in (field, *fields)]
+
+    def do_hgetall(self, key: bytes) -> list[bytes]:
+        return [part for pair in self._read(key, Hash).items() for part in pair]
+
+    def do_hkeys(self, key: bytes) -> list[bytes]:
+        return list(self._read(key, Hash))
+
+    def do_hlen(self, key: bytes) -> int:
+        return len(self._read(key, Hash))
+
+    def do_hexists(self, key: bytes, field: bytes) -> int:
+        return int(field in self._read(key, Hash))
+
+    def do_hset(self, key: bytes, field: bytes, value: bytes, *more: bytes) -> int:
+        if len(more) % 2:
+            raise CommandError("ERR wrong number of arguments for 'hset' command")
+        fields = self._write(key, Hash)
+        before = len(fields)
+        fields[field] = value
+        if more:
+            fields.update(zip(more[::2], more[1::2], strict=True))
+        return len(fields) - before
+
+    def do_hsetnx(self, key: bytes, field: bytes, value: bytes) -> int:
+        return 0 if field in self._read(key, Hash) else self.do_hset(key, field, value)
+
+    def do_hdel(self, key: bytes, field: bytes, *fields: bytes) -> int:
+        if not self._read(key, Hash):
+            return 0
+        mine = self._write(key, Hash)
+        removed = sum(mine.pop(each, None) is not None for each in (field, *fields))
+        self._delete_if_empty(key)
+        return removed
+
+    def do_hincrby(self, key: bytes, field: bytes, increment: bytes) -> int:
+        number = _integer(increment)
+        before = self._read(key, Hash).get(field, b"0")
+        after = _integer(before, "ERR hash value is not an integer") + number
+        if not -(2**63) <= after < 2**63:
+            raise CommandError("ERR increment or decrement would overflow")
+        self._write(key, Hash)[field] = b"%d" % after
+        return after
+
+    # Sorted sets.
+
+    def do_zadd(self, key: bytes, score: bytes, member: bytes, *more: bytes) -> int:
+        """ZADD without options."""
+        if score.upper() in {b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"}:
+            raise NotImplementedError(f"ZADD with {score!r}")
+        if len(more) % 2:
+            raise CommandError(_SYNTAX)
+        pairs = (score, member, *more)
+        scores = [_float(each) for each in pairs[::2]]
+        mine = self._write(key, SortedSet)
+        return sum(mine.add(each, number) for number, each in zip(scores, pairs[1::2], strict=True))
+
+    def do_zrem(self, key: bytes, member: bytes, *members: bytes) -> int:
+        if not self._read(key, SortedSet):
+            return 0
+        mine = self._write(key, SortedSet)
+        removed = sum(map(mine.remove, (member, *members)))
+        self._delete_if_empty(key)
+        return removed
+
+    def do_zcard(self, key: bytes) -> int:
+        return len(self._read(key, SortedSet))
+
+    def do_zscore(self, key: bytes, member: bytes) -> bytes | bool:
+        score = self._read(key, SortedSet).scores.get(member)
+        return False if score is None else formatted(score)
+
+    def do_zmscore(self, key: bytes, member: bytes, *members: bytes) -> list[bytes | bool]:
+        return [self.do_zscore(key, each) for each in (member, *members)]
+
+    def do_zrange(self, key: bytes, first: bytes, last: bytes, option: bytes = b"") -> list[bytes]:
+        """ZRANGE by index, with WITHSCORES."""
+        if option.upper() not in {b"", b"WITHSCORES"}:
+            raise NotImplementedError(f"ZRANGE with {option!r}")
+        place = _integer(first), _integer(last)
+        found = _part(self._read(key, SortedSet).order, *place)
+        return _flat(found) if option else [member for _, member in found]
+
+    def do_zpopmin(self, key: bytes, count: bytes = b"1") -> list[bytes]:
+        number = _count(count)
+        found = self._read(key, SortedSet).order[:number]
+        if found:
+            mine = self._write(key, SortedSet)
+            del mine.order[:number]
+            for _, member in found:
+                del mine.scores[member]
+            self._delete_if_empty(key)
+        return _flat(found)
+
+    # Sets.
+
+    def do_sadd(self, key: bytes, member: bytes, *members: bytes) -> int:
+        mine = self._write(key, Set)
+        before = len(mine)
+        mine.update(dict.fromkeys((member, *members)))
+        return len(mine) - before
+
+    def do_srem(self, key: bytes, member: bytes, *members: bytes) -> int:
+        if not self._read(key, Set):
+            return 0
+        mine = self._write(key, Set)
+        removed = sum(mine.pop(each, 0) is None for each in (member, *members))
+        self._delete_if_empty(key)
+        return removed
+
+    def do_scard(self, key: bytes) -> int:
+        return len(self._read(key, Set))
+
+    def do_smembers(self, key: bytes) -> list[bytes]:
+        return list(self._read(key, Set))
+
+    def do_sismember(self, key: bytes, member: bytes) -> int:
+        return int(member in self._read(key, Set))
+
+    # Lists.
+
+    def do_lpush(self, key: bytes, element: bytes, *elements: bytes) -> int:
+        mine = self._write(key, List)
+        mine[:0] = (element, *elements)[::-1]
+        return len(mine)
+
+    def do_rpush(self, key: bytes, element: bytes, *elements: bytes) -> int:
+        mine = self._write(key, List)
+        mine += (element, *elements)
+        return len(mine)
+
+    def do_lpop(self, key: bytes, count: bytes | None = None) -> list[bytes] | bytes | bool:
+        return self._pop(key, count, 1)
+
+    def do_rpop(self, key: bytes, count: bytes | None = None) -> list[bytes] | bytes | bool:
+        return self._pop(key, count, -1)
+
+    def _pop(self, key: bytes, count: bytes | None, step: int) -> list[bytes] | bytes | bool:
+        number = 1 if count is None else _count(count)
+        if not self._read(key, List):
+            return False
+        mine = self._write(key, List)
+        popped = mine[::step][:number]
+        mine[:] = mine[::step][number:][::step]
+        self._delete_if_empty(key)
+        return popped[0] if count is None else popped
+
+    def do_lrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
+        place = _integer(first), _integer(last)
+        return list(_part(self._read(key, List), *place))
+
+    def do_lrem(self, key: bytes, count: bytes, element: bytes) -> int:
+        number = _integer(count)
+        if not self._read(key, List):
+            return 0
+        mine = self._write(key, List)
+        places = [place for place, each in enumerate(mine) if each == element]
+        removed = places[number:] if number < 0 else places[: number or None]
+        for place in reversed(removed):
+            del mine[place]
+        self._delete_if_empty(key)
+        return len(removed)
+
+    def do_llen(self, key: bytes) -> int:
+        return len(self._read(key, List))
+
+
+def formatted(number: float) -> bytes:
+    """Return a number as a server writes it: in the fewest digits that are exact."""
+    if -(2**63) < number < 2**63 and number == int(number):
+        return b"%d" % number
+    if number - number != 0:
+        return str(number).encode()
+    sign, digits, places = Decimal(repr(float(number))).normalize().as_tuple()
+    text, size, exponent = "".join(map(str, digits)), len(digits), int(places)
+    magnitude = exponent + size - 1
+    if exponent >= 0 and magnitude < size + 7:
+        text += "0" * exponent
+    elif exponent < 0 and (exponent > -7 or abs(magnitude) < 4):
+        text = text.rjust(1 - exponent, "0")
+        text = f"{text[:exponent]}.{text[exponent:]}"
+    else:
+        text = f"{text[0]}{'.' * (size > 1)}{text[1:]}e{magnitude:+}"
+    return ("-" * sign + text).encode()
+
+
+def _flat(pairs: Sequence[tuple[float, bytes]]) -> list[bytes]:
+    """Return members and scores in turn."""
+    return [part for score, member in pairs for part in (member, formatted(score))]
+
+
+def _part(sequence: Any, first: int, last: int) -> Any:
+    """Return the elements from `first` to `last`; negative numbers count from the end."""
+    size = len(sequence)
+    first = max(0, first + size) if first < 0 else first
+    last = max(-1, last + size) if last < 0 else last
+    return sequence[first : last + 1]
+
+
+def _integer(argument: bytes, message: str = _NOT_AN_INTEGER) -> int:
+    if not _INTEGER.fullmatch(argument) or not -(2**63) <= int(argument) < 2**63:
+        raise CommandError(message)
+    return int(argument)
+
+
+def _count(argument: bytes) -> int:
+    message = "ERR value is out of range, must be positive"
+    number = _integer(argument, message)
+    if number < 0:
+        raise CommandError(message)
+    return number
+
+
+def _float(argument: bytes) -> float:
+    if not _FLOAT.fullmatch(argument):
+        raise CommandError("ERR value is not a valid float")
+    return float(argument)
+
+
+def _frozen(value: Value) -> Hashable:
+    if isinstance(value, Hash):
+        return frozenset(value.items())
+    if isinstance(value, Set):
+        return frozenset(value)
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return tuple(value.order if isinstance(value, SortedSet) else value)
+
+
+class Command(NamedTuple):
+    """A command: its method, and how many arguments it takes."""
+
+    execute: Callable[..., Any]
+    least: int
+    most: float
+
+
+def _command(method: Callable[..., Any]) -> Command:
+    _, *parameters = inspect.signature(method).parameters.values()
+    kinds = [(parameter.kind, parameter.default) for parameter in parameters]
+    is_open = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.empty) in kinds
+    least = sum(default is inspect.Parameter.empty for _, default in kinds) - is_open
+    return Command(method, least, float("inf") if is_open else len(kinds))
+
+
+COMMANDS = {
+    name.removeprefix("do_").upper().encode(): _command(method)
+    for name, method in vars(Commands).items()
+    if name.startswith("do_")
+}

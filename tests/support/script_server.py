@@ -1,0 +1,201 @@
+"""A server in memory that executes Lua scripts.
+
+The Lua is the real one: version 5.1, as in Redis. The commands are those of `script_commands`. The libraries `bit` and
+`struct` have only `_BIT`, and `struct.unpack` of one integer. An error lacks the place in the script that a server
+adds, which each version of Redis and Valkey words differently.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from hashlib import sha1
+from operator import and_, or_, xor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lupa.lua51 import LuaRuntime
+from redis.exceptions import ResponseError
+
+from tests.support.script_commands import COMMANDS, CommandError, Commands, Status, formatted
+
+Argument = bytes | str | int | float
+# Lists of more elements are passed to Lua as tables, since it takes about 8,000 arguments.
+_MOST_ARGUMENTS = 5000
+
+
+class Evaluation(NamedTuple):
+    """A script that was executed.
+
+    Attributes:
+        text: its text.
+        keys: its keys.
+        args: its arguments.
+        time: the Unix time of the server in microseconds.
+        reply: its reply, or its error.
+    """
+
+    text: str
+    keys: tuple[bytes, ...]
+    args: tuple[bytes, ...]
+    time: int
+    reply: Any
+
+
+class ScriptServer(Commands):
+    """A server whose clock stands still.
+
+    Args:
+        time: Unix time in microseconds.
+        is_recording: whether `recorded` gets all evaluations.
+
+    Attributes:
+        time: the clock, which the test sets.
+        recorded: all evaluations, if they are recorded.
+    """
+
+    def __init__(self, time: int = 1_700_000_000_000_000, *, is_recording: bool = False) -> None:
+        super().__init__(time)
+        self.recorded: tuple[Evaluation, ...] | None = () if is_recording else None
+
+    def eval(self, text: str, keys: Iterable[Argument] = (), args: Iterable[Argument] = ()) -> Any:
+        """Execute a script, and return its reply as redis-py does.
+
+        Raises:
+            ResponseError: the script fails, or returns an error.
+        """
+        self.expire()
+        encoded = tuple(map(_encoded, keys)), tuple(map(_encoded, args))
+        reply = _LUA.run(self, text, *encoded)
+        if self.recorded is not None:
+            self.recorded += (Evaluation(text, *encoded, self.time, reply),)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def call(self, name: str, *args: Argument) -> Any:
+        """Execute a command, and return its reply as a script does.
+
+        Raises:
+            ResponseError: the command fails.
+        """
+        self.expire()
+        try:
+            reply = execute(self, name.encode(), [*map(_encoded, args)])
+        except CommandError as error:
+            raise _error(str(error)) from None
+        if isinstance(reply, list):
+            return [None if each is False else each for each in reply]
+        return None if reply is False else reply
+
+
+def execute(commands: Commands, name: bytes, args: Sequence[bytes]) -> Any:
+    """Execute a command."""
+    command = COMMANDS.get(name) or COMMANDS.get(name.upper())
+    if command is None:
+        raise NotImplementedError(f"ScriptServer has no command {name.decode()}")
+    method, least, most = command
+    if not least <= len(args) <= most:
+        raise CommandError("ERR Wrong number of args calling command from script")
+    return method(commands, *args)
+
+
+class _Lua:
+    """The Lua state of all servers of this process."""
+
+    def __init__(self) -> None:
+        self._runtime: Any = LuaRuntime(
+            encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False
+        )
+        prelude = Path(__file__).with_suffix(".lua").read_bytes()
+        table = self._runtime.table_from
+        self._compile, self._run, self._following = self._runtime.execute(
+            prelude, self._execute, _sha1hex, table(_BIT), table({b"unpack": _unpack})
+        )
+        self._scripts: dict[str, Any] = {}
+        self._commands = Commands(0)
+
+    def run(self, commands: Commands, text: str, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
+        """Execute a script, and return its reply, or a ResponseError."""
+        script = self._scripts.get(text)
+        if script is None:
+            script = self._scripts[text] = self._compile(text.encode())
+        if isinstance(script, bytes):
+            return _error(f"ERR Error compiling script (new function): {script.decode()}")
+        self._commands = commands
+        table = self._runtime.table_from
+        passed, size, *reply = self._run(script, table(keys), table(args))
+        if passed:
+            while len(reply) < size:
+                following = self._following(len(reply) + 1)
+                reply += following if isinstance(following, tuple) else (following,)
+            return _received(iter(reply))
+        if isinstance(size, Exception):
+            raise size
+        return _error(size.decode())
+
+    def _execute(self, name: bytes, *arguments: Any) -> Any:
+        """Execute a command of a script."""
+        try:
+            args = [each if type(each) is bytes else _of_lua(each) for each in arguments]
+            reply = execute(self._commands, name, args)
+        except CommandError as error:
+            return None, None, str(error).encode()
+        if type(reply) is list:
+            return (True, *reply) if len(reply) < _MOST_ARGUMENTS else self._runtime.table_from(reply)
+        return (None, reply) if type(reply) is Status else reply
+
+
+def _received(parts: Iterator[Any]) -> Any:
+    part = next(parts)
+    if part is True:
+        return [_received(parts) for _ in range(next(parts))]
+    if part is None:
+        return _error(next(parts).decode())
+    if part is False:
+        return None
+    return int(part) if isinstance(part, float) else part
+
+
+def _error(text: str) -> ResponseError:
+    return ResponseError(text.removeprefix("ERR ").replace("\n", " "))
+
+
+def _encoded(argument: Argument) -> bytes:
+    """Encode an argument as redis-py does."""
+    return argument if isinstance(argument, bytes) else str(argument).encode()
+
+
+def _of_lua(argument: object) -> bytes:
+    """Encode an argument of a script's command that is no string."""
+    if isinstance(argument, bool) or not isinstance(argument, int | float):
+        raise CommandError("ERR Command arguments must be strings or integers")
+    return formatted(argument)
+
+
+def _sha1hex(text: bytes) -> bytes:
+    return sha1(text, usedforsecurity=False).hexdigest().encode()
+
+
+def _signed(number: float) -> int:
+    """Return the lowest 32 bits of a number as a signed integer."""
+    return (int(number) + 2**31) % 2**32 - 2**31
+
+
+def _unpack(layout: bytes, packed: bytes) -> tuple[int, ...]:
+    """Unpack an unsigned integer, and return it with the position that follows."""
+    found = re.fullmatch(rb"([<>])I(\d)", layout)
+    if found is None:
+        raise NotImplementedError(f"struct.unpack({layout!r})")
+    size = int(found[2])
+    return int.from_bytes(packed[:size], "little" if found[1] == b"<" else "big"), size + 1
+
+
+_BIT: dict[bytes, Callable[..., int]] = {
+    b"band": lambda *numbers: _signed(reduce(and_, map(_signed, numbers))),
+    b"bor": lambda *numbers: _signed(reduce(or_, map(_signed, numbers))),
+    b"bxor": lambda *numbers: _signed(reduce(xor, map(_signed, numbers))),
+    b"lshift": lambda number, by: _signed(_signed(number) << by % 32),
+    b"rshift": lambda number, by: _signed(_signed(number) % 2**32 >> by % 32),
+}
+
+_LUA = _Lua()
