@@ -9,18 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.script_commands import COMMANDS
+from tests.support.script_replay import COMMAND, comparable
 from tests.support.script_server import ScriptServer
 from tests.support.servers import Server
 
 HOUR = 3_600_000
-COMMAND = "return redis.call(unpack(ARGV))"
-# The end of each error of a server, and the words of Redis 7.
-PLACE = re.compile(r" script: .*on @user_script:\d+\.$")
-WORDS = {
-    "Wrong number of args calling Redis command": "Wrong number of args calling command",
-    "Lua redis lib command arguments must": "Command arguments must",
-}
-
 KEYS = [b"{key}:%d" % number for number in range(6)]
 values = st.sampled_from([b"", b"a", b"b", b"c", b"\xff\x00", b"7", b"-1", b"long" * 10])
 fields = st.sampled_from([b"", b"a", b"b", b"\xff", b"7"])
@@ -103,21 +96,6 @@ commands = st.one_of(
     command("LRANGE", lists, of_integer(places), of_integer(places)),
     command("LREM", lists, of_integer(counts), values),
 )
-
-
-def worded(error: redis.ResponseError) -> str:
-    """Return an error without the place in the script, in Valkey's words."""
-    text = PLACE.sub("", str(error))
-    for old, new in WORDS.items():
-        text = text.replace(old, new)
-    return text
-
-
-def comparable(reply: Any) -> Any:
-    """Return a reply with all errors as text."""
-    if isinstance(reply, list):
-        return [comparable(each) for each in reply]
-    return ("error", worded(reply)) if isinstance(reply, redis.ResponseError) else reply
 
 
 class Pair:

@@ -99,17 +99,18 @@ class Commands:
         self._owned = set()
         return other
 
-    def freeze(self) -> Hashable:
+    def freeze(self) -> frozenset[Any]:
         """Return a hashable value of all data, which is equal if the data are equal."""
         self.expire()
         at = self._expiries.get
         return frozenset((key, _frozen(value), at(key)) for key, value in self._values.items())
 
-    def expire(self) -> None:
-        """Delete the keys whose time has come; a server has none between two commands of a script."""
-        if self._expiries:
-            for key in [key for key, at in self._expiries.items() if self._now > at]:
-                self._delete(key)
+    def expire(self) -> dict[bytes, int]:
+        """Delete the keys whose time has come, as before each command or script; return them and their times."""
+        expired = {key: at for key, at in self._expiries.items() if self._now > at} if self._expiries else {}
+        for key in expired:
+            self._delete(key)
+        return expired
 
     @property
     def _now(self) -> int:

@@ -46,16 +46,17 @@ class ScriptServer(Commands):
 
     Args:
         time: Unix time in microseconds.
-        is_recording: whether `recorded` gets all evaluations.
+        is_recording: whether to record evaluations.
 
     Attributes:
         time: the clock, which the test sets.
-        recorded: all evaluations, if they are recorded.
+        recorded: all evaluations, if they are recorded; commands of `call` are not.
     """
 
     def __init__(self, time: int = 1_700_000_000_000_000, *, is_recording: bool = False) -> None:
         super().__init__(time)
-        self.recorded: tuple[Evaluation, ...] | None = () if is_recording else None
+        self._is_recording = is_recording
+        self.recorded: tuple[Evaluation, ...] = ()
 
     def eval(self, text: str, keys: Iterable[Argument] = (), args: Iterable[Argument] = ()) -> Any:
         """Execute a script, and return its reply as redis-py does.
@@ -66,7 +67,7 @@ class ScriptServer(Commands):
         self.expire()
         encoded = tuple(map(_encoded, keys)), tuple(map(_encoded, args))
         reply = _LUA.run(self, text, *encoded)
-        if self.recorded is not None:
+        if self._is_recording:
             self.recorded += (Evaluation(text, *encoded, self.time, reply),)
         if isinstance(reply, ResponseError):
             raise reply
