@@ -1,0 +1,441 @@
+"""The state of one worker of a queue: no I/O, no clock. One call of a script is under way at a time.
+
+A request in a worker, where each arrow through Redis is a part of one exchange, which is atomic:
+
+    offer() ─> outbox ──new──> queue ──taken──> ready ──take()──> running ──finish()──> finished ──acknowledged──> gone
+                 └───seen──> dropped    └─ returned ─> queue                               └────failed────> kept
+
+Phases: JOIN ─> RESET (an exchange that replaces all leases by what the worker holds) ─> ALLOCATE (the first layer of
+the filter) ─> WORK ─> LEFT. Every phase goes back to JOIN when a reply says EXPIRED: there is no other repair.
+
+Why nothing is lost, and a lost reply is no riddle:
+
+1. An offer leaves the outbox only when an exchange with it was executed. Check, mark and push are one script, so "seen"
+   means queued, leased, or done.
+2. A finished request is acknowledged in or after the exchange that offers the last link found before its end.
+3. Each call names the stamp of the last answered one: the time at which the server executed that. A script that finds
+   another stamp changes nothing: the server went back, or the packet is late.
+4. After a lost reply the worker sends the next exchange, perhaps a smaller one. If the lost one was not executed, it
+   never will be, since its stamp is old. If it was, the next one says EXPIRED, and the requests that the lost one took
+   go back to the queue; offers and acknowledgements may come twice.
+5. After EXPIRED the reply to the join decides what was lost: it describes the registration that the join replaced. If
+   the server has forgotten anything that this worker knew, each page that relied on it is *tainted*: one of its links
+   was pushed, or dropped by the cache of repeats, while it ran. Its end is not acknowledged, and it is offered again.
+6. The cache of repeats is emptied when EXPIRED arrives: until the join, nobody knows what the filter knows.
+7. The crawl is finished if an idle exchange found it quiet - nothing waits, nothing is leased, nobody is busy - and
+   each other worker has been in contact since.
+
+The tests search this class together with the scripts themselves: every order, lost replies, crashes, losses of data.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom.atomic.hashing import digest
+from scrapy_bloom.atomic.values import (
+    Call,
+    Entry,
+    FilterSource,
+    Offer,
+    Outcome,
+    Page,
+    Phase,
+    Reaped,
+    RefusedError,
+    Trouble,
+)
+
+# Bytes that one exchange offers at most. A lost reply halves this for a slow link, and each reply lets it grow.
+MAX_BYTES = 1_000_000
+# What a join has replaced: nothing, a registration, or one that had departed.
+_NOTHING, _DEPARTED = 0, 2
+_NEW = ord("1")
+
+
+class Worker:
+    """One worker of a queue.
+
+    Args:
+        name: its name, of no other process.
+        lease: seconds after its last contact in which it is presumed dead.
+        spider: the class path of the spider; workers of another one are refused.
+        source: the filter to create if there is none.
+        fingerprint_of: the fingerprint of a serialized request, or None if that bypasses the filter or is unreadable.
+        cache_size: fingerprints of repeats that are remembered.
+        batch: requests that one exchange offers at most.
+        max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
+        flush: delete the crawl and the filter at the first join.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lease: float,
+        spider: str,
+        source: FilterSource,
+        fingerprint_of: Callable[[bytes], bytes | None],
+        *,
+        cache_size: int = 100_000,
+        batch: int = 100,
+        max_deliveries: int = 0,
+        flush: bool = False,
+    ) -> None:
+        self.name = name
+        self.phase = Phase.JOIN
+        self.crawl = self.run = self.filter_id = b""
+        self.repeats: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
+        self.outbox: deque[Offer] = deque()
+        self.ready: list[Entry] = []
+        self.running: dict[bytes, Page] = {}
+        self.finished: dict[bytes, Page] = {}
+        self.is_stopping = False
+        self.may_finish = False
+        # Requests that wait in the queue, and what Redis lost of them, after the last reply; for stats and warnings.
+        self.waiting = self.losses = self.lost = self.forgets = self.lost_shards = 0
+        self.troubles: list[Trouble] = []
+        self.reaped: list[Reaped] = []
+        self.buried: list[bytes] = []
+        self.is_deleted = False
+        self._lease = lease
+        self._spider = spider
+        self._source = source
+        self._fingerprint_of = fingerprint_of
+        self._batch = batch
+        self._max_deliveries = max_deliveries
+        self._is_new, self._flush, self._sizes = True, flush, flush
+        self._secret = b""
+        self._offered: set[bytes] = set()
+        self._base = 0  # sequence number of the outbox's first offer
+        self._returns: list[Entry] = []
+        self._kept: list[Offer] = []
+        self._receipts: deque[tuple[int, Callable[[], object]]] = deque()
+        self._suspect: bytes | None = None
+        self._has_started = False
+        self._pushes = self._drops = 0
+        self._joins = 0
+        self._stamp = 0  # the time at which the last answered call was executed
+        self._under_way: Call | None = None
+        self._leaves_as = ""
+        self._has_lost_a_leave = False
+        self._quiet_since: int | None = None
+        self._max_bytes = MAX_BYTES
+
+    # Events of the process.
+
+    def offer(self, offer: Offer) -> bool:
+        """Accept a request to check and queue, or return False for a known repeat."""
+        fingerprint = offer.fingerprint
+        if fingerprint is not None:
+            if self.repeats.get(fingerprint):
+                self._drops += 1
+                return False
+            if fingerprint in self._offered:
+                return False
+            self._offered.add(fingerprint)
+        self.outbox.append(offer)
+        self.may_finish = False
+        return True
+
+    def take(self) -> Entry | None:
+        """Return the next request for the engine, running from now on, or None."""
+        if self.phase is not Phase.WORK or self.is_stopping:
+            return None
+        for i, entry in enumerate(self.ready):
+            is_held_up = entry.member == self._suspect and not self._has_started
+            if not is_held_up and entry.member not in self.running:
+                self.running[entry.member] = Page(self.ready.pop(i), self._pushes, self._drops)
+                return entry
+        return None
+
+    def finish(self, member: bytes, outcome: Outcome = Outcome.DONE) -> None:
+        """Note that the engine is done with a request, whose links were all offered."""
+        page = self.running.pop(member)
+        if page.is_tainted:  # it was offered again, and is no longer this worker's
+            return
+        has_dropped = self._drops != page.drops
+        behind = self._base + len(self.outbox)
+        self.finished[member] = replace(page, has_dropped=has_dropped, outcome=outcome, behind=behind)
+
+    def queue_again(self, kept: Iterable[Offer]) -> None:
+        """Queue requests again that failed in an earlier run, unless another worker has."""
+        self._kept += kept
+
+    def call_when_queued(self, callback: Callable[[], object]) -> None:
+        """Have `take_receipts` return a callback as soon as all that was offered so far is answered."""
+        self._receipts.append((self._base + len(self.outbox), callback))
+
+    def take_receipts(self) -> list[Callable[[], object]]:
+        """Return the callbacks that are due, each once."""
+        due = []
+        while self._receipts and self._receipts[0][0] <= self._base:
+            due.append(self._receipts.popleft()[1])
+        return due
+
+    def stop(self) -> None:
+        """Take nothing more, and return the requests that have not begun."""
+        self.is_stopping = True
+        self._returns += self.ready
+        self.ready = []
+
+    def leave(self, mode: str) -> None:
+        """Leave with the next call: `finished`, `stopped`, or `keep` to keep the crawl."""
+        self._leaves_as = mode
+        if not self.crawl:
+            self.phase = Phase.LEFT
+
+    @property
+    def is_idle(self) -> bool:
+        """True if this worker holds nothing."""
+        held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept
+        return not any(held)
+
+    @property
+    def needs_start(self) -> bool:
+        """True if the suspect waits for the exchange that notes its start."""
+        if self._suspect is None or self._has_started or self.is_stopping:
+            return False
+        return any(entry.member == self._suspect for entry in self.ready)
+
+    # Calls.
+
+    def next_call(self, want: int) -> Call | None:
+        """Return the next call, or None if there is no news, and nothing is wanted."""
+        if self._under_way is None:
+            self._under_way = self._next_call(want)
+        return self._under_way
+
+    def lose(self) -> None:
+        """Note that the call under way has no reply, and may be executed late. A join or leave is sent again."""
+        call = self._under_way
+        if call is None:
+            raise RuntimeError("no call is under way")
+        if call.script == "exchange":
+            self._under_way = None
+            self._max_bytes = max(1, self._max_bytes // 2)
+            self._forget_quiet()
+        elif call.script == "leave":
+            self._has_lost_a_leave = True
+
+    def _next_call(self, want: int) -> Call | None:
+        if self._leaves_as and self.phase is not Phase.LEFT:
+            return Call("leave", (self.crawl, self._leaves_as, self._max_deliveries))
+        if self.phase is Phase.JOIN:
+            self._joins += 1
+            flags = int(self._is_new), int(self._flush)
+            source = self._source.to_create(sizes=self._sizes)
+            lease = round(self._lease * 1e6)
+            return Call("join", (self._joins, self._stamp, lease, self._spider, *flags, self.filter_id, *source))
+        if self.phase is Phase.ALLOCATE:
+            return Call("allocate", (self.filter_id,))
+        return None if self.phase is Phase.LEFT else self._exchange(want)
+
+    def _exchange(self, want: int) -> Call | None:
+        if self.phase is Phase.RESET:
+            return self._call_exchange([], [], [], self._mine(), want=0)
+        offers = self._next_offers()
+        ended = [page for page in self.finished.values() if page.behind <= self._base + len(offers)]
+        kept = self._kept[: self._batch]
+        want = 0 if self.is_stopping else want and max(1, want * self._max_bytes // MAX_BYTES)
+        if not (want or offers or ended or kept or self._returns or self.needs_start):
+            return None
+        return self._call_exchange(offers, ended, kept, [], want)
+
+    def _call_exchange(
+        self, offers: list[Offer], ended: list[Page], kept: list[Offer], holds: list[Page], want: int
+    ) -> Call:
+        """Return an exchange, in the order of `exchange.lua`."""
+        is_reset, is_idle = self.phase is Phase.RESET, self.is_idle
+        by_outcome = {outcome: [page.entry for page in ended if page.outcome is outcome] for outcome in Outcome}
+        failed, unreadable, done = (by_outcome[o] for o in (Outcome.FAILED, Outcome.UNREADABLE, Outcome.DONE))
+        arguments: list[Any] = [self._stamp, self.crawl, self.filter_id, int(is_reset), int(is_idle), want]
+        arguments += [self._max_deliveries, self._suspect if self.needs_start and not is_reset else b""]
+        arguments += [len(offers), len(self._returns), len(holds), len(kept), len(failed), len(unreadable), len(done)]
+        for score, member, fingerprint in offers:
+            arguments += self._digest(fingerprint), score, member
+        for entry in (*self._returns, *(page.entry for page in holds)):
+            # Only a new filter must be told of requests that are not offered.
+            arguments += self._digest(self._fingerprint_of(entry.member) if is_reset else None), *entry
+        for score, member, fingerprint in kept:
+            arguments += self._digest(fingerprint), score, member
+        for entry in failed:
+            arguments += self._fingerprint_of(entry.member) or b"", *entry
+        for entry in unreadable:
+            arguments += entry
+        arguments += (entry.member for entry in done)
+        members = tuple(page.entry.member for page in ended)
+        return Call("exchange", tuple(arguments), len(offers), members, tuple(self._returns), len(kept), is_idle)
+
+    def _next_offers(self) -> list[Offer]:
+        offers: list[Offer] = []
+        room = self._max_bytes
+        for offer in islice(self.outbox, self._batch):
+            room -= len(offer.member)
+            if offers and room < 0:
+                break
+            offers.append(offer)
+        return offers
+
+    def _digest(self, fingerprint: bytes | None) -> bytes:
+        return b"" if fingerprint is None else digest(fingerprint, self._secret)
+
+    def _mine(self) -> list[Page]:
+        return [*(page for page in self.running.values() if not page.is_tainted), *self.finished.values()]
+
+    # Replies.
+
+    def receive(self, reply: Any) -> list[bool]:
+        """Apply the reply to the call under way.
+
+        Returns:
+            for each of the first offers of the outbox, which leave it, whether it was new; empty if nobody knows.
+
+        Raises:
+            RefusedError: the queue or the filter is not this worker's.
+        """
+        call, self._under_way = self._under_way, None
+        if call is None:
+            raise RuntimeError("no call is under way")
+        match call.script:
+            case "join":
+                self._receive_join(*reply)
+            case "allocate":
+                self.phase = self.phase if reply else Phase.WORK
+            case "exchange":
+                return self._receive_exchange(call, *reply)
+            case "leave":
+                self._receive_leave(*reply)
+        return []
+
+    def _receive_exchange(self, call: Call, status: bytes, news: list[Any], *more: Any) -> list[bool]:
+        if status != b"OK":
+            self._expire()
+            return []
+        flags, stamp, taken, suspect, has_started, others = more
+        self._note(*news)
+        self._stamp = int(stamp)
+        self._max_bytes = min(MAX_BYTES, self._max_bytes + self._max_bytes // 32 + 1)
+        if self.phase is Phase.RESET:
+            self.phase = Phase.ALLOCATE
+        for _ in range(call.offers):
+            fingerprint = self.outbox.popleft().fingerprint
+            if fingerprint is not None:
+                self._offered.discard(fingerprint)
+                self.repeats.put(fingerprint, True)
+        self._base += call.offers
+        self._pushes += call.offers > 0
+        for member in call.ended:
+            self.finished.pop(member, None)
+        self._returns = self._returns[len(call.returns) :]
+        self._kept = self._kept[call.kept :]
+        self._suspect, self._has_started = suspect or None, bool(has_started)
+        entries = [Entry(float(score), member) for score, member in zip(taken[::2], taken[1::2], strict=True)]
+        if self.is_stopping:
+            self._returns += entries
+        elif entries:
+            self.ready = sorted((*self.ready, *entries))
+        self._note_quiet(call, entries, others)
+        return [flag == _NEW for flag in flags]
+
+    def _receive_join(self, status: bytes, *more: Any) -> None:
+        if status in (b"FOREIGN", b"WRONGTYPE", b"MISMATCH"):
+            raise RefusedError(status, *more)
+        if status == b"SIZES":  # nothing was executed
+            self._sizes = True
+            self._joins -= 1
+        if status != b"OK":  # after it was executed, this worker was presumed dead: join again
+            return
+        news, crawl, run, origin, filter_id, secret, stamp, replaced, *stamps = more
+        self._rejoin(crawl, origin, filter_id, int(replaced), is_intact=self._stamp in map(int, stamps))
+        self._note(*news)
+        self.crawl, self.run, self.filter_id, self._secret = crawl, run, filter_id, secret
+        self._stamp = int(stamp)
+        self._is_new = self._flush = self._sizes = False
+        self.phase = Phase.RESET
+
+    def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, *, is_intact: bool) -> None:
+        """Decide what the server has forgotten, by the registration that the join has replaced.
+
+        It is intact if the last answered call was its last one, or the last one before a call without a reply.
+        """
+        has_departed = replaced == _DEPARTED
+        if not (is_intact and has_departed):  # otherwise they wait again, or are done
+            self._returns += self.ready
+        self.ready = []
+        self._suspect, self._has_started = None, False
+        if not self.crawl:
+            return
+        if not is_intact:
+            is_flushed = replaced == _NOTHING and crawl != self.crawl and origin == b"flush"
+            trouble = Trouble.FLUSHED if is_flushed else Trouble.LOST if replaced == _NOTHING else Trouble.ROLLED_BACK
+            self.troubles.append(trouble)
+            self._taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
+        elif filter_id != self.filter_id:
+            self.troubles.append(Trouble.FILTER_LOST)
+            self._taint(self._has_dropped, is_leased=not has_departed)
+        elif has_departed:
+            self.troubles.append(Trouble.PRESUMED_DEAD)
+
+    def _has_dropped(self, page: Page) -> bool:
+        return page.has_dropped if page.outcome else page.drops != self._drops
+
+    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+        """Have the pages fetched again whose links the server may have lost."""
+        for page in self._mine():
+            if not is_tainted(page):
+                continue
+            member = page.entry.member
+            if is_leased:
+                self._returns.append(page.entry)
+            else:
+                self.offer(Offer(*page.entry, self._fingerprint_of(member)))
+            if page.outcome is None:
+                self.running[member] = replace(page, is_tainted=True)
+            else:
+                del self.finished[member]
+
+    def _receive_leave(self, status: bytes, news: list[Any], *more: Any) -> None:
+        self.phase = Phase.LEFT
+        if status == b"LEFT":
+            self._note(*news)
+            is_deleted, self.waiting, _, others = more
+            self.is_deleted = bool(is_deleted)
+            self._note_others(others)
+        elif not self._has_lost_a_leave:
+            self.troubles.append(Trouble.LOST)
+
+    def _expire(self) -> None:
+        """Join again. Until then no request begins, and no link is a known repeat."""
+        self.phase = Phase.JOIN
+        self.repeats.clear()
+        self._forget_quiet()
+
+    def _forget_quiet(self) -> None:
+        self.may_finish, self._quiet_since = False, None
+
+    def _note(self, waiting: int, losses: int, lost: int, *changes: int) -> None:
+        """Note what a reply says of the crawl, and of the filter if the script opened that."""
+        self.waiting, self.losses, self.lost = waiting, losses, lost
+        if changes and changes != (self.forgets, self.lost_shards):
+            self.repeats.clear()
+            self.forgets, self.lost_shards = changes
+
+    def _note_quiet(self, call: Call, taken: list[Entry], others: list[Any] | None) -> None:
+        is_quiet, number, oldest = others[:3] if others else (0, 0, 0)
+        if others:
+            self._note_others(others)
+        if taken or not (is_quiet and call.is_idle):
+            self._forget_quiet()
+            return
+        if self._quiet_since is None:
+            self._quiet_since = self._stamp
+        self.may_finish = self.is_idle and (not number or int(oldest) > self._quiet_since)
+
+    def _note_others(self, others: list[Any]) -> None:
+        told, buried = others[3:]
+        for name, silence, requests in zip(told[::3], told[1::3], told[2::3], strict=True):
+            self.reaped.append(Reaped(name.decode(), int(silence) / 1e6, int(requests)))
+        self.buried += buried
