@@ -99,7 +99,9 @@ class Worker:
         self.troubles: list[Trouble] = []
         self.reaped: list[Reaped] = []
         self.buried: list[bytes] = []
+        # After it left: whether it has deleted the crawl, and how many others work.
         self.is_deleted = False
+        self.working = 0
         self._lease = lease
         self._spider = spider
         self._source = source
@@ -128,17 +130,20 @@ class Worker:
 
     def offer(self, offer: Offer) -> bool:
         """Accept a request to check and queue, or return False for a known repeat."""
-        fingerprint = offer.fingerprint
-        if fingerprint is not None:
-            if self.repeats.get(fingerprint):
-                self._drops += 1
+        if offer.fingerprint is not None:
+            if self.is_repeat(offer.fingerprint):
                 return False
-            if fingerprint in self._offered:
-                return False
-            self._offered.add(fingerprint)
+            self._offered.add(offer.fingerprint)
         self.outbox.append(offer)
         self.may_finish = False
         return True
+
+    def is_repeat(self, fingerprint: bytes) -> bool:
+        """Return whether a request is a known repeat, which the caller drops: no need to serialize it."""
+        if self.repeats.get(fingerprint):
+            self._drops += 1
+            return True
+        return fingerprint in self._offered
 
     def take(self) -> Entry | None:
         """Return the next request for the engine, running from now on, or None."""
@@ -401,9 +406,9 @@ class Worker:
         self.phase = Phase.LEFT
         if status == b"LEFT":
             self._note(*news)
-            is_deleted, self.waiting, _, others = more
+            is_deleted, self.waiting, self.working, others = more
             self.is_deleted = bool(is_deleted)
-            self._note_others(others)
+            self.note_others(others)
         elif not self._has_lost_a_leave:
             self.troubles.append(Trouble.LOST)
 
@@ -426,7 +431,7 @@ class Worker:
     def _note_quiet(self, call: Call, taken: list[Entry], others: list[Any] | None) -> None:
         is_quiet, number, oldest = others[:3] if others else (0, 0, 0)
         if others:
-            self._note_others(others)
+            self.note_others(others)
         if taken or not (is_quiet and call.is_idle):
             self._forget_quiet()
             return
@@ -434,7 +439,8 @@ class Worker:
             self._quiet_since = self._stamp
         self.may_finish = self.is_idle and (not number or int(oldest) > self._quiet_since)
 
-    def _note_others(self, others: list[Any]) -> None:
+    def note_others(self, others: list[Any]) -> None:
+        """Note which workers a reply calls dead, and the new dead letters."""
         told, buried = others[3:]
         for name, silence, requests in zip(told[::3], told[1::3], told[2::3], strict=True):
             self.reaped.append(Reaped(name.decode(), int(silence) / 1e6, int(requests)))
