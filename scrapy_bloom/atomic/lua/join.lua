@@ -25,14 +25,14 @@ for worker in pairs(workers()) do others = others + (worker == ME and 0 or 1) en
 local of = call('HMGET', CRAWL, 'spider', 'filter')
 if others > 0 and (of[1] ~= spider or of[2] ~= FILTER) then return {'FOREIGN', of[1], of[2]} end
 local kept, kind_or_secret, stored = filter.describe(FILTER)
-if not kept and kind_or_secret then return {'WRONGTYPE', kind_or_secret} end
+if not kept and kind_or_secret and not flush then return {'WRONGTYPE', kind_or_secret} end
 if kept and not flush and stored ~= parameters then return {'MISMATCH', stored} end
 local creates = flush or not kept
 if creates and sizes == '' then return {'SIZES'} end
 
 if flush then
-  delete_crawl()
   filter.delete(FILTER)
+  delete_crawl()
   call('DEL', DEAD, FAILED, DELIVERIES)
   crawl, others = {waiting = 0, losses = 0, lost = 0}, 0
 end
