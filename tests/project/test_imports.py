@@ -12,11 +12,11 @@ from scrapy_bloom.cli.bloom import ACTIONS
 LEVELS = (
     {"errors", "_cache", "_format", "_runtime"},
     {"options", "serializers", "transport"},
-    {"_scrapy", "atomic", "queue", "storage"},
+    {"_scrapy", "queue", "storage"},
     {"_filter_key", "filter", "spool"},
     {"monitoring", "settings", "start_urls"},
     {"delivery", "dupefilter"},
-    {"addon", "cli", "scheduler", "spiders"},
+    {"addon", "atomic", "cli", "scheduler", "spiders"},
 )
 # The places allowed to import each third-party package; all others use the standard library alone.
 OUTSIDE = {
@@ -27,6 +27,8 @@ OUTSIDE = {
     "start_urls.feed": {"scrapy", "scrapy_redis"},
     "addon": {"scrapy", "scrapy_redis"},
     "atomic.filter": {"redis"},
+    "atomic.queue": {"redis"},
+    "atomic.scheduler": {"scrapy", "scrapy_redis"},
     "atomic.scripts": {"redis"},
     "cli.checks.configuration": {"scrapy_redis"},
     "cli.checks.contents": {"scrapy_redis"},
