@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys, tagged
 from scrapy_bloom.transport.client import transport_for
 from scrapy_bloom.transport.commands import Argument, Command
 from scrapy_bloom.transport.failures import FAULTS, describe
@@ -221,7 +221,9 @@ def _leases(transport: Transport, keys: StartKeys) -> list[_Lease]:
 
 
 def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
-    """Return the names of each queue's registered workers."""
+    """Return the names of each queue's registered workers, and of those that the atomic scheduler registers."""
     names = sorted(queues)
-    replies = transport.execute([Command("HKEYS", QueueKeys(name).workers) for name in names]) if names else []
-    return {name: set(map(as_text, workers)) for name, workers in zip(names, replies, strict=True)}
+    keys = [key for name in names for key in (QueueKeys(name).workers, f"{tagged(name)}:crawl")]
+    replies = transport.execute([Command("HKEYS", key) for key in keys]) if keys else []
+    fields = [{as_text(field).removeprefix("@") for field in reply} for reply in replies]
+    return {name: old | new for name, old, new in zip(names, fields[::2], fields[1::2], strict=True)}

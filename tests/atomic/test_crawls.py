@@ -17,6 +17,7 @@ from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
 from devtools.site import Links
 from devtools.waiting import until
 from tests.crawls.test_lost_data import below, url_of
+from tests.crawls.test_start_urls import DEADLY, PATHS, fed_scene
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.outages import Outage
 from tests.support.pages import chain, linked, star, tree
@@ -292,6 +293,22 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
 def list_of_taken(client: redis.Redis, key: str) -> list[object]:
     """Return the requests that workers took with their last exchanges."""
     return [member for each in leases(client, key) if ":taken:" in each for member in client.zrange(each, 0, -1)]
+
+
+def test_start_urls(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two workers lease start URLs, and one dies with those that it has taken: each page is fetched."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        fed.feed("list", PATHS)
+        fed.tell("deadly", DEADLY)
+        settings: Kind = {**OURS, **KEEP, **fed.settings}
+        assert fed.played.crawl(settings, "dies").exit_code == -signal.SIGKILL
+        crawls = [worker.wait() for worker in [fed.played.start(name, settings) for name in ("left", "right")]]
+        assert fed.played.missed == set()
+        assert fed.played.twice == 0
+        assert fed.leased == 0
+    assert_ended_well(*crawls)
+    # A live worker keeps its start URLs.
+    assert sum(ended.log.count("of dead workers") for ended in crawls) == 1
 
 
 # Lost data.
