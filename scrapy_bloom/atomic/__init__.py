@@ -1,1 +1,1 @@
-"""The Bloom filter as atomic scripts; nothing imports it yet."""
+"""Filter, queue, worker and scheduler as atomic scripts. Nothing imports them yet: they are to replace today's."""

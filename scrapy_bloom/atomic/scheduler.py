@@ -23,7 +23,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
+from scrapy_bloom._runtime import RUNTIME, Runtime, Tuning
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import load_setting, read_flag, require_scheduler_settings
 from scrapy_bloom._scrapy.connection import connect, refusing_unfit
@@ -76,7 +76,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     """
 
     _runtime: ClassVar[Runtime] = RUNTIME
-    _tuning: ClassVar[Tuning] = TUNING
+    # A worker takes no more than its share of the queue, so that a large prefetch starves nobody.
+    _tuning: ClassVar[Tuning] = Tuning(prefetch=16)
     df: Any
     queue: Any
     spider: Spider
@@ -330,6 +331,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         self._ticker.stop()
         self._heartbeat.stop()
+        self._note_heartbeats()
         ending = "finished" if reason in ("finished", QUEUE_LOST) else "stopped"
         mode = "keep" if self.persist or self._has_ended else ending
         self._worker.stop()
@@ -420,6 +422,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             if has_failed:
                 self._notifier.count(FAILED)
         self._failed.intersection_update(self._taken)
+
+    def _note_heartbeats(self) -> None:
+        for others in self._heartbeat.take_others():
+            self._worker.note_others(others)
+        self._report.update()
 
     def _report_buried(self, member: bytes) -> None:
         self._codec.report_buried(QueueEntry(0.0, member), self._config.max_deliveries)
@@ -541,9 +548,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if engine.is_closing(self.spider.crawler):
             self._worker.stop()
         self._note_finished()
-        for others in self._heartbeat.take_others():
-            self._worker.note_others(others)
-        self._report.update()
+        self._note_heartbeats()
         self._confirm()
         try:
             return self._deliver_until(self._deadline())

@@ -18,6 +18,7 @@ from devtools.site import Links
 from devtools.waiting import until
 from tests.crawls.test_lost_data import below, url_of
 from tests.crawls.test_start_urls import DEADLY, PATHS, fed_scene
+from tests.support.clusters import running_cluster
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.outages import Outage
 from tests.support.pages import chain, linked, star, tree
@@ -30,7 +31,6 @@ from tests.support.scenario import (
     assert_ended_well,
     complaints_in,
     keys_of,
-    number_kept,
     scene,
     tell,
 )
@@ -48,6 +48,11 @@ LOST = "bloomfilter_queue_lost"
 def leases(client: redis.Redis, key: str) -> list[str]:
     """Return the keys of all leases."""
     return [each for each in keys_of(client, key) if ":leases:" in each or ":taken:" in each]
+
+
+def number_stored(client: redis.Redis, key: str) -> int:
+    """Return how many requests wait or are leased."""
+    return sum(int(client.zcard(each)) for each in (f"{key}:queue", *leases(client, key)))
 
 
 def held_at(played: Scene, path: str) -> tuple[threading.Event, threading.Event]:
@@ -125,7 +130,7 @@ def test_stop_and_resume(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_stopped_without_persist(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Without SCHEDULER_PERSIST the last worker deletes what waits, with a warning."""
+    """Without SCHEDULER_PERSIST the last worker deletes the waiting requests, with a warning."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("worker", OURS)
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGTERM))
@@ -149,7 +154,7 @@ def test_flush_on_start(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_always(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A page of BLOOMFILTER_ALWAYS is fetched once in each run, whatever links to it."""
+    """A page of BLOOMFILTER_ALWAYS is fetched once in each run, however many pages link to it."""
     with scene(linked(20), tmp_path, valkey.url, key) as played:
         played.spider = unfiltered.__file__
         settings: Kind = {**OURS, **KEEP, "BLOOMFILTER_ALWAYS": r"/page/3$"}
@@ -195,6 +200,35 @@ def test_workers_killed(valkey: Server, key: str, tmp_path: Path, capsys: pytest
     recovered = sum(ended.stats.get("bloomfilter/recovered", 0) for ended in survivors)
     tell(capsys, f"4 of 7 workers killed: 0 of 400 missed, {played.twice} fetched twice, {recovered} put back")
     assert recovered > 0
+
+
+def test_finished_pages_are_not_fetched_again(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A finished page is acknowledged even while slow pages take all slots."""
+    finished, slots = 20, 8
+    with valkey.client() as client, scene(star(60), tmp_path, valkey.url, key) as played:
+        release = threading.Event()
+        played.site.before = lambda worker: (
+            release.wait(LIMIT) if worker == "killed" and len(played.site.fetched) > finished else None
+        )
+        worker = played.start("killed", {**OURS, **LEASE}, CONCURRENT_REQUESTS=slots)
+        until(lambda: len(worker.received) == finished and len(played.site.fetched) == finished + slots)
+        until(lambda: number_stored(client, key) == 60 - finished)
+        worker.kill()
+        release.set()
+        ended = played.crawl({**OURS, **LEASE}, "heir")
+        assert set(worker.received).isdisjoint(ended.fetched)
+        assert played.missed == set()
+    assert_ended_well(ended)
+
+
+def test_killed_before_its_links_are_queued(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker dies in the callback of a page, after others are done: no link of any of them is lost."""
+    settings: Kind = {**OURS, **LEASE, **KEEP, "DEADLY": f"/page/{MIDDLE}", "BLOOMFILTER_BATCH_SIZE": 1000}
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        played.spider = deadly.__file__
+        assert played.crawl(settings, "killed").exit_code == -signal.SIGKILL
+        assert_ended_well(played.crawl({**settings, "DEADLY": "/nowhere"}, "heir"))
+        assert played.missed == set()
 
 
 @pytest.mark.parametrize("shape", [chain, tree])
@@ -273,7 +307,7 @@ def test_many_links_while_redis_is_away(
         until(ticked.exists)
         memory = peak_memory_mb(worker)
         durable.start()
-        until(lambda: number_kept(client, f"{key}:queue") + len(list_of_taken(client, key)) >= found, 2 * LIMIT)
+        until(lambda: number_stored(client, key) >= found, 2 * LIMIT)
         worker.process.send_signal(signal.SIGTERM)
         release.set()
         stats = worker.wait().stats
@@ -288,11 +322,6 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
     status = Path(f"/proc/{worker.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
-
-
-def list_of_taken(client: redis.Redis, key: str) -> list[object]:
-    """Return the requests that workers took with their last exchanges."""
-    return [member for each in leases(client, key) if ":taken:" in each for member in client.zrange(each, 0, -1)]
 
 
 def test_start_urls(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -315,7 +344,7 @@ def test_start_urls(valkey: Server, key: str, tmp_path: Path) -> None:
 
 
 def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The leases alone are deleted, and their worker is killed: the other one tells of the loss."""
+    """The leases alone are deleted, and their worker is killed: the other one logs the loss."""
     settings: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 2}
     with valkey.client() as client, scene(star(40), tmp_path, valkey.url, key) as played:
         released = threading.Event()
@@ -346,7 +375,7 @@ def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_audit", [False, True], ids=["alone", "with its audit"])
 def test_queue_is_deleted(with_audit: bool, valkey: Server, key: str, tmp_path: Path) -> None:
-    """The queue is deleted: both workers tell of the loss, and their crawl is not `finished`."""
+    """The queue is deleted: both workers log the loss, and their crawl is not `finished`."""
     gone: set[str] = set()
     settings: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.1) as played:
@@ -369,7 +398,7 @@ def test_queue_is_deleted(with_audit: bool, valkey: Server, key: str, tmp_path: 
 
 
 def test_filter_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The filter is deleted: no page is missed, and the log tells that some may be fetched twice."""
+    """The filter is deleted: no page is missed, and the log says that some may be fetched twice."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.moments.when(MIDDLE, lambda _: client.delete(key))
         ended = played.crawl({**OURS, **LEASE})
@@ -379,7 +408,32 @@ def test_filter_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
     assert "The filter of the queue" in warning
 
 
-# Pages that fail, and requests that nobody can run.
+def test_cluster(key: str, tmp_path: Path) -> None:
+    """In a cluster two workers fetch every page, even if one is killed; keys in two slots are refused."""
+    params: Kind = {"REDIS_PARAMS": '{"redis_cls": "redis.RedisCluster"}'}
+    with (
+        running_cluster(3, "--appendonly", "yes") as (node, *_),
+        scene(tree(PAGES), tmp_path, node.url, key, delay=0.05) as played,
+    ):
+        refused = played.crawl({**OURS, **params}, "refused")
+        assert refused.exit_code == 1
+        line = refused.log.rstrip().splitlines()[-1]
+        assert f"set SCHEDULER_DUPEFILTER_KEY = '{{{key}:queue}}:dupefilter'" in line
+        # The default key is in the slot of a spider's own queue.
+        keys: Kind = {"SCHEDULER_DUPEFILTER_KEY": "", "SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s"}
+        settings: Kind = {**OURS, **LEASE, **params, **keys}
+        workers = {name: played.start(name, settings) for name in ("left", "right")}
+        played.moments.when(MIDDLE, lambda name: workers[name].process.kill())
+        crawls = [worker.wait() for worker in workers.values()]
+        assert played.missed == set()
+        with redis.RedisCluster("127.0.0.1", node.port) as client:
+            assert [each for each in client.scan_iter(count=10_000) if key.encode() in each] == []
+    survivors = [ended for ended in crawls if ended.exit_code == 0]
+    assert len(survivors) == 1
+    assert_ended_well(*survivors)
+
+
+# Failed pages, unreadable requests and deadly ones.
 
 
 def failing(played: Scene) -> set[str]:
@@ -547,7 +601,7 @@ class Preferring(BloomScheduler):
 
 @pytest.mark.parametrize("name", ["push", "pop", "clear"])
 def test_own_queue(name: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A PriorityQueue that overrides what is never called is refused."""
+    """A PriorityQueue that overrides a method without effect is refused."""
     (tmp_path / "own.py").write_text(OVERRIDES.format(name=name, call="queue"))
     with scene(tree(13), tmp_path, valkey.url, key) as played:
         ended = played.crawl(OURS, SCHEDULER_QUEUE_CLASS="own.OwnQueue")
