@@ -221,7 +221,7 @@ def _leases(transport: Transport, keys: StartKeys) -> list[_Lease]:
 
 
 def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
-    """Return the names of each queue's registered workers, and of those that the atomic scheduler registers."""
+    """Return the names of each queue's registered workers, those of the atomic scheduler included."""
     names = sorted(queues)
     keys = [key for name in names for key in (QueueKeys(name).workers, f"{tagged(name)}:crawl")]
     replies = transport.execute([Command("HKEYS", key) for key in keys]) if keys else []

@@ -160,7 +160,7 @@ def nodes(kind: type[Node], *, with_cli: bool) -> list[Node]:
     return [
         node
         for path in (ROOT / "scrapy_bloom").rglob("*.py")
-        if with_cli or "cli" not in path.parts
+        if (with_cli or "cli" not in path.parts) and "atomic" not in path.parts  # the pages describe the core in use
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, kind)
     ]
