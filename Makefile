@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
-	mutants bench search replay soak docs browse recording links translations clean
+	mutants bench search soak docs browse recording links translations clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -27,7 +27,7 @@ test-cluster: $(VENV)/.test
 
 # The tests without a server, in seconds.
 test-unit: $(VENV)/.test
-	$(BIN)/python -m pytest tests/unit $(addprefix tests/project/test_,benchmarks.py docs.py imports.py) $(ARGS)
+	$(BIN)/python -m pytest tests/unit $(addprefix tests/project/test_,docs.py imports.py) $(ARGS)
 
 check: lint
 	$(BIN)/mypy
@@ -56,17 +56,13 @@ mutants: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --write $(ARGS)
 
-# Search the queue with larger crawls and more faults than the tests.
+# Search all states of each scenario of the queue, of which the tests visit the nearest ones; ARGS="crash" the named ones.
 search: $(VENV)/.test
-	$(BIN)/python -m pytest tests/queue/deep_search.py --timeout 3600 $(ARGS)
+	$(BIN)/python -m tests.queue.search $(ARGS)
 
 # Simulate crawls on a virtual clock for a minute, with fresh seeds; ARGS="--kind mixed --seed 7" prints one crawl.
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation $(ARGS)
-
-# Replay the operations of a thousand simulated crawls on real servers.
-replay: $(VENV)/.test
-	$(BIN)/python -m tests.simulation.replay --crawls 1000 $(ARGS)
 
 # Run crawls with faults for ten minutes; ARGS="--seconds 60 --seed 2" runs one minute from another seed.
 soak: $(VENV)/.test

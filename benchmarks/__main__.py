@@ -3,6 +3,7 @@
     python -m benchmarks                    all parts
     python -m benchmarks streams memory     some of them
     python -m benchmarks crawls --html /usr/share/doc/python3-doc/html
+    python -m benchmarks turns turns_crawls this package and the one before queue and filter changed in one step
     python -m benchmarks --write            also write docs/*.svg, and these parts of benchmarks/RESULTS.md
 
 Tables go to standard output, progress to standard error. Every part starts its own servers on free ports of this
@@ -24,27 +25,19 @@ from benchmarks.harness import report, results, versions
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import DIRECTORY, Plot
 from benchmarks.suites import (
-    atomic,
-    caches,
-    cluster,
     crawls,
     distance,
     field,
     fill,
-    forgetting,
-    growth,
-    hashing,
     importing,
     memory,
-    moving,
     pauses,
     promise,
-    promise_cluster,
     repeats,
-    scale,
-    serializers,
     server_cpu,
     steps,
+    turns,
+    turns_crawls,
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -55,21 +48,13 @@ PARTS: dict[str, ModuleType] = {
     "server": server_cpu,
     "memory": memory,
     "micro": steps,
-    "caches": caches,
-    "growth": growth,
     "promise": promise,
-    "hashing": hashing,
-    "serializers": serializers,
     "importing": importing,
-    "cluster": cluster,
-    "promise_cluster": promise_cluster,
     "fill": fill,
     "pauses": pauses,
-    "moving": moving,
-    "forgetting": forgetting,
     "field": field,
-    "scale": scale,
-    "atomic": atomic,
+    "turns": turns,
+    "turns_crawls": turns_crawls,
 }
 
 

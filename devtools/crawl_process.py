@@ -145,7 +145,7 @@ class CrawlProcess:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Return an environment with this checkout and the job's variables."""
+    """Return an environment with the job's variables and, behind its PYTHONPATH, this checkout."""
     environment = {**os.environ, **job.environment}
-    path = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
+    path = os.pathsep.join([*filter(None, [environment.get("PYTHONPATH")]), str(ROOT)])
     return {**environment, "PYTHONPATH": path}

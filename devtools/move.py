@@ -108,9 +108,9 @@ def _add(address: Address, key: str, capacity: int, numbers: range, signals: _Si
 
 
 def _granted(address: Address, key: str, capacity: int) -> int:
-    """Return the estimated number of items in a filter, from its bits."""
+    """Return the number of items in a filter."""
     with address.client() as client:
-        return BloomFilter(client, key, capacity=capacity).info().estimated_count
+        return BloomFilter(client, key, capacity=capacity).info().count
 
 
 def _batches(numbers: range) -> Iterator[Sequence[str]]:

@@ -77,6 +77,8 @@ _END = re.compile(r"(?<=[.!?])[\"')\]*]*\s+(?![a-z])")
 # A list item, the entry of a section, a heading: each begins a sentence without being part of the one before.
 _OPENING = re.compile(r"^\s*(?:[-*#>]+ +|\d+\. +|\*{0,2}\w+: +|`[^`]+`: +|\w+:$)")
 _PICTURE = re.compile(r"[─│┌└├▲▼►]")
+# A name and its meaning in columns, as at the head of a script.
+_COLUMNS = re.compile(r"(?<=\S) {2,}(?=\S)")
 
 
 class Sentence(NamedTuple):
@@ -124,13 +126,14 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
         is_fenced ^= is_fence
         is_example = bool(line.strip()) and (is_example or line.lstrip().startswith(">>>"))
         is_cut = is_fence or is_fenced or is_example or bool(_PICTURE.search(line)) or not line.strip()
-        if lines and (is_cut or line.lstrip().startswith("|") or _OPENING.match(line)):
+        *names, meaning = _COLUMNS.split(line)
+        if lines and (is_cut or names or line.lstrip().startswith("|") or _OPENING.match(line)):
             yield number - len(lines), "\n".join(lines)
             lines = []
         if line.lstrip().startswith("|") and not is_cut:
             yield from ((number, cell) for cell in line.split("|"))
         elif not is_cut:
-            lines.append(_OPENING.sub("", line))
+            lines.append(_OPENING.sub("", meaning))
 
 
 def _python(path: Path) -> Iterator[tuple[int, str]]:

@@ -175,9 +175,14 @@ def _received(replica: redis.Redis) -> int:
     return int(state["slave_repl_offset"]) if state.get("master_link_status") == "up" else -1
 
 
+def named_after(client: redis.Redis, key: str) -> list[bytes]:
+    """Return a key and all keys named after it, as it is or in braces."""
+    return [key.encode(), *client.scan_iter(f"{key}:*"), *client.scan_iter(f"{{{key}}}:*")]
+
+
 def memory_usage(client: redis.Redis, key: str) -> int:
     """Sum the bytes of a key and of all keys named after it, by MEMORY USAGE."""
-    return sum(client.memory_usage(each, samples=0) or 0 for each in (key, *client.scan_iter(f"{key}:*")))
+    return sum(client.memory_usage(each, samples=0) or 0 for each in named_after(client, key))
 
 
 def cpu_seconds(client: redis.Redis) -> float:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
         UnavailableError,
         WrongTypeError,
     )
-    from scrapy_bloom.filter.bloom_filter import BloomFilter, MemoryBloomFilter
+    from scrapy_bloom.filter.bloom_filter import BloomFilter
     from scrapy_bloom.filter.describe import FilterInfo, LayerInfo
+    from scrapy_bloom.filter.memory import MemoryBloomFilter
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
     from scrapy_bloom.transport.sentinel import FromSentinel
@@ -44,8 +45,9 @@ _MODULES = {
     "addon": ("Addon",),
     "dupefilter": ("BloomRFPDupeFilter",),
     "errors": ("BloomError", "ConfigError", "MismatchError", "RefusedError", "UnavailableError", "WrongTypeError"),
-    "filter.bloom_filter": ("BloomFilter", "MemoryBloomFilter"),
+    "filter.bloom_filter": ("BloomFilter",),
     "filter.describe": ("FilterInfo", "LayerInfo"),
+    "filter.memory": ("MemoryBloomFilter",),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
     "transport.sentinel": ("FromSentinel",),

@@ -115,7 +115,7 @@ def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool
         )
     if filters and _is_a(scheduler, Scheduler):
         require_serializer(settings)
-        FilterKey.for_workers(settings, spider)
+        FilterKey.of_workers(settings, spider, is_clustered=False)
 
 
 def _require_dupefilter(name: Any, kind: Any) -> None:

@@ -3,35 +3,37 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
+from scrapy.utils.job import job_dir
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._filter_key import FilterKey
+from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import read_flag
-from scrapy_bloom._scrapy.connection import connect, connect_filter
+from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
-from scrapy_bloom._scrapy.redis_settings import RedisSettings, is_filter_separate
-from scrapy_bloom.errors import FILTER_SERVER_NAMES, SETTING_NAMES, BloomError, ConfigError, Names
-from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter, SeparateFilter
+from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.monitoring.reporter import CrawlReporter, warn_about_memory_policy, warn_of_deleted_requests
-from scrapy_bloom.queue.inspection import delete_audit, mark_shared
+from scrapy_bloom.monitoring.queue_report import warn_of_deleted_requests
+from scrapy_bloom.monitoring.reporter import CrawlReporter
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import retry_until
+from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +43,6 @@ _FORGET_SECONDS = 1.0
 _MAX_FAILURES = 3
 # The close reason of a crawl that cannot use its filter or queue.
 UNUSABLE = "bloomfilter_error"
-
-T = TypeVar("T")
 
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
@@ -57,7 +57,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         debug: log every repeat, not only the first.
 
     Attributes:
-        is_separate: True if BLOOMFILTER_REDIS_URL names another server than the queue's.
+        config: the BLOOMFILTER_* settings.
+        fingerprint_of: the function from a request to its fingerprint in bytes.
+        report: reports the filter; None outside a crawl.
 
     Raises:
         ConfigError: a setting is not allowed.
@@ -73,42 +75,21 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     """
 
     _runtime: ClassVar[Runtime] = RUNTIME
-    _filter_type: type[BloomFilter] = CrawlFilter
-    _names: Names = SETTING_NAMES
-    is_separate = False
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
         self.config = BloomSettings()
         self.persist = False
-        self._jobdir: str | None = None
+        self.report: CrawlReporter | None = None
         self._crawler: Crawler | None = None
         self._fingerprinter: RequestFingerprinterProtocol | None = None
         self._filter: BloomFilter | None = None
-        self._report: CrawlReporter | None = None
         self._has_ended = False
+        self._run = self._runtime.token_hex(8).encode()
         self._to_forget: tuple[bytes, ...] = ()
         self._failures: Counter[bytes] = Counter()
-        self.given_up: set[bytes] = set()
-        self._always_met: set[bytes] = set()
-        self.forget_soon: Callable[[tuple[bytes, ...]], object] = self._forget_later
+        self._given_up: set[bytes] = set()
         self.fingerprint_of = self._choose_fingerprints()
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Honour a `request_fingerprint` set on the instance, as scrapy-redis does."""
-        super().__setattr__(name, value)
-        if name == "request_fingerprint":
-            self.fingerprint_of = self._choose_fingerprints()
-            opened: BloomFilter | None = vars(self).get("_filter")
-            if opened is not None:
-                logger.warning(
-                    "The filter at %r was opened for fingerprints by %r and gets fingerprints by %r from now on; other "
-                    "workers do not notice. Override request_fingerprint in a subclass, or set "
-                    "REQUEST_FINGERPRINTER_CLASS",
-                    self.key,
-                    opened.parameters.fingerprint,
-                    self.fingerprint_scheme(),
-                )
 
     @classmethod
     @reports_at_exit()
@@ -121,14 +102,18 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter with an open filter.
         """
-        key = FilterKey.of_spider(spider)
-        self = cls._build(spider.settings, key, spider.crawler)
-        if key.queue and _bypasses_audit(load_object(spider.settings["SCHEDULER"])):
+        settings = spider.settings
+        self = cls._build(
+            settings,
+            spider.crawler,
+            lambda server: FilterKey.of_workers(settings, spider.name, is_clustered=is_cluster(server)),
+        )
+        if _bypasses_audit(load_object(settings["SCHEDULER"])):
             try:
-                self._mark_shared(spider.settings, key.queue)
-            except (BloomError, *FAULTS) as error:
-                # An ACL may deny it. BloomScheduler would then report these requests as lost.
-                logger.debug("The queue %r could not be marked as shared: %s", key.queue, describe(error))
+                # Without this mark BloomScheduler would report the requests that this worker takes as lost.
+                self.server.hset(QueueKeys(queue_of(settings, spider.name)).crawl, "waiting", "-1")
+            except FAULTS as error:  # an ACL may deny it
+                logger.debug("The queue could not be marked as shared: %s", describe(error))
         return self
 
     @classmethod
@@ -136,8 +121,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build the dupefilter for Scrapy's own Scheduler.
 
-        The filter's key is SCHEDULER_DUPEFILTER_KEY, or the key saved in the JOBDIR. Without either the crawl gets a
-        new filter, which a JOBDIR keeps for the next crawl; otherwise the filter is deleted at the end.
+        The filter's key is SCHEDULER_DUPEFILTER_KEY, or that of the JOBDIR, where the filter stays for the crawl that
+        resumes the job. Without either the crawl has a filter of its own, which is deleted at the end.
 
         Args:
             crawler: the crawl.
@@ -145,11 +130,19 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter with an open filter.
         """
-        return cls._build(crawler.settings, FilterKey.of_crawler(crawler), crawler)
+        settings, spider = crawler.settings, (crawler.spider or crawler.spidercls).name
+        self = cls._build(settings, crawler, lambda _: FilterKey.of_process(settings, spider))
+        if not self.persist and not settings.get("SCHEDULER_DUPEFILTER_KEY"):
+            logger.warning(
+                "Nothing is shared: this process has a filter of its own, which is deleted at the end. To share a "
+                "crawl between workers, set SCHEDULER = 'scrapy_bloom.BloomScheduler'; to share a filter between "
+                "crawls, SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'; to resume a crawl, JOBDIR"
+            )
+        return self
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
-        """Build the dupefilter outside a crawl: as `from_crawler`, without a spider's name and without stats.
+        """Build the dupefilter outside a crawl, without stats.
 
         Args:
             settings: the crawl's settings.
@@ -158,9 +151,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             A dupefilter with an open filter.
 
         Raises:
-            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY contains %(spider)s.
+            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY is not set, or contains %(spider)s.
         """
-        return cls._build(settings, FilterKey.of_settings(settings), None)
+        key = settings.get("SCHEDULER_DUPEFILTER_KEY")
+        if not key or "%(spider)" in key:
+            raise ConfigError(
+                f"SCHEDULER_DUPEFILTER_KEY = {key!r}: from_settings knows no spider; set a key without %(spider)s, or "
+                "use from_crawler or from_spider"
+            )
+        return cls._build(settings, None, lambda _: FilterKey.of_process(settings, ""))
 
     @classmethod
     def unopened(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
@@ -175,10 +174,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             A dupefilter that opens its filter at the first use.
         """
         config = BloomSettings.from_settings(settings)
-        self = cls(connect_filter(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
-        self.is_separate = is_filter_separate(settings)
-        if RedisSettings.of_filter(settings).prefix:
-            self._filter_type, self._names = SeparateFilter, FILTER_SERVER_NAMES
+        self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
         self.config = config
         self._crawler = crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
@@ -186,42 +182,37 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self
 
     @classmethod
-    def _build(cls, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> Self:
-        timeout, names = BloomSettings.from_settings(settings).retry_timeout, RedisSettings.of_filter(settings).names
+    def _build(cls, settings: BaseSettings, crawler: Crawler | None, choose_key: Callable[[Any], FilterKey]) -> Self:
+        timeout = BloomSettings.from_settings(settings).retry_timeout
         # The client of a cluster connects when it is made.
-        self = retry_until(lambda: cls.unopened(settings, key.name, crawler), timeout, names, cls._runtime)
-        self.persist = key.persists
-        self._jobdir = key.jobdir
+        self = retry_until(lambda: cls.unopened(settings, "", crawler), timeout, runtime=cls._runtime)
         try:
-            self._open_for_crawl(settings, key, crawler)
+            key = choose_key(self.server)
+            self.key, self.persist = key.name, key.persists
+            self._open_for_crawl(crawler, flush=key.begins_anew)
         except BaseException:
-            self._disconnect()
+            disconnect(self.server)
             raise
         return self
 
-    def _open_for_crawl(self, settings: BaseSettings, key: FilterKey, crawler: Crawler | None) -> None:
+    def _open_for_crawl(self, crawler: Crawler | None, *, flush: bool) -> None:
         """Open the filter, report it, and follow the crawl's signals."""
-        parameters = self.parameters()
-        place = self._retry(lambda: key.on(self.server, parameters.memory_bytes))
-        place.warn_of_failovers(self.server)
-        self.key = place.name
-        warn_about_memory_policy(self.server, place.name, parameters.memory_bytes, expires=bool(parameters.ttl))
-        flushes = read_flag(settings, "SCHEDULER_FLUSH_ON_START")
-        self._filter = self._open_at(place, flush=flushes)
-        self._report = CrawlReporter(
-            self._filter, crawler.stats if crawler else None, self._runtime.monotonic, is_always_new=self.is_always_new
-        )
-        self._report.start(begins_anew=flushes)
+        bloom = self._filter = self._open(flush=flush)
+        collector = crawler.stats if crawler else None
+        self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
+        self.report.begin(self.server, self.config.ttl, is_anew=flush)
         if crawler is not None:
-            for fetches in (signals.request_reached_downloader, signals.response_received):
-                crawler.signals.connect(self._report.note_fetch, fetches)
-            if self.config.forget_failed:
-                engine.follow_failures(crawler, self.config.forget_statuses, self.note_failed)
+            if self.config.retry_failed:
+                engine.follow_failures(crawler, self.config.retry_statuses, self._note_failed)
                 crawler.signals.connect(self._forget_due, signals.spider_closed)
-            crawler.signals.connect(self._report.finish, signals.spider_closed)
-            crawler.signals.connect(self._filter.release_idle_credit, signals.spider_idle)
-            crawler.signals.connect(self._filter.close, signals.spider_closed)
+            self.report.follow(crawler, self.is_always_new)
             crawler.signals.connect(self._disconnect, signals.spider_closed)
+
+    def _disconnect(self) -> None:
+        with contextlib.suppress(BloomError):
+            self.filter.retry_timeout = 0.0
+            self.filter.close()
+        disconnect(self.server)
 
     @property
     def filter(self) -> BloomFilter:
@@ -243,23 +234,37 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self._has_ended:
             return False
-        fingerprint = self.fingerprint_of(request)
+        mark = self.mark_of(request, self._run)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
-        if self.config.always and self.is_new_once(request, fingerprint):
-            bloom.mark_ambiguous([fingerprint])
-        if bloom.is_cached(fingerprint) or fingerprint in self.given_up:
+        if bloom.is_cached(mark) or mark in self._given_up:
             return True
         try:
-            (is_new,) = bloom.add_many([fingerprint])  # `add` would look into the cache again
-            self.update_stats()
-            return not is_new
+            (is_new,) = bloom.add_many([mark])  # `add` would look into the cache again
         except BloomError as error:
             self.end_crawl(error)
             return False
-        except BaseException:
-            # After Ctrl-C the reply may be lost: the filter knows the request, and Scrapy has not queued it.
-            bloom.mark_ambiguous([fingerprint])
-            raise
+        if self.report is not None:
+            self.report.update()
+        return not is_new
+
+    def mark_of(self, request: Request, run: bytes) -> bytes:
+        """Return the item of a request in the filter: its fingerprint, and by BLOOMFILTER_ALWAYS the run as well.
+
+        So a page of BLOOMFILTER_ALWAYS is new once in each run, and pages that link to each other end.
+
+        Args:
+            request: the request.
+            run: the run of the crawl.
+
+        Returns:
+            An item of the filter.
+        """
+        fingerprint = self.fingerprint_of(request)
+        if not (self.config.always and self.is_always_new(request)):
+            return fingerprint
+        if self.report is not None:
+            self.report.note_always(fingerprint)
+        return fingerprint + run
 
     def is_always_new(self, request: Request) -> bool:
         """Return whether BLOOMFILTER_ALWAYS makes a request new in each run.
@@ -272,33 +277,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         return any(pattern.search(request.url) for pattern in self.config.always)
 
-    def is_new_once(self, request: Request, fingerprint: bytes) -> bool:
-        """Return whether BLOOMFILTER_ALWAYS makes a request new now, which it does once in this process.
-
-        The filter marks the request, and decides about all further ones: pages that link to each other end.
-
-        Args:
-            request: the request.
-            fingerprint: its fingerprint.
-
-        Returns:
-            True for the first request of a page, if one of the patterns is found in its URL.
-        """
-        is_first = fingerprint not in self._always_met and self.is_always_new(request)
-        if is_first:
-            self._always_met.add(fingerprint)
-        return is_first
-
-    def note_failed(self, request: Request) -> None:
+    def _note_failed(self, request: Request) -> None:
         """Have the filter forget a request whose page failed, and the requests that were redirected to it.
 
-        BloomScheduler does so before it acknowledges the request. Under other schedulers it takes a second. A request
-        that has failed three times in this process is `given_up`: this process ignores links to it until it ends, or
-        for a BLOOMFILTER_TTL at most. Otherwise pages that link to each other, and whose callbacks raise, would be
-        fetched for ever.
-
-        Args:
-            request: the request.
+        A request that has failed three times in this process is given up: this process ignores links to it until it
+        ends, or for a BLOOMFILTER_TTL at most. Otherwise pages that link to each other, and whose callbacks raise,
+        would be fetched for ever.
         """
         redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
         failed = tuple(map(self.fingerprint_of, (request, *redirected)))
@@ -307,25 +291,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._failures.update(failed)
         if self._failures[failed[0]] == _MAX_FAILURES:
             logger.info("%s failed %d times: this worker ignores links to it from now on", request, _MAX_FAILURES)
-        self.given_up.update(each for each in failed if self._failures[each] >= _MAX_FAILURES)
-        self.forget_soon(failed)
+        self._given_up.update(each for each in failed if self._failures[each] >= _MAX_FAILURES)
+        self._forget_later(failed)
 
     def _reset_failures(self) -> None:
         self._failures.clear()
-        self.given_up.clear()
-
-    def forget(self, fingerprints: Sequence[bytes]) -> None:
-        """Have the filter forget requests: each is new once more, to one worker of all.
-
-        Args:
-            fingerprints: their fingerprints.
-
-        Raises:
-            BloomError: the filter cannot be used.
-        """
-        forgotten = sum(self.filter.forget_many([*dict.fromkeys(fingerprints)]))
-        if self._report is not None:
-            self._report.count_forgotten(forgotten)
+        self._given_up.clear()
 
     def _forget_later(self, fingerprints: tuple[bytes, ...]) -> None:
         is_due = not self._to_forget and not self._runtime.call_later(_FORGET_SECONDS, self._forget_due)
@@ -337,23 +308,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         due, self._to_forget = self._to_forget, ()
         if due and not self._has_ended:
             try:
-                self.forget(due)
+                forgotten = sum(self.filter.forget_many([*dict.fromkeys(due)]))
             except BloomError as error:
                 self.end_crawl(error)
-
-    def update_stats(self) -> None:
-        """Update the crawl's stats."""
-        if self._report is not None:
-            self._report.update()
-
-    def note_workers(self, *, is_alone: bool) -> None:
-        """Note whether this worker has the queue to itself; the final report depends on it.
-
-        Args:
-            is_alone: True if no other worker is registered, and no request of another worker waits in the queue.
-        """
-        if self._report is not None:
-            self._report.note_workers(is_alone=is_alone)
+            else:
+                if self.report is not None:
+                    self.report.count_forgotten(forgotten)
 
     def request_fingerprint(self, request: Request) -> str:
         """Return a request's fingerprint, by REQUEST_FINGERPRINTER_CLASS if set, else as scrapy-redis does.
@@ -377,8 +337,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self.debug or self.logdupes:
             super().log(request, spider)
-        if self._report is not None:
-            self._report.count_filtered()
+        if self.report is not None:
+            self.report.count_filtered()
 
     def open(self) -> None:
         """Do nothing: the filter is open. Scrapy's own Scheduler calls this, scrapy-redis's does not."""
@@ -391,12 +351,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if not self.persist:
             self.clear()
-        elif self._jobdir and not self._has_ended:
+        elif not self._has_ended and self._crawler is not None and (jobdir := job_dir(self._crawler.settings)):
             logger.info(
                 "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is done, delete the filter: "
                 "BloomFilter(client, %r, flush=True).clear()",
                 self.key,
-                self._jobdir,
+                jobdir,
                 self.key,
             )
 
@@ -407,45 +367,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self._has_ended:
             return
-        if self._report is not None:
-            self._report.refresh()
+        if self.report is not None:
+            self.report.refresh()
         self._warn_of_deleted_requests()
         self._to_forget = ()
         self.filter.clear()
-
-    def conclude(self) -> None:
-        """Report on the filter and return its unused credit, before another worker may delete it."""
-        self.filter.close()
-        if self._report is not None:
-            self._report.conclude()
-
-    def release(self, user: str) -> bool:
-        """Remove a queue's reference to the filter; delete the filter when none is left.
-
-        Args:
-            user: the key of the queue.
-
-        Returns:
-            True if the filter was deleted, False if another queue still refers to it.
-        """
-        if self._report is not None:
-            self._report.refresh()
-        return self.filter.remove_reference(user)
-
-    def _retry(self, work: Callable[[], T]) -> T:
-        return retry_until(work, self.config.retry_timeout, self._names, self._runtime)
-
-    def _mark_shared(self, settings: BaseSettings, queue: str) -> None:
-        """Mark the queue as shared with scrapy-redis's Scheduler, on its own server."""
-        client = connect(settings) if self.is_separate else self.server
-        try:
-            mark_shared(client, queue)
-        finally:
-            if client is not self.server:
-                disconnect(client)
-
-    def _disconnect(self) -> None:
-        disconnect(self.server)
+        if self.report is not None and self._crawler is not None and engine.is_closing(self._crawler):
+            self.report.end(is_deleted=True)
 
     def _warn_of_deleted_requests(self) -> None:
         """Warn if scrapy-redis's Scheduler is about to delete waiting requests: it logs nothing itself."""
@@ -455,30 +383,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         # An error here must not prevent the deletion.
         with contextlib.suppress(Exception):
             queue = scheduler.queue_key % {"spider": scheduler.spider.name}
-            delete_audit(scheduler.server, queue)
+            scheduler.server.hdel(QueueKeys(queue).crawl, "waiting")
             if waiting := len(scheduler):
                 warn_of_deleted_requests(waiting, queue)
 
-    def _open_at(self, key: FilterKey, *, flush: bool) -> BloomFilter:
-        """Open the filter and save its key in the JOBDIR; if that fails, delete the new filter."""
-        must_exist = key.is_resumed and not flush
-        if must_exist and not self._retry(lambda: self.server.exists(key.name)):
-            key.warn_of_loss()
-        bloom = self._open(flush=flush)
-        try:
-            key.keep()
-        except ConfigError:
-            bloom.clear()
-            raise
-        return bloom
-
     def _open(self, flush: bool) -> BloomFilter:
-        return self._filter_type.with_parameters(
+        return CrawlFilter.with_parameters(
             self.server,
             self.key,
             self.parameters(),
             cache_size=self.config.cache_size,
-            shard_bytes=self.config.shard_bytes,
             retry_timeout=self.config.retry_timeout,
             flush=flush,
         )
@@ -496,8 +410,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return uncached_fingerprints(self.request_fingerprint)
 
     def _has_users_fingerprint(self) -> bool:
-        """Return whether a subclass or the instance overrides `request_fingerprint`."""
-        return "request_fingerprint" in vars(self) or type(self).request_fingerprint is not _OUR_FINGERPRINT
+        """Return whether a subclass overrides `request_fingerprint`."""
+        return type(self).request_fingerprint is not _OUR_FINGERPRINT
 
     def parameters(self) -> FilterParameters:
         """Return the filter's parameters, which all workers must agree on.
@@ -513,10 +427,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             `scrapy-redis`, or the full name of the user's class or method.
         """
-        chosen = vars(self).get("request_fingerprint")
-        if chosen is not None:
-            named = chosen if hasattr(chosen, "__qualname__") else type(chosen)
-            return f"{named.__module__}.{named.__qualname__}"
         if self._has_users_fingerprint():
             return f"{type(self).__module__}.{type(self).__qualname__}.request_fingerprint"
         if self._fingerprinter is not None:

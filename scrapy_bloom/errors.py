@@ -1,7 +1,6 @@
 """The errors of this package. Each text has the setting or key, the fact, and the action."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 
 class BloomError(Exception):
@@ -14,9 +13,6 @@ class BloomError(Exception):
         ...     print(error)
         expansion = -1: must be a whole number of at least 0; set how many times larger each further layer is, ...
     """
-
-    # The results of the failed round trip (`storage.operation.Results`), or None if they are unknown.
-    outcomes: Any = None
 
 
 class ConfigError(BloomError, ValueError):
@@ -112,28 +108,14 @@ class Names:
     Attributes:
         prefix: the prefix of options, whose names are then in capitals, or nothing.
         key: the filter's key.
-        keys: the settings of all keys, in parentheses after "use other keys", or nothing.
         anew: how to start with an empty filter.
         address: where to set the server's address.
-        login: where to set the user name and the password.
-        protocol: how to select RESP2.
-        cluster: how to connect to a cluster.
-        single: how to connect to a server outside a cluster.
-        client: how to choose a client class, after "pass a redis.Redis or redis.RedisCluster".
-        encoding: where to set the encoding, after "decode_responses=False".
     """
 
     prefix: str
     key: str
-    keys: str
     anew: str
     address: str
-    login: str
-    protocol: str
-    cluster: str
-    single: str
-    client: str
-    encoding: str
 
     def option(self, name: str) -> str:
         """Return the user's name of an option."""
@@ -143,37 +125,12 @@ class Names:
 SETTING_NAMES = Names(
     prefix="BLOOMFILTER_",
     key="SCHEDULER_DUPEFILTER_KEY",
-    keys=" (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)",
     anew="SCHEDULER_FLUSH_ON_START = True",
     address="REDIS_URL",
-    login="in REDIS_URL or REDIS_PARAMS",
-    protocol="REDIS_PARAMS = {'protocol': 2}",
-    cluster="begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit the database",
-    single="begin REDIS_URL with redis://, or rediss:// for TLS, and omit redis_cls in REDIS_PARAMS",
-    client=", in settings REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
-    encoding=" (REDIS_ENCODING, REDIS_DECODE_RESPONSES and REDIS_PARAMS in settings)",
-)
-# Of a filter with a server of its own.
-FILTER_SERVER_NAMES = replace(
-    SETTING_NAMES,
-    address="BLOOMFILTER_REDIS_URL",
-    login="in BLOOMFILTER_REDIS_URL or BLOOMFILTER_REDIS_PARAMS",
-    protocol="BLOOMFILTER_REDIS_PARAMS = {'protocol': 2}",
-    cluster=SETTING_NAMES.cluster.replace("REDIS_", "BLOOMFILTER_REDIS_"),
-    single=SETTING_NAMES.single.replace("REDIS_", "BLOOMFILTER_REDIS_"),
-    client=", in settings BLOOMFILTER_REDIS_PARAMS = {'redis_cls': 'redis.Redis'}",
-    encoding=" (BLOOMFILTER_REDIS_PARAMS in settings)",
 )
 ARGUMENT_NAMES = Names(
     prefix="",
     key="key",
-    keys="",
     anew="flush=True",
     address="the client's address",
-    login="of the client",
-    protocol="protocol=2 for the client",
-    cluster="pass a redis.RedisCluster",
-    single="pass a redis.Redis",
-    client="",
-    encoding=" to the client",
 )

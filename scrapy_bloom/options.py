@@ -124,18 +124,6 @@ CACHE_SIZE = Option[int](
     "repeats in a worker's cache, about 260 bytes each; 0: no cache",
     is_integer=True,
 )
-SHARD_BYTES = Option[int | None](
-    "shard_bytes",
-    None,
-    # A string of exactly 32 MiB takes 42 MB.
-    "be 0 (by the server's kind) or a whole number from 1,048,576 to 33,554,432",
-    "set the size in bytes of the largest string that the filter creates",
-    "maximum bytes of a shard; 0: 4,194,304 on a cluster, else 33,554,432",
-    least=1 << 20,
-    limit=(32 << 20) + 1,
-    is_integer=True,
-    or_zero=True,
-)
 RETRY_TIMEOUT = Option[float](
     "retry_timeout",
     30.0,
@@ -182,7 +170,6 @@ OPTIONS: tuple[Option[Any], ...] = (
     EXPANSION,
     TTL,
     CACHE_SIZE,
-    SHARD_BYTES,
     RETRY_TIMEOUT,
     BATCH_SIZE,
     LEASE,

@@ -1,12 +1,11 @@
-"""scrapy-redis's scheduler with at-least-once delivery, in batches, through outages and deaths of workers.
+"""Scrapy's scheduler on the shared queue: requests on one side, one atomic script at a time on the other.
 
-This module is Scrapy's view: `queue.worker` decides the next operation, and `delivery` executes it. During a crawl no
-call waits for an unreachable Redis: requests stay in the process, and the engine asks again.
+This module is Scrapy's view: `queue.worker` decides the next call, and `delivery` sends it.
 """
 
 import contextlib
 import logging
-import math
+import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
@@ -14,41 +13,45 @@ from typing import Any, ClassVar, Self, TypeVar
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings
-from scrapy.utils.job import job_dir
 from scrapy.utils.misc import load_object
 from scrapy_redis.scheduler import Scheduler
 
+from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime, Tuning
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import require_scheduler_settings
-from scrapy_bloom._scrapy.connection import connect, refusing_unfit
-from scrapy_bloom._scrapy.exit_report import reports_at_exit
+from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom._scrapy.redis_settings import RedisSettings
-from scrapy_bloom.delivery.codec import RequestCodec, require_readable
-from scrapy_bloom.delivery.dispatcher import MAX_PAUSE, MIN_PAUSE, Dispatcher, IdleBackoff
-from scrapy_bloom.delivery.executor import Executor
+from scrapy_bloom.codec import RequestCodec
+from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, UnavailableError
-from scrapy_bloom.monitoring.stats import DEQUEUED, ENQUEUED, QUEUE_LOSSES, RECOVERED, RequestNotifier
-from scrapy_bloom.queue.heartbeats import Heartbeats
-from scrapy_bloom.queue.operations import EndClosing, Ending, Flush, Heartbeat, RequestQueue, require_own_queue
-from scrapy_bloom.queue.queue_keys import QueueKeys, queue_name
-from scrapy_bloom.queue.worker import QueueWorker
-from scrapy_bloom.queue.worker_state import Phase
+from scrapy_bloom.errors import SETTING_NAMES, BloomError, ConfigError, MismatchError, UnavailableError
+from scrapy_bloom.filter import hashing
+from scrapy_bloom.filter.bloom_filter import foreign_key
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.monitoring.reporter import CrawlReporter
+from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
+from scrapy_bloom.queue.heartbeat import Heartbeat
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.values import Offer, Outcome
+from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.spool.directory import SpoolDirectory
 from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisUnreachableError, disable_client_retries, retry_until
+from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
 
 # The close reason of a crawl whose queue has lost requests.
 QUEUE_LOST = "bloomfilter_queue_lost"
-# Delivery at the end of a crawl takes at most so long; undelivered requests then go to a file.
+# The end of a crawl waits for Redis at most so long.
 _LAST_TRY_SECONDS = 3.0
+# Seconds between two deliveries at most, even while the engine asks for nothing.
+_TICK_SECONDS = 0.25
 
 T = TypeVar("T")
 
@@ -56,11 +59,12 @@ T = TypeVar("T")
 class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no types
     """scrapy-redis's Scheduler with at-least-once delivery: no lost reply, outage or dead worker loses a request.
 
-    The queue and its requests are stored as scrapy-redis stores them, so a crawl can switch between both schedulers.
-    BloomScheduler needs `BloomRFPDupeFilter` as DUPEFILTER_CLASS and scrapy-redis's `PriorityQueue`.
+    Requests are stored as scrapy-redis stores them, so a crawl can switch between both schedulers. BloomScheduler needs
+    `BloomRFPDupeFilter` as DUPEFILTER_CLASS and scrapy-redis's `PriorityQueue`.
 
     Attributes:
-        worker_name: the worker's name in the queue's hash of workers, set by `open`.
+        worker_name: the worker's name in the queue, set by `open`.
+        queue_keys: the keys of the queue, set by `open`.
 
     Raises:
         ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
@@ -75,18 +79,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     """
 
     _runtime: ClassVar[Runtime] = RUNTIME
-    _tuning: ClassVar[Tuning] = TUNING
     df: Any
     queue: Any
     spider: Spider
+    _config = BloomSettings()
+    _has_opened = _has_found_requests = False
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._config = BloomSettings()
-        # Read for every request: nearly every crawl has no pattern.
-        self._has_always = bool(self._config.always)
-        self._has_joined = False
-        self._has_made_server = False
+    # The start.
 
     @classmethod
     @reports_at_exit()
@@ -109,13 +108,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # An unusable client is refused before scrapy-redis makes its own.
         retry = partial(retry_until, timeout=config.retry_timeout, runtime=cls._runtime)
         disconnect(retry(lambda: connect(settings)))
-        queue = RedisSettings(settings)
-        with refusing_unfit(queue):
-            self: Self = retry(lambda: parent(queue.for_scrapy_redis()))
+        self: Self = retry(lambda: parent(RedisSettings(settings).for_scrapy_redis()))
         disable_client_retries(self.server)
-        self._has_made_server = True
         self._config = config
-        self._has_always = bool(config.always)
         return self
 
     @classmethod
@@ -130,111 +125,123 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         require_scheduler_settings(settings, BloomRFPDupeFilter)
 
-    def __len__(self) -> int:
-        """Return the number of requests in the queue and in this process.
-
-        While Redis is unreachable, only the requests in this process are counted.
-        """
-        if not self._has_joined:
-            return 0
-        queued = 0
-        with contextlib.suppress(RedisUnreachableError):
-            queued = self._dispatcher.call(self._requests.count)
-        return queued + len(self._dispatcher)
-
     @reports_at_exit()
     def open(self, spider: Spider) -> None:
-        """Open the queue and the filter, join the workers, and queue undelivered requests of an earlier crawl.
+        """Join the workers of the queue; its filter is created if there is none.
 
         Args:
             spider: the crawl's spider.
 
         Raises:
-            BloomError: the queue or the filter cannot be used; see `BloomFilter`.
+            BloomError: the queue or the filter cannot be used.
         """
+        self.spider, config, settings = spider, self._config, spider.settings
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
-        self._requests = self._queue_at(queue_name(self.queue_key, spider.name))
-        # A heartbeat lists the workers without joining them, before SCHEDULER_FLUSH_ON_START deletes anything.
-        reply = self._retry(lambda: self._requests.execute(Heartbeat(self.worker_name)))
-        require_own_queue(self._requests.keys.queue, reply, spider.name)
-        self._retry(lambda: self._open_queue_and_filter(spider))
-        self._set_up_delivery(spider)
-        # Before joining: if that fails, the worker may be registered, and `close` has to remove it.
-        self._has_joined = True
-        self._heartbeats.start()
-        self._dispatcher.join(self._config.retry_timeout)
-        logger.info("This worker is %s in the queue %r", self.worker_name, self._requests.keys.queue)
-        self._dispatcher.restore_spooled(self._config.retry_timeout)
+        key = FilterKey.of_workers(settings, spider.name, is_clustered=is_cluster(self.server))
+        self._requests = RequestQueue(self.server, queue_of(settings, spider.name), key.name)
+        self.queue_keys = self._requests.keys
+        make = load_object(self.dupefilter_cls).unopened
+        self.df = retry_until(
+            lambda: make(settings, key.name, spider.crawler), config.retry_timeout, runtime=self._runtime
+        )
+        self.queue = load_object(self.queue_cls)(
+            server=self.server, spider=spider, key=self.queue_key % {"spider": spider.name}, serializer=self.serializer
+        )
+        self._parameters: FilterParameters = self.df.parameters()
+        self._worker = Worker(
+            self.worker_name,
+            config.lease,
+            f"{type(spider).__module__}.{type(spider).__qualname__}",
+            _NewFilter(self._parameters),
+            self._fingerprint_in,
+            cache_size=config.cache_size,
+            batch=config.batch_size,
+            max_deliveries=config.max_deliveries,
+            flush=self.flush_on_start,
+        )
+        self._set_up(spider)
+        self._join()
+        logger.info("This worker is %s in the queue %r", self.worker_name, self.queue_keys.queue)
         warn_of_popped_start_urls(spider)
-        # From here on no call may block the reactor.
-        self.df.filter.retry_timeout = 0.0
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        if self._has_made_server:
-            # Not in `close`: start URLs are released over this connection afterwards.
-            spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
+        # Not in `close`: start URLs are released over this connection afterwards.
+        spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
         engine.apply_backpressure(
-            spider.crawler, lambda: len(self._worker.state.outbox) < self._config.batch_size, MAX_PAUSE, self._runtime
+            spider.crawler, lambda: len(self._worker.outbox) < config.batch_size, MAX_PAUSE, self._runtime
         )
         self._ticker.start()
 
-    def _open_queue_and_filter(self, spider: Spider) -> None:
-        """Do as scrapy-redis's `open`, which logs a resumed crawl with the deprecated Spider.log."""
-        self.spider = spider
-        queue_class, key = load_object(self.queue_cls), self.queue_key % {"spider": spider.name}
-        self.queue = queue_class(server=self.server, spider=spider, key=key, serializer=self.serializer)
-        # Before SCHEDULER_FLUSH_ON_START deletes anything.
-        require_readable(self.queue, self._requests)
-        if self.df is None:
-            self.df = load_object(self.dupefilter_cls).from_spider(spider)
-        if self.flush_on_start:
-            self.flush()
-        waiting = len(self.queue)
-        if waiting:
-            text, number = "The crawl resumes with %s in the queue %r", plural(waiting, "request")
-            logger.info(text, number, self._requests.keys.queue)
-
-    def _queue_at(self, key: str) -> RequestQueue:
-        return RequestQueue(self.server, key)
-
-    def _spool_directory(self, directory: str | None) -> SpoolDirectory:
-        return SpoolDirectory(self._requests.keys.queue, directory, self._runtime)
-
-    def _set_up_delivery(self, spider: Spider) -> None:
+    def _set_up(self, spider: Spider) -> None:
+        config, runtime = self._config, self._runtime
         self._notifier = RequestNotifier(spider, self.stats, self.df)
-        note_failed = self.df.note_failed if self._config.forget_failed else None
-        self._codec = RequestCodec(self.queue, self._requests, self._notifier, note_failed)
-        lease = self._config.lease
-        self._worker = QueueWorker(
-            self.worker_name,
-            f"{lease:g}",
-            self._config.batch_size,
-            self._codec.can_read,
-            spider=spider.name,
-            tuning=self._tuning,
-            max_deliveries=self._config.max_deliveries,
-        )
-        self.df.forget_soon = self._worker.forget
-        self._heartbeats = Heartbeats(
-            self._requests, self.worker_name, lease, self._config.max_deliveries, self._runtime
-        )
-        self._idle_backoff = IdleBackoff(lease, self._runtime.monotonic)
-        self._ticker = engine.Ticker(self._tuning.tick_seconds, self._tick, self._runtime)
-        executor = Executor(self._worker, self._requests, self.df, self._runtime)
-        self._watch = executor.watch
-        self._dispatcher = Dispatcher(
-            executor,
+        self._codec = RequestCodec(self.queue, self.queue_keys, self._notifier, config.max_deliveries)
+        self._delivery = Delivery(
+            self._worker,
+            self._requests,
             self._codec,
             self._notifier,
-            directory=self._spool_directory(job_dir(spider.settings)),
-            crawler=spider.crawler,
+            spider,
+            refuse=self._refusal,
             end_crawl=self.df.end_crawl,
-            has_separate_filter=self.df.is_separate,
-            tuning=self._tuning,
-            runtime=self._runtime,
+            runtime=runtime,
         )
+        self.df.report = CrawlReporter(
+            self._requests.filter_key,
+            self._delivery.counters,
+            partial(self._delivery.read_filter, self._parameters),
+            self.stats,
+            runtime.monotonic,
+        )
+        self._idle_backoff = IdleBackoff(config.lease, runtime.monotonic)
+        self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, runtime)
+        # The dupefilter's own client is for the thread.
+        beating = RequestQueue(self.df.server, self.queue_keys.queue, self._requests.filter_key)
+        self._heartbeat = Heartbeat(beating, self.worker_name, config.lease, config.max_deliveries, runtime)
+        self._taken: dict[Request, bytes] = {}
+        self._failed: set[Request] = set()
+        for part, names in ((self.queue, ("push", "pop", "clear")), (self.df, ("request_seen",))):
+            for name in names:
+                setattr(part, name, partial(self._refuse_call, f"{type(part).__name__}.{name}"))
+
+    def _join(self) -> None:
+        """Join, and queue requests again that failed in earlier runs; this may block."""
+        # Before joining: if its reply is lost, `close` has to leave.
+        self._has_opened = True
+        delivery, worker, timeout = self._delivery, self._worker, self._config.retry_timeout
+        delivery.work_off(timeout)
+        self._heartbeat.start()
+        delivery.retry(
+            lambda: self.df.report.begin(self.server, self._config.ttl, is_anew=self.flush_on_start), timeout
+        )
+        self.df.report.follow(self.spider.crawler, self.df.is_always_new)
+        delivery.report.begin()
+        self._has_found_requests = worker.waiting > 0
+        if self._has_found_requests:
+            logger.info(
+                "The crawl resumes with %s in the queue %r", plural(worker.waiting, "request"), self.queue_keys.queue
+            )
+        if not self._config.retry_failed:
+            return
+        engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
+        cursor, has_more = 0, True
+        while has_more:
+            cursor, portion = delivery.retry(partial(self._requests.read_failed, cursor), timeout)
+            worker.queue_again(self._again(offer) for run, offer in portion if run != worker.run)
+            delivery.work_off(timeout)
+            has_more = cursor != 0
+
+    def _again(self, kept: Offer) -> Offer:
+        return kept._replace(fingerprint=self._fingerprint_in(kept.member, is_kept=True) or kept.fingerprint)
+
+    # Scrapy's calls.
+
+    def __len__(self) -> int:
+        """Return the number of requests in this process, and in the queue at the last reply."""
+        worker = self._worker if self._has_opened else None
+        return 0 if worker is None else worker.waiting + len(worker.ready) + len(worker.outbox)
 
     def enqueue_request(self, request: Request) -> bool:
-        """Add a request to the next batch.
+        """Add a request to the next exchange.
 
         Args:
             request: the request; its priority must be a whole number.
@@ -243,58 +250,49 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             False if the request is a known repeat or cannot be serialized, else True. A repeat that only Redis knows is
             dropped later, with the signal `request_dropped`.
         """
-        fingerprint, is_unsure = None, False
-        if not request.dont_filter:
-            fingerprint = self.df.fingerprint_of(request)
-            # By BLOOMFILTER_ALWAYS, "seen" does not count.
-            is_unsure = self._has_always and self.df.is_new_once(request, fingerprint)
-        if fingerprint is not None and not is_unsure:
-            bloom = self.df.filter
-            is_repeat = bloom.is_cached(fingerprint) or fingerprint in self.df.given_up
-            if not is_repeat and self._worker.has_offered(fingerprint):
-                # An equal request waits for the filter's reply.
-                bloom.counters.cache_hits += 1
-                is_repeat = True
-            if is_repeat:
-                self._notifier.note_repeat(request)
-                return False
-        entry = self._codec.encode(request, fingerprint, is_unsure=is_unsure)
-        if entry is None:
+        fingerprint = self._mark_of(request)
+        if fingerprint is not None and self._worker.is_repeat(fingerprint):
+            self._delivery.counters.cache_hits += 1
+            self._notifier.note_repeat(request)
             return False
-        if fingerprint is None:
-            self._notifier.count(ENQUEUED)
-        self._dispatcher.put(entry, self._config.batch_size)
-        return True
+        offer = self._codec.encode(request, fingerprint)
+        if offer is not None:
+            self._delivery.put(offer, self._config.batch_size)
+        return offer is not None
 
     def next_request(self) -> Request | None:
         """Take the request with the highest priority.
 
         Returns:
-            The request, or None if the queue is empty or Redis is unreachable.
+            The request, or None if the queue is empty or Redis is silent.
         """
         with contextlib.suppress(RedisUnreachableError):
-            request = self._dispatcher.next_request()
-            if request is not None:
-                self._idle_backoff.reset()
-                self._notifier.count(DEQUEUED)
-            return request
+            self._note_finished()
+            deadline = self._delivery.deadline()
+            while (entry := self._delivery.next_entry(deadline)) is not None:
+                request = self._codec.decode(entry.member)
+                if request is not None:
+                    self._taken[request] = entry.member
+                    self._idle_backoff.reset()
+                    self._notifier.count(DEQUEUED)
+                    return request
+                self._worker.finish(entry.member, Outcome.UNREADABLE)
         return None
 
     def has_pending_requests(self) -> bool:
         """Deliver the outbox and check for work.
 
         Returns:
-            True if the queue or this process has requests, or if Redis is unreachable and the queue is unknown.
+            True if the queue or this process has requests, or if Redis is silent and the queue is unknown.
         """
-        dispatcher = self._dispatcher
         try:
-            dispatcher.note_finished()
-            dispatcher.deliver_until(dispatcher.reactor_deadline())
-            has_work = not dispatcher.is_idle or dispatcher.call(self._requests.count) > 0
+            self._note_finished()
+            self._delivery.deliver()
         except RedisUnreachableError:
-            return not dispatcher.has_ended
+            return not self._delivery.has_ended
+        has_work = not self._worker.is_idle or self._worker.waiting > 0
         if has_work:
-            dispatcher.wakeup.set(MIN_PAUSE)
+            self._delivery.wakeup.set(MIN_PAUSE)
         return has_work
 
     def close(self, reason: str) -> None:
@@ -303,54 +301,49 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Args:
             reason: the spider's close reason. Unless it is "finished", queued requests are deleted, too.
         """
-        if not self._has_joined:
+        if not self._has_opened:
             return
+        delivery, worker = self._delivery, self._worker
         self._ticker.stop()
-        self._heartbeats.stop()
-        self._report_losses()
-        self.df.filter.retry_timeout = _LAST_TRY_SECONDS
-        may_clear = not (self.persist or self._dispatcher.has_ended or self._worker.phase is Phase.JOINING)
-        clears = Ending.FINISHED if reason in ("finished", QUEUE_LOST) else Ending.STOPPED
-        ending = clears if may_clear else Ending.KEEP
+        self._heartbeat.stop()
+        self._note_heartbeats()
+        ending = "finished" if reason in ("finished", QUEUE_LOST) else "stopped"
+        mode = "keep" if self.persist or delivery.has_ended else ending
+        worker.stop()
+        self._note_finished()
+        self.df.report.refresh()
         try:
-            self._retry(lambda: self._dispatcher.leave(ending, self.df.conclude), _LAST_TRY_SECONDS)
+            delivery.retry(partial(delivery.leave, mode), _LAST_TRY_SECONDS)
         except (BloomError, *FAULTS) as error:
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
-            logger.error("This worker could not leave the queue %r: %s", self._requests.keys.queue, cause)
+            logger.error(
+                "This worker could not leave the queue %r: %s. Its requests wait again after BLOOMFILTER_LEASE = %g s",
+                self.queue_keys.queue,
+                cause,
+                self._config.lease,
+            )
         finally:
-            self._notifier.confirm(self._worker.take_receipts())
-            self._dispatcher.keep_undelivered()
+            delivery.confirm()
+            delivery.report.warnings.flush()
+            is_alone = not (worker.has_met_others or self._has_found_requests)
+            self.df.report.end(is_alone=is_alone, is_deleted=worker.is_deleted)
 
     def flush(self) -> None:
-        """Delete the queue, the workers' leases, and then the filter.
+        """Refuse to delete the queue beside other workers; see `_refuse_call`."""
+        self._refuse_call("flush")
 
-        Active workers queue and mark their requests again. In the other order a worker could queue a request between
-        the two deletions: the request would be deleted with the queue, while the new filter calls it seen.
-
-        This worker closes the queue in the meantime, so that no worker joins and asks the old filter. If it dies,
-        another worker takes over and deletes the filter.
-        """
-        self._requests.execute(Flush(self.worker_name, lease_seconds=f"{self._config.lease:g}"))
-        self.df.clear()
-        # A worker that is about to join stays registered. A worker at work rejoins, as all others do.
-        stays = not self._has_joined
-        self._requests.execute(EndClosing(self.worker_name, clears=False, stays=stays, spider=self.spider.name))
+    # For start URLs.
 
     def when_queued(self, call: Callable[[], object]) -> None:
-        """Call `call` once all requests enqueued so far are leased or queued.
+        """Call `call` once all requests enqueued so far are queued.
 
         Args:
             call: called at most once; its errors are logged. A worker that dies before does not call it.
         """
-        self._dispatcher.when_delivered(call)
-
-    @property
-    def queue_keys(self) -> QueueKeys:
-        """The queue's keys, after `open`."""
-        return self._requests.keys
+        self._worker.call_when_queued(call)
 
     def ask_redis(self, work: Callable[[], T]) -> T:
-        """Call a function that sends commands by `server`; while Redis is unreachable, call it only as a probe.
+        """Call a function that sends commands by `server`; while Redis is silent, call it only as a probe.
 
         Args:
             work: the function. If Redis refuses its commands, the crawl ends.
@@ -359,22 +352,42 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             The result of `work`.
 
         Raises:
-            RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
+            RedisUnreachableError: Redis is silent, or has refused a command and the crawl ends.
         """
-        return self._dispatcher.call(work)
+        return self._delivery.ask(work)
 
-    def deliver(self) -> None:
-        """Deliver the outbox, however long it takes.
+    # Requests.
 
-        Raises:
-            RedisUnreachableError: Redis is unreachable, or has refused a command and the crawl ends.
+    def _mark_of(self, request: Request) -> bytes | None:
+        return None if request.dont_filter else self.df.mark_of(request, self._worker.run)
+
+    def _fingerprint_in(self, member: bytes, *, is_kept: bool = False) -> bytes | None:
+        """Return a serialized request's item in the filter, or None if it bypasses the filter or is unreadable.
+
+        A kept request has a mark in any case: Scrapy retries and redirects with dont_filter.
         """
-        self._dispatcher.deliver_until(math.inf)
+        try:
+            request = self._codec.read(member)
+            return self.df.mark_of(request, self._worker.run) if is_kept else self._mark_of(request)
+        except Exception:  # any error of the serializer or the spider
+            return None
 
-    def _retry(self, work: Callable[[], T], timeout: float | None = None) -> T:
-        """Return the result of `work`; block and retry for BLOOMFILTER_RETRY_TIMEOUT or `timeout` seconds."""
-        seconds = self._config.retry_timeout if timeout is None else timeout
-        return retry_until(work, seconds, runtime=self._runtime)
+    def _note_finished(self) -> None:
+        """Note the requests that the engine is done with, behind the requests that they led to."""
+        running = engine.in_progress(self.spider.crawler)
+        for request in [request for request in self._taken if request not in running]:
+            has_failed = request in self._failed
+            self._worker.finish(self._taken.pop(request), Outcome.FAILED if has_failed else Outcome.DONE)
+            if has_failed:
+                self._notifier.count(FAILED)
+        self._failed.intersection_update(self._taken)
+
+    def _note_heartbeats(self) -> None:
+        for others in self._heartbeat.take_others():
+            self._worker.note_others(others)
+        self._delivery.report.update()
+
+    # Signals.
 
     def _tick(self) -> bool:
         """Acknowledge finished requests and deliver the outbox while the engine asks for nothing.
@@ -384,35 +397,77 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         if engine.is_closing(self.spider.crawler):
             self._worker.stop()
-        self._dispatcher.note_finished()
-        self._report_losses()
-        self.df.update_stats()
+        self._note_finished()
+        self._note_heartbeats()
+        self._delivery.confirm()
+        self.df.report.update()
         try:
-            return self._dispatcher.deliver_until(self._dispatcher.reactor_deadline())
+            return self._delivery.deliver()
         except RedisUnreachableError:
             return False
 
     def _spider_idle(self) -> None:
         """Keep an idle worker while other workers hold requests, which may lead to more or may be requeued."""
-        if self._dispatcher.has_ended:
+        delivery = self._delivery
+        if delivery.has_ended:
             # Scrapy 2.13 closes an idle spider, with its own reason, before `end_crawl` takes effect.
             raise CloseSpider(UNUSABLE)
-        if self._worker.state.may_finish:
-            if self._watch.lost:
+        if self._worker.may_finish and self._worker.is_idle and not delivery.is_silent:
+            if delivery.report.has_lost:
+                report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")
                 raise CloseSpider(QUEUE_LOST)
             return
-        self._dispatcher.wakeup.set(self._idle_backoff.next_pause())
+        delivery.wakeup.set(self._idle_backoff.next_pause())
         raise DontCloseSpider
 
     def _disconnect(self) -> None:
-        """Close the connections, including the heartbeats'."""
         disconnect(self.server)
+        disconnect(self.df.server)
 
-    def _report_losses(self) -> None:
-        """Report the leases of dead workers, lost requests and new dead letters."""
-        if self._heartbeats.requeued:
-            self._notifier.show(RECOVERED, self._heartbeats.requeued)
-        if self._watch.losses:
-            self._notifier.show(QUEUE_LOSSES, self._watch.losses)
-        while self._heartbeats.dead_letters:
-            self._codec.report_buried(self._heartbeats.dead_letters.popleft(), self._config.max_deliveries)
+    # Refusals.
+
+    def _refusal(self, status: bytes, *details: bytes) -> BloomError:
+        """Return the error for a refused join."""
+        queue, mine = self.queue_keys.queue, self._requests.filter_key
+        if status == b"WRONGTYPE":
+            return foreign_key(mine, details[0].decode())
+        if status == b"MISMATCH":
+            try:
+                self._parameters.verify(mine, details[0].decode(), SETTING_NAMES)
+            except MismatchError as error:
+                return error
+        spider, of_filter = (each.decode() for each in details)
+        if of_filter != mine:
+            return ConfigError(
+                f"SCHEDULER_DUPEFILTER_KEY = {mine!r}: other workers of the queue {queue!r} use the filter "
+                f"{of_filter!r}; set that key for all of them"
+            )
+        return ConfigError(
+            f"SCHEDULER_QUEUE_KEY: workers of the spider {spider!r} are registered with the queue {queue!r}. "
+            "Spiders cannot share a queue, since each would take the other's requests; set a key with %(spider)s in it"
+        )
+
+    def _refuse_call(self, name: str, *_: object, **__: object) -> None:
+        """End the crawl of a subclass that changes the queue or the filter beside the worker."""
+        error = ConfigError(
+            f"SCHEDULER = {f'{type(self).__module__}.{type(self).__qualname__}'!r}: something calls {name}, beside the "
+            "script that checks, queues and leases requests; call super().enqueue_request(request) instead, set "
+            f"{SETTING_NAMES.anew} to delete a crawl, or use scrapy-redis's SCHEDULER"
+        )
+        self._delivery.has_ended = True
+        self.df.end_crawl(error)
+        raise error
+
+
+class _NewFilter:
+    """The filter that a join creates if there is none."""
+
+    def __init__(self, parameters: FilterParameters) -> None:
+        self._parameters = parameters
+
+    def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
+        """Return parameters, a new id and secret, the TTL in ms, and the sizes, which take long to compute, or ''."""
+        of_layers = self._parameters.sizes() if sizes else ()
+        text = "".join("{} {} {} {};".format(*size) for size in of_layers)
+        ttl = round((self._parameters.ttl or 0) * 1000)
+        return self._parameters.to_json(), secrets.token_hex(8), hashing.new_secret(), ttl, text

@@ -9,16 +9,14 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom import options
 from scrapy_bloom._scrapy.components import read_flag
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.errors import SETTING_NAMES, ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 
 PREFIX = "BLOOMFILTER_"
 SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
-# Read by `_scrapy.redis_settings`: the server of the filter, by default the queue's.
-SERVER_SETTINGS = ("BLOOMFILTER_REDIS_URL", "BLOOMFILTER_REDIS_PARAMS")
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
-FORGET_FAILED, FORGET_STATUSES = "BLOOMFILTER_FORGET_FAILED", "BLOOMFILTER_FORGET_STATUSES"
+RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
 _STATUS = re.compile(r"[3-9](xx|\d\d)")
 
 # Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
@@ -35,14 +33,13 @@ class BloomSettings:
         expansion: growth factor of each further layer; 0: the filter never grows.
         ttl: seconds for which the filter remembers a request at least; None: for ever.
         cache_size: repeats in a worker's cache; 0: no cache.
-        shard_bytes: maximum bytes of a shard that this worker creates; None: by the server's kind.
         retry_timeout: seconds for which a worker retries while Redis is unreachable; 0: no retries.
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
         max_deliveries: deaths of workers with the same request that make it a dead letter; 0: no bound.
         always: patterns of the URLs whose requests are new once in each run.
-        forget_failed: whether the filter forgets requests whose page failed.
-        forget_statuses: statuses of refused responses that make a page a failed one.
+        retry_failed: whether the next run crawls requests whose page failed.
+        retry_statuses: statuses of refused responses that make a page a failed one.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -54,14 +51,13 @@ class BloomSettings:
     expansion: int = options.EXPANSION.default
     ttl: float | None = options.TTL.default
     cache_size: int = options.CACHE_SIZE.default
-    shard_bytes: int | None = options.SHARD_BYTES.default
     retry_timeout: float = options.RETRY_TIMEOUT.default
     batch_size: int = options.BATCH_SIZE.default
     lease: float = options.LEASE.default
     max_deliveries: int = options.MAX_DELIVERIES.default
     always: tuple[re.Pattern[str], ...] = ()
-    forget_failed: bool = False
-    forget_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
+    retry_failed: bool = False
+    retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -86,9 +82,9 @@ class BloomSettings:
             for name, option in zip(SETTINGS, options.OPTIONS, strict=True)
             if name in settings
         }
-        if settings.get(FORGET_STATUSES) is not None:
-            values["forget_statuses"] = _statuses(settings[FORGET_STATUSES])
-        read = cls(**values, always=_patterns(settings.get(ALWAYS)), forget_failed=read_flag(settings, FORGET_FAILED))
+        if settings.get(RETRY_STATUSES) is not None:
+            values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
+        read = cls(**values, always=_patterns(settings.get(ALWAYS)), retry_failed=read_flag(settings, RETRY_FAILED))
         # Some values are invalid only together.
         read.parameters()
         return read
@@ -100,10 +96,10 @@ class BloomSettings:
             The parameters of the filter.
 
         Example:
-            >>> BloomSettings(capacity=5000).parameters().memory_bytes
-            20480
+            >>> BloomSettings(capacity=5000).parameters().capacity
+            5000
         """
-        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl, prefix=PREFIX)
+        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl, names=SETTING_NAMES)
 
 
 def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:
@@ -128,19 +124,19 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _statuses(value: Any) -> frozenset[int]:
-    """Return the statuses of BLOOMFILTER_FORGET_STATUSES: a list, or text with commas."""
+    """Return the statuses of BLOOMFILTER_RETRY_STATUSES: a list, or text with commas."""
     given = value.split(",") if isinstance(value, str) else value
     texts = [str(each).strip().lower() for each in given] if isinstance(given, (list, tuple, set, frozenset)) else [""]
     if not all(map(_STATUS.fullmatch, texts)):
         raise ConfigError(
-            f"{FORGET_STATUSES} = {value!r}: must be a list of HTTP statuses from 300 to 999, or of classes such as "
+            f"{RETRY_STATUSES} = {value!r}: must be a list of HTTP statuses from 300 to 999, or of classes such as "
             "'5xx'; set for example ['5xx', 408, 429], the default"
         )
     return frozenset(status for status in range(300, 1000) if {str(status), f"{status // 100}xx"}.intersection(texts))
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = (*SETTINGS, ALWAYS, FORGET_FAILED, FORGET_STATUSES, *SERVER_SETTINGS)
+    known = (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES)
     for name in settings:
         if not isinstance(name, str) or not name.startswith(PREFIX) or name in known:
             continue
@@ -153,7 +149,7 @@ def _refuse_unknown(settings: BaseSettings) -> None:
             )
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         # The value may contain a password.
-        shown = "…" if nearest in SERVER_SETTINGS or "://" in str(settings[name]) else repr(settings[name])
+        shown = "…" if "://" in str(settings[name]) else repr(settings[name])
         raise ConfigError(
             f"{name} = {shown}: there is no such setting; did you mean {nearest}? The settings are {', '.join(known)}"
         )

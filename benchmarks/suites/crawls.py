@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness import report, targets
+from benchmarks.harness import report
 from benchmarks.harness.interleaved import interleave, ratio
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Bars
@@ -18,6 +18,8 @@ from benchmarks.subjects.whole_crawl import KINDS, OUR_SCHEDULER, SCRAPY, Crawl,
 from devtools.servers import Server, available, running
 
 ROUNDS = 3
+MOST_TIMES_SCRAPY = {"python3-doc": 0.9, "postgresql-doc": 1.0}
+"""The targets of a single worker, by the beginning of a site's name."""
 
 
 def run(asked: Asked) -> list[Bars]:
@@ -64,7 +66,8 @@ def _measure(name: str, url: str, workers: int, server: Server, scratch: Path) -
         ("crawl", f"to {first}", "seconds", "pages a second", "of that in the scheduler", "round trips", "pages"),
         rows,
     )
-    for most in targets.of_crawl(name, workers):
-        report.target(f"{name}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[OUR_SCHEDULER], most)
+    for site, most in MOST_TIMES_SCRAPY.items():
+        if workers == 1 and name.startswith(site):
+            report.target(f"{name}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[OUR_SCHEDULER], most)
     slug = name.replace(" ", "-")
     return Bars(f"crawl-{slug}-{workers}", f"Crawl of {name}, workers: {workers}; {first} = 1", ratios)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.harness import report
-from benchmarks.harness.interleaved import rotated
+from benchmarks.harness.interleaved import ratio, rotated
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Groups
-from benchmarks.subjects.distances import Run, multiples
 from benchmarks.subjects.whole_crawl import KINDS, SCRAPY, Crawl, crawl, name_of, serving
 from devtools.proxy.delay import delaying, ping
 from devtools.servers import Address, Server, available, running
@@ -31,6 +31,13 @@ ENOUGH_SECONDS = 240.0
 MOST_OFF = 0.1
 """The allowed relative error of a ping."""
 LOOPBACK = "Redis on this machine"
+
+
+class Run(NamedTuple):
+    """A kind of crawl, and the distance of Redis in its round."""
+
+    kind: str
+    distance: str
 
 
 def run(asked: Asked) -> list[Groups]:
@@ -93,6 +100,14 @@ def _measure(name: str, options: Sequence[str], near: Server, servers: Mapping[s
     )
     title = f"Time of a whole crawl ({name}, {max(pages):,} pages), by the distance of Redis"
     return Groups("distance", title, "times the same crawl by Scrapy without Redis", distances, to_scrapy)
+
+
+def multiples(costs: Mapping[Run, Sequence[float]], distances: Sequence[str]) -> dict[str, list[float]]:
+    """Return the time of each kind of crawl at each distance, relative to Scrapy's own in the same turns."""
+    return {
+        kind: [ratio(costs[Run(kind, distance)], costs[Run(SCRAPY, distance)]) for distance in distances]
+        for kind in KINDS
+    }
 
 
 def _rounds(name: str, contenders: Mapping[Run, Callable[[], Crawl]]) -> dict[Run, list[Crawl]]:

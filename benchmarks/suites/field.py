@@ -1,4 +1,4 @@
-"""The field: a SET, RedisBloom as crawlers use it, and this filter; their memory beside the lower bounds; their losses.
+"""The field: a SET, RedisBloom as crawlers use it, and this filter; their memory beside the lower bound; their losses.
 
 Each way adds the same new fingerprints, which have 40 characters, in turns: one by one, or in batches of 100. A way
 that sends a batch as a pipeline takes one round trip for it. Filters are sized for 10^6 items at 1e-6, and hold as many
@@ -10,6 +10,7 @@ items are added again, and after them a million new ones.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,14 +21,14 @@ from typing import Any, NamedTuple
 import redis
 
 from benchmarks.harness import redisbloom, report
-from benchmarks.harness.digests import fingerprints
 from benchmarks.harness.interleaved import interleave, ratio
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
-from benchmarks.subjects import additions, bounds
+from benchmarks.harness.urls import fingerprints
+from benchmarks.subjects import additions
 from benchmarks.subjects.additions import BATCHED, BF_ADD, BF_MADD, NEED_MODULE, OURS, OURS_BATCH, SET, SINGLE, Target
 from devtools.round_trips import Sent, counting
-from devtools.servers import available, cpu_seconds, memory_usage, running
+from devtools.servers import available, cpu_seconds, memory_usage, named_after, running
 
 ERROR_RATE = 1e-6
 CAPACITY = 1_000_000
@@ -38,6 +39,7 @@ FILL_BATCH = 1_000
 KNOWN = 100_000
 DELETED, EVICTED = "deleted", "evicted"
 _PADDING_BYTES = 100_000
+_LEAST_STRING = 10_000
 _MOST_PADDINGS = 10_000
 
 
@@ -49,7 +51,7 @@ def run(_: Asked) -> list[Plot]:
     with running(available()[0], *module) as server, server.client() as client, counting() as sent:
         name = server.name + (redisbloom.module_version(client) if module else "")
         _compare(name, client, sent, has_module=bool(module))
-        _print_bounds(name, _memory(client, CAPACITY, has_module=bool(module)))
+        _print_memory(name, _memory(client, CAPACITY, has_module=bool(module)))
         _print_losses(name, _lose(client, CAPACITY, KNOWN, has_module=bool(module)))
     return []
 
@@ -107,7 +109,7 @@ def _compare(name: str, client: redis.Redis, sent: Sent, *, has_module: bool) ->
         rows,
     )
     for each in ways:
-        client.unlink(f"bench:{each}", *client.scan_iter(f"bench:{each}:*"))
+        client.unlink(*named_after(client, f"bench:{each}"))
 
 
 def _memory(client: redis.Redis, items: int, *, has_module: bool) -> dict[str, float]:
@@ -120,7 +122,7 @@ def _memory(client: redis.Redis, items: int, *, has_module: bool) -> dict[str, f
                 additions.reserve(target)
             _add_all(BATCHED[maker](target), fingerprints(), items)
             bits[name] = 8 * memory_usage(client, target.key) / items
-            client.unlink(target.key, *client.scan_iter(f"{target.key}:*"))
+            client.unlink(*named_after(client, target.key))
             report.say(f"  memory: {name}")
     return bits
 
@@ -130,23 +132,16 @@ def _add_all(add: additions.Add, items: Iterator[str], number: int) -> int:
     return sum(sum(add(list(islice(items, min(FILL_BATCH, number - start))))) for start in range(0, number, FILL_BATCH))
 
 
-def _print_bounds(name: str, measured: Mapping[str, float]) -> None:
-    theory = {
-        "lower bound, built once: log2(1/p)": bounds.static_bound,
-        "lower bound, dynamic: log2(1/p) + log2(e)": bounds.dynamic_bound,
-        "Bloom filter: 1.44 log2(1/p)": bounds.bloom_bits,
-    }
-    rows = [(each, ERROR_RATE, bits(ERROR_RATE), "theory") for each, bits in theory.items()]
-    rows += [(each, 0.0 if each == SET else ERROR_RATE, bits, "measured") for each, bits in measured.items()]
-    rows += [(each.project, each.error_rate, each.bits, f"<{each.source}>") for each in bounds.PUBLISHED]
+def _print_memory(name: str, measured: Mapping[str, float]) -> None:
+    """Print the bits beside the fewest of any filter that takes items one by one: log2(1/p) + log2(e).
+
+    Source: Kuszmaul and Walzer, "Space Lower Bounds for Dynamic Filters and Value-Dynamic Retrieval", 2024.
+    """
+    least = math.log2(math.e / ERROR_RATE)
     report.table(
-        f"Bits an item. Measured: MEMORY USAGE with {CAPACITY:,} items, {name}. The ratio is to log2(1/p) at the row's "
-        f"own error rate p; for the SET, at {ERROR_RATE:g}.",
-        ("filter", "error rate", "bits an item", "to log2(1/p)", "source"),
-        [
-            (each, f"{rate:.2g}", f"{bits:.2f}", report.times(bits / bounds.static_bound(rate or ERROR_RATE)), source)
-            for each, rate, bits, source in rows
-        ],
+        f"Bits an item by MEMORY USAGE: {CAPACITY:,} items at {ERROR_RATE:g}, {name}; the lower bound is {least:.2f}.",
+        ("filter", "bits an item", "to the lower bound"),
+        [(each, f"{bits:.2f}", report.times(bits / least)) for each, bits in measured.items()],
     )
 
 
@@ -177,7 +172,7 @@ def _lose(client: redis.Redis, capacity: int, known: int, *, has_module: bool) -
 
 
 def _keys(client: redis.Redis, key: str) -> list[bytes]:
-    return [each for each in (key.encode(), *client.scan_iter(f"{key}:*")) if client.exists(each)]
+    return [each for each in named_after(client, key) if client.exists(each)]
 
 
 def _lose_one(client: redis.Redis, target: Target, add: additions.Add, how: str, known: int) -> Loss:
@@ -197,15 +192,15 @@ def _lose_one(client: redis.Redis, target: Target, add: additions.Add, how: str,
 
 
 def _evict(client: redis.Redis, keys: Sequence[bytes]) -> None:
-    """Fill the server's memory with other data until it evicts the longest of the keys."""
-    longest = max(keys, key=lambda key: client.memory_usage(key) or 0)
+    """Fill the server's memory with other data until it evicts the strings of the filter."""
+    strings = [key for key in keys if (client.memory_usage(key) or 0) > _LEAST_STRING]
     used = int(client.info("memory")["used_memory"])
     # A crawl that waits for its sites leaves its filter idle.
     client.config_set("maxmemory-policy", "allkeys-lru")
     client.config_set("maxmemory", used + 10 * _PADDING_BYTES)
     for number in range(_MOST_PADDINGS):
         client.set(f"bench:padding:{number}", bytes(_PADDING_BYTES))
-        if not client.exists(longest):
+        if not client.exists(*strings):
             break
     client.config_set("maxmemory", 0)
     client.config_set("maxmemory-policy", "noeviction")

@@ -1,144 +1,141 @@
 """A filter filled to its capacity by two processes: memory, rate, and error rate.
 
-Two processes add distinct items by `add_many` in batches of 1,000, with the library's default settings. `--large` adds
-10^8 items and looks up 10^9 others, otherwise it is a hundredth of both. The items are numbers of 8 bytes. The lookups
-are made by `benchmarks/harness/probe.c`, over the filter's exported bits; before, its positions are compared with the
-library's for 15,000 items.
+Two processes add distinct items by `add_many` in batches of 500, with the library's default settings. `--large` adds
+10^8 items, otherwise it is a hundredth of them. The items are numbers of 8 bytes. Then 10^8 random digests are looked
+up in the exported bits of the first layer (`benchmarks/harness/blocks.c`), or 10^9 with `--large`.
 """
 
+import multiprocessing
+import os
+import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
-
-import redis
+from statistics import harmonic_mean
+from typing import Any
 
 from benchmarks.harness import report
-from benchmarks.harness.counters import Place, Share
-from benchmarks.harness.crew import crew
-from benchmarks.harness.fill_by_processes import shares
+from benchmarks.harness.filling import Place, counters, shares
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
-from benchmarks.harness.probes import Probe, export, stored_layer
-from benchmarks.subjects.batches import adding
-from benchmarks.suites.cluster import LEAST_ITEMS_A_SECOND
-from devtools.servers import Server, available, cpu_seconds, memory_usage, running
+from devtools.servers import Server, available, cpu_seconds, running
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.sizing import BLOCK_BITS, BLOCK_BYTES
 
-ITEMS, LARGE_ITEMS = 1_000_000, 100_000_000
-PROBES_AN_ITEM = 10
+ITEMS, PROBES = 1_000_000, 100_000_000
+TIMES_LARGER, TIMES_MORE_PROBES = 100, 10
 ERROR_RATE = 1e-6
 PROCESSES = 2
-BATCH = 1_000
+BATCH = 500
 PARTS = 20
 KEY = "bench:fill"
+MOST_BYTES = 4.3
 
-Result = TypeVar("Result")
-
-
-class Filled(NamedTuple):
-    """The costs of a filling, its items a second in each part, and the number of new items called seen."""
-
-    items: int
-    seconds: float
-    rates: list[float]
-    client_cpu: float
-    server_cpu: float
-    called_seen: int
+_SOURCE = Path(__file__).parents[1] / "harness" / "blocks.c"
 
 
 def run(asked: Asked) -> list[Plot]:
     """Fill a filter, and look up items that were never added."""
-    items = LARGE_ITEMS if asked.large else ITEMS
+    items, probes = (ITEMS * TIMES_LARGER, PROBES * TIMES_MORE_PROBES) if asked.large else (ITEMS, PROBES)
     with running(available()[0]) as server, server.client() as client:
-        _run(server, client, items, items * PROBES_AN_ITEM)
+        place = Place(server.url, KEY, FilterParameters(items, ERROR_RATE))
+        rows = _fill(client, place, items)
+        bloom = place.open()
+        missing = sum(
+            bloom.contains_many(counters(part.start, part.stop)).count(False)
+            for part in shares(0, items, max(1, items // BATCH))
+        )
+        _print(server, client, [*rows, ("added items that are missing", f"{missing:,}")], bloom, probes)
     return []
 
 
-def _run(server: Server, client: redis.Redis, items: int, probes: int) -> None:
-    parameters = FilterParameters(items, ERROR_RATE)
-    place = Place(server.url, KEY, parameters)
-    before = int(client.info("memory")["used_memory"])
-    filled = _fill(client, place, items)
+def _fill(client: Any, place: Place, items: int) -> list[tuple[str, str]]:
+    used, before = cpu_seconds(client), int(client.info("memory")["used_memory"])
+    cpu, new, rates = 0.0, 0, []
+    with multiprocessing.get_context("spawn").Pool(PROCESSES, _open, (place,)) as pool:
+        pool.map(_add, [range(0)] * PROCESSES, 1)  # both have opened the filter
+        for number, part in enumerate(shares(0, items, PARTS), 1):
+            began = time.monotonic()
+            for added, worked in pool.map(_add, shares(part.start, part.stop, PROCESSES), 1):
+                new, cpu = new + added, cpu + worked
+            rates.append(len(part) / (time.monotonic() - began))
+            report.say(f"  {number} of {PARTS}: {rates[-1]:,.0f} items a second")
+    used = cpu_seconds(client) - used
+    grown = int(client.info("memory")["used_memory"]) - before
+    return [
+        ("items a second", f"{harmonic_mean(rates):,.0f}"),
+        (f"items a second in the slowest of {PARTS} parts", f"{min(rates):,.0f}"),
+        (f"items a second in the fastest of {PARTS} parts", f"{max(rates):,.0f}"),
+        ("CPU of the processes, us an item", f"{cpu / items * 1e6:.2f}"),
+        ("CPU of the server, us an item", f"{used / items * 1e6:.2f}"),
+        ("new items called seen while it filled", f"{items - new:,}"),
+        ("growth of the server's used_memory, with the next layer's prepared shards", f"{grown:,}"),
+    ]
+
+
+_opened: list[BloomFilter] = []  # in a process of the pool
+
+
+def _open(place: Place) -> None:
+    _opened.append(place.open())
+
+
+def _add(share: range) -> tuple[int, float]:
+    """Add a share in batches; return how many were new, and the CPU seconds of this process."""
+    used, new = time.process_time(), 0
+    for start in range(share.start, share.stop, BATCH):
+        new += sum(_opened[0].add_many(counters(start, min(start + BATCH, share.stop))))
+    return new, time.process_time() - used
+
+
+def _print(server: Server, client: Any, rows: list[tuple[str, str]], bloom: BloomFilter, probes: int) -> None:
+    info = bloom.info()
+    first, items = info.by_layer[0], bloom.parameters.capacity
+    shards = shards_of_layer(client, KEY, 1)
+    of_layer = sum(client.memory_usage(key, samples=0) or 0 for key in (KEY, *shards))
     report.table(
         f"{items:,} items at an error rate of {ERROR_RATE:g}, filled by {PROCESSES} processes. {server.name}.",
         ("", "measured"),
-        [*_rows(filled), *_memory_rows(client, place, before)],
+        [
+            *rows,
+            ("bytes planned (`scrapy bloom plan`)", f"{first.memory_bytes:,}"),
+            ("bytes of its shards and its hash by MEMORY USAGE", f"{of_layer:,}"),
+            ("these bytes to the plan", f"{of_layer / first.memory_bytes:.4f}"),
+        ],
     )
-    report.least(f"items a second of {PROCESSES} processes", filled.items / filled.seconds, LEAST_ITEMS_A_SECOND)
-    _print_error_rate(client, place, items, probes)
-    with place.opened() as bloom:
-        _, seconds = _timed(bloom.clear)
-    report.line(f"\n`clear` took {seconds:.3f} s.")
-
-
-def _fill(client: redis.Redis, place: Place, items: int) -> Filled:
-    used = cpu_seconds(client)
-    seconds, cpu, new, rates = 0.0, 0.0, 0, []
-    with crew(adding, [[place]] * PROCESSES) as together:
-        for number, part in enumerate(shares(0, items, PARTS), 1):
-            tasks = [Share(0, share.start, share.stop, BATCH) for share in shares(part.start, part.stop, PROCESSES)]
-            work = together.work(tasks)
-            seconds, cpu, new = seconds + work.seconds, cpu + work.cpu, new + sum(work.results)
-            rates.append(len(part) / work.seconds)
-            report.say(f"  {number} of {PARTS}: {rates[-1]:,.0f} items a second")
-    return Filled(items, seconds, rates, cpu, cpu_seconds(client) - used, items - new)
-
-
-def _rows(filled: Filled) -> list[tuple[str, str]]:
-    return [
-        ("items a second", f"{filled.items / filled.seconds:,.0f}"),
-        (f"items a second in the slowest of {PARTS} parts", f"{min(filled.rates):,.0f}"),
-        (f"items a second in the fastest of {PARTS} parts", f"{max(filled.rates):,.0f}"),
-        ("seconds", f"{filled.seconds:,.1f}"),
-        ("CPU of the processes, us an item", f"{filled.client_cpu / filled.items * 1e6:.2f}"),
-        ("CPU of the server, us an item", f"{filled.server_cpu / filled.items * 1e6:.2f}"),
-        ("new items called seen while it filled", f"{filled.called_seen:,}"),
+    report.target("bytes of a URL at 1e-6, by MEMORY USAGE,", of_layer / items, MOST_BYTES)
+    bits = b"".join(client.get(name) for name in shards)
+    ones = [
+        int.from_bytes(bits[at : at + BLOCK_BYTES], "little").bit_count() for at in range(0, len(bits), BLOCK_BYTES)
     ]
+    exact = sum((each / BLOCK_BITS) ** first.hashes for each in ones) / len(ones)
+    report.target("error rate of the full layer by its bits, times the promised one,", exact / ERROR_RATE, 1)
+    report.line(f"\nBy its counts {info.current_error_rate:.2e}, with {info.layers} layer.")
+    found = probed(bits, first.hashes, probes)
+    if found is None:
+        report.line("\nThere is no C compiler `cc` on this machine: no probes.")
+    else:
+        report.line(f"\nBy {probes:,} probes, of which {found:,} found all bits: {report.rate(found, probes)}.")
 
 
-def _memory_rows(client: redis.Redis, place: Place, before: int) -> list[tuple[str, str]]:
-    planned, used = place.parameters.memory_bytes, memory_usage(client, place.key)
-    grown = int(client.info("memory")["used_memory"]) - before
-    shards = stored_layer(client, place.key, place.parameters).shard_keys
-    of_layer = sum(client.memory_usage(key, samples=0) or 0 for key in (place.key, *shards))
-    return [
-        ("bytes planned (`scrapy bloom plan`)", f"{planned:,}"),
-        ("bytes of its shards and its hash by MEMORY USAGE", f"{of_layer:,}"),
-        ("these bytes to the plan", f"{of_layer / planned:.4f}"),
-        ("these bytes an item", f"{of_layer / place.parameters.capacity:.3f}"),
-        ("bytes prepared for the next layer", f"{used - of_layer:,}"),
-        ("growth of the server's used_memory", f"{grown:,}"),
-    ]
+def shards_of_layer(client: Any, key: str, layer: int) -> list[bytes]:
+    """Return the keys of a layer's shards in order; the first layer is 1."""
+    names = client.scan_iter(f"{{{key}}}:*:{layer}:*")
+    return sorted(names, key=lambda name: int(name.rpartition(b":")[2]))
 
 
-def _print_error_rate(client: redis.Redis, place: Place, items: int, probes: int) -> None:
-    with place.opened() as bloom:
-        info = bloom.info()
-    by_bits = f"By samples of the bits {info.estimated_error_rate:.2e}, with {info.layers} layer."
-    with tempfile.TemporaryDirectory(prefix="scrapy-bloom-") as name:
-        directory = Path(name)
-        try:
-            probe = Probe(directory)
-        except FileNotFoundError as error:
-            report.line(f"\nError rate not measured by lookups: {error}. {by_bits}")
-            return
-        layer = stored_layer(client, place.key, place.parameters)
-        probe.require_same_positions(layer)
-        report.say("  exporting")
-        shards = export(client, layer, directory)
-        report.say(f"  looking up {probes:,} items")
-        present, seconds = _timed(lambda: probe.count(layer, shards, items, probes))
-        missing = items - probe.count(layer, shards, 0, items)
-    report.line(
-        f"\nError rate when full: {present:,} of {probes:,} new items called seen, {report.rate(present, probes)}, by "
-        f"lookups in {seconds:,.0f} s. {by_bits} Of the added items {missing:,} are missing."
-    )
-    report.target("error rate, times the promised one,", present / probes / ERROR_RATE, 1)
-
-
-def _timed(call: Callable[[], Result]) -> tuple[Result, float]:
-    started = time.perf_counter()
-    result = call()
-    return result, time.perf_counter() - started
+def probed(bits: bytes, hashes: int, probes: int) -> int | None:
+    """Return how many of so many random digests have all their bits set, or None without a compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="scrapy-bloom-") as folder:
+        program, blocks = Path(folder) / "blocks", Path(folder) / "bits"
+        subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, _SOURCE], check=True)
+        blocks.write_bytes(bits)
+        seed = int.from_bytes(os.urandom(8), "little")
+        arguments = [str(each) for each in (len(bits) // BLOCK_BYTES, hashes, probes, seed)]
+        done = subprocess.run([program, *arguments, blocks], check=True, capture_output=True, text=True)
+    return int(done.stdout)

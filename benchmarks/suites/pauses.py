@@ -1,9 +1,8 @@
 """The pauses of other clients while a large filter is created, fills, grows and is cleared.
 
 The filter takes 400 MB: 10^8 items at 1e-6. A client in a process of its own pings the server twice a millisecond. The
-other process adds, in batches of 100. For the growth it fills a small filter whose next layer has the large size. That
-phase begins at 85 % of the small layer's capacity; from 7/8 on the library prepares the strings of the next layer. The
-last row has the same growth without preparation.
+other process adds, in batches of 100. For the growth it fills a small filter whose next layer has the large size, and
+whose strings are allocated before the layer is needed. That phase begins at 85 % of the small layer's capacity.
 
 Two processes and the server share two cores, so pings also wait for a core. The first two rows show those waits
 without a filter: the pinging client alone, and beside a client with batches of 100 SADD back to back.
@@ -18,13 +17,11 @@ from itertools import count
 import redis
 
 from benchmarks.harness import report
-from benchmarks.harness.counters import Place, counters
+from benchmarks.harness.filling import Place, counters
 from benchmarks.harness.options import Asked
 from benchmarks.harness.pinging import Pings, pinging
 from benchmarks.harness.plots import Plot
 from devtools.servers import available, running
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.filter.lifecycle import Lifecycle
 from scrapy_bloom.filter.parameters import FilterParameters
 
 REPETITIONS = 5
@@ -39,8 +36,8 @@ MOST_MILLISECONDS = 50.0
 
 IDLE, BUSY = "no other client", "another client adds to a SET"
 CREATES, FILLS, CLEARS = "the filter is created", "it fills", "it is cleared"
-GROWS, UNPREPARED = "it grows", "it grows, not prepared"
-PHASES = (IDLE, BUSY, CREATES, FILLS, CLEARS, GROWS, UNPREPARED)
+GROWS = "it grows"
+PHASES = (IDLE, BUSY, CREATES, FILLS, CLEARS, GROWS)
 
 
 @dataclass
@@ -88,9 +85,7 @@ def _measure(url: str, repetitions: int, items: int) -> dict[str, Phase]:
             _without_filter(times, client)
             _create_fill_clear(times, Place(url, KEY, FilterParameters(items, ERROR_RATE)))
             small = Place(url, KEY, FilterParameters(items // TIMES_LARGER, ERROR_RATE, TIMES_LARGER))
-            _grow(times, GROWS, small)
-            with _unprepared():
-                _grow(times, UNPREPARED, small)
+            _grow(times, small)
             report.say(f"  {number + 1} of {repetitions}")
     return by_phase(times, pings)
 
@@ -124,46 +119,30 @@ def _until_over() -> Iterator[int]:
 
 
 def _create_fill_clear(times: Times, place: Place) -> None:
-    with place.opened() as bloom:
-        with times.phase(CREATES):
-            times.call(CREATES, lambda: bloom.add("first"))
-        with times.phase(FILLS):
-            for number in _until_over():
-                batch = counters(number * BATCH, (number + 1) * BATCH)
-                times.call(FILLS, lambda batch=batch: bloom.add_many(batch))  # type: ignore[misc]
-        with times.phase(CLEARS):
-            times.call(CLEARS, bloom.clear)
+    bloom = place.open()
+    with times.phase(CREATES):
+        times.call(CREATES, lambda: bloom.add("first"))
+    with times.phase(FILLS):
+        for number in _until_over():
+            batch = counters(number * BATCH, (number + 1) * BATCH)
+            times.call(FILLS, lambda batch=batch: bloom.add_many(batch))  # type: ignore[misc]
+    with times.phase(CLEARS):
+        times.call(CLEARS, bloom.clear)
 
 
-def _grow(times: Times, name: str, place: Place) -> None:
-    capacity = place.parameters.capacity
-    with place.opened() as bloom:
-        begin = capacity * 85 // 100 // BATCH * BATCH
-        for start in range(0, begin, BATCH):
-            bloom.add_many(counters(start, start + BATCH))
-        with times.phase(name):
-            _add_until_grown(times, name, bloom, range(begin, capacity * 110 // 100, BATCH))
-        layers = bloom.info().layers
-        bloom.clear()
+def _grow(times: Times, place: Place) -> None:
+    capacity, bloom = place.parameters.capacity, place.open()
+    begin = capacity * 85 // 100 // BATCH * BATCH
+    for start in range(0, begin, BATCH):
+        bloom.add_many(counters(start, start + BATCH))
+    with times.phase(GROWS):
+        for start in range(begin, capacity * 110 // 100, BATCH):
+            batch = counters(start, start + BATCH)
+            times.call(GROWS, lambda batch=batch: bloom.add_many(batch))  # type: ignore[misc]
+    layers = bloom.info().layers
+    bloom.clear()
     if layers != 2:
-        raise RuntimeError(f"{name}: {layers} layers instead of 2")
-
-
-def _add_until_grown(times: Times, name: str, bloom: BloomFilter, starts: Sequence[int]) -> None:
-    for start in starts:
-        batch = counters(start, start + BATCH)
-        times.call(name, lambda batch=batch: bloom.add_many(batch))  # type: ignore[misc]
-
-
-@contextmanager
-def _unprepared() -> Iterator[None]:
-    """Let filters grow in this process without strings allocated ahead."""
-    before = Lifecycle.min_prepared_bytes
-    Lifecycle.min_prepared_bytes = 1 << 62
-    try:
-        yield
-    finally:
-        Lifecycle.min_prepared_bytes = before
+        raise RuntimeError(f"{GROWS}: {layers} layers instead of 2")
 
 
 def percentile(values: Sequence[float], share: float) -> float:

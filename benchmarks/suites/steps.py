@@ -15,18 +15,14 @@ from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 
 from benchmarks.harness import report
-from benchmarks.harness.digests import fingerprints
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
-from benchmarks.harness.urls import urls
+from benchmarks.harness.urls import fingerprints, urls
 from devtools.servers import available, running
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
-from scrapy_bloom.filter.layer import NO_IDENTITY
+from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.sizing import size_for
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.storage.bits import CheckBits
-from scrapy_bloom.transport.client import transport_for
 
 NUMBER = 2_000
 TURNS = 15
@@ -45,29 +41,24 @@ def run(_: Asked) -> list[Plot]:
         links, few = urls(0, NUMBER), range(20)
         for link in links:
             dupefilter.request_seen(Request(link))
-        layer = FilterParameters(1_000_000, 1e-6, 2, None).first_layer("bench:plan", NO_IDENTITY, 0, 0.0)
         items = [each.encode() for each in islice(fingerprints(), NUMBER)]
-        checks = [CheckBits(*layer.locate(item), mark=True) for item in items]
-        commands = [check.command() for check in checks]
-        arguments = [command.arguments for command in commands]
+        secret = hashing.new_secret().encode()
         _print(
             f"In the process; {NUMBER:,} in each of {TURNS} turns, the best of them.",
             {
                 FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
                 "fingerprint remembered": (dupefilter.fingerprint_of, lambda: [Request(link) for link in links]),
                 "a repeat, request_seen": (dupefilter.request_seen, lambda: [Request(link) for link in links]),
-                "positions in a layer": (layer.locate, lambda: items),
-                "the command": (lambda check: check.command().pack(), lambda: checks),
+                "the digest of an item": (lambda item: hashing.digest(item, secret), lambda: items),
                 "settings to configuration": (
                     lambda _: BloomSettings.from_settings(crawler.settings),
                     lambda: links[:20],
                 ),
-                "capacity and error rate to size": (lambda _: size_for(1_000_000, 5e-7), lambda: few),
+                "capacity and error rate to sizes": (lambda _: FilterParameters().sizes(), lambda: few),
             },
         )
         endless = fingerprints()
         bloom = BloomFilter(client, "bench:micro:filter")
-        ours = transport_for(client)
         some = NUMBER // 10
         _print(
             f"With {server.name}, one after another; {some:,} in each of {TURNS} turns, the best of them.",
@@ -75,8 +66,6 @@ def run(_: Asked) -> list[Plot]:
                 FINGERPRINT: (fingerprint, lambda: [Request(link) for link in links]),
                 "PING by redis-py": (lambda _: plain.ping(), lambda: links[:some]),
                 "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), lambda: list(islice(endless, some))),
-                "the BITFIELD by redis-py": (lambda wire: plain.execute_command(*wire), lambda: arguments[:some]),
-                "the BITFIELD by our transport": (lambda command: ours.execute([command]), lambda: commands[:some]),
                 "add, a new item": (bloom.add, lambda: list(islice(endless, some))),
                 "a new link, request_seen": (
                     dupefilter.request_seen,

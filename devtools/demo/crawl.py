@@ -40,7 +40,6 @@ def job(start_url: str, redis_url: str, prefix: str, capacity: int, inherited: M
         "STATS_DUMP": False,  # the ledger has them
     }
     environment = {"SCRAPY_SETTINGS_MODULE": "crawler.settings", **inherited, "REDIS_URL": redis_url}
-    # Not in the project's directory, where an interrupted demo would leave its undelivered requests.
     environment["PYTHONPATH"] = ":".join([str(PROJECT), *filter(None, [inherited.get("PYTHONPATH")])])
     return Job(("crawl", "shared"), {"start_url": start_url}, settings, environment)
 

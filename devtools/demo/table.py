@@ -62,18 +62,16 @@ class Report:
         tally, memory = self.tally, self.memory
         held = max(len(tally.offered), 1)
         room = max(held, self.capacity)
-        filters, all_of_them = tally.total("bloomfilter/round_trips"), tally.total(ROUND_TRIPS_STAT)
+        trips = tally.total(ROUND_TRIPS_STAT)
         rows: list[Sequence[str]] = [
             ("pages fetched", f"{len(tally.fetched):,}"),
             ("pages fetched twice", f"{len(tally.fetched_twice):,}"),
             ("pages missed", f"{len(self.missed):,}"),
             ("links offered", f"{tally.links_offered:,}"),
             ("repeats filtered", f"{tally.total('dupefilter/filtered'):,.0f}"),
-            ("expected false positives", f"{tally.total('bloomfilter/expected_false_positives'):.2g}"),
             (),
             ("the same URLs in", "the filter", "a SET"),
-            ("round trips of the filter", f"{filters:,.0f}", f"{tally.links_offered:,} *"),
-            ("with the queue's", f"{all_of_them:,.0f}", f"{tally.links_offered + 2 * len(tally.fetched):,} *"),
+            ("round trips, with the queue", f"{trips:,.0f}", f"{tally.links_offered + 2 * len(tally.fetched):,} *"),
             ("bytes", f"{memory.filter:,}", f"{memory.set:,}"),
             ("bytes a URL", f"{memory.filter / held:,.1f}", f"{memory.set / held:,.1f}"),
             ("bytes a URL when full", f"{memory.filter / room:,.1f} **", "never full"),
@@ -99,4 +97,4 @@ class Report:
 
 def _line(row: Sequence[str]) -> str:
     label, *values = row or ("",)
-    return (f"{label:<26}" + "".join(f"{value:>20}" for value in values)).rstrip()
+    return (f"{label:<28}" + "".join(f"{value:>20}" for value in values)).rstrip()

@@ -14,6 +14,7 @@ from devtools.soak.report import Outcome
 from devtools.soak.servers import Servers
 from devtools.spiders import links
 from devtools.waiting import until
+from scrapy_bloom.queue.keys import QueueKeys
 
 LEASE = 1.0
 # Seconds after which a crawl hangs. A crawl takes a quarter of a minute, and several minutes on a busy machine.
@@ -142,7 +143,7 @@ class SoakCrawl:
         """Start one more worker if a stopped worker returned requests too late."""
         self._servers.settle()
         with self._servers.master.client() as client:
-            is_left = bool(client.zcard(f"{self._key}:queue")) or any(self._directory.glob("*.jsonl"))
+            is_left = bool(client.zcard(f"{self._key}:queue"))
         if self._plan.persist and is_left and not self._outcome.hung and self._leaving - self._killed:
             self._start()
             self._wait(end)
@@ -174,7 +175,10 @@ class SoakCrawl:
             keys = {key.decode() for key in client.scan_iter(match=f"*{self._key}:*", count=10_000)}
             if keys:
                 client.unlink(*keys)
-        self._outcome.left = {key for key in keys if not self._plan.persist or f"{self._key}:queue" in key}
+        # A crawl that persists keeps its own record, and the filter.
+        kept = {QueueKeys(f"{self._key}:queue").crawl, QueueKeys(f"{self._key}:queue").departed}
+        left = {key for key in keys if f"{self._key}:queue" in key} - kept if self._plan.persist else keys
+        self._outcome.left = left
 
     def _ended_by(self, name: str, ended: Crawl) -> list[Kind]:
         """Return the signal by which a worker ended, if it was sent one."""

@@ -10,6 +10,7 @@ from scrapy.utils.request import request_from_dict
 from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 
+from scrapy_bloom._format import as_bytes
 from scrapy_bloom.errors import ConfigError
 
 _JSON = "scrapy_bloom.serializers.json"
@@ -103,11 +104,7 @@ def _try_one_request(serializer: Any) -> None:
     stored = serializer.dumps(request.to_dict())
     if not isinstance(stored, (str, bytes)):
         raise TypeError(f"`dumps` returns {type(stored).__name__}, neither bytes nor str")
-    text, raw = (stored, stored.encode()) if isinstance(stored, str) else (None, stored)
-    try:
-        restored = request_from_dict(serializer.loads(raw))
-    except Exception:  # a serializer for a client that decodes replies may only read text
-        restored = request_from_dict(serializer.loads(raw.decode() if text is None else text))
+    restored = request_from_dict(serializer.loads(as_bytes(stored)))
     if restored.url != request.url:
         raise ValueError(f"`loads` returns a request of {restored.url!r} for one of {request.url!r}")
 
@@ -143,9 +140,17 @@ def _require_dupefilter(settings: BaseSettings, base: Any) -> None:
 
 def _require_queue(settings: BaseSettings) -> None:
     default = defaults.SCHEDULER_QUEUE_CLASS
-    if not issubclass(load_setting(settings, "SCHEDULER_QUEUE_CLASS", default), PriorityQueue):
-        path = settings.get("SCHEDULER_QUEUE_CLASS") or default
+    path = settings.get("SCHEDULER_QUEUE_CLASS") or default
+    kind = load_setting(settings, "SCHEDULER_QUEUE_CLASS", default)
+    if not issubclass(kind, PriorityQueue):
         raise ConfigError(
             f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, and a list has no "
             "command with the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's SCHEDULER"
         )
+    for name in ("push", "pop", "clear"):
+        if getattr(kind, name) is not getattr(PriorityQueue, name):
+            raise ConfigError(
+                f"SCHEDULER_QUEUE_CLASS = {path!r}: overrides {name}, which BloomScheduler never calls, since one "
+                "script queues and leases many requests. Set the priority of requests in a spider middleware instead, "
+                "or SCHEDULER_SERIALIZER, or scrapy-redis's SCHEDULER"
+            )

@@ -8,6 +8,7 @@ from typing import Any
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import deferred_from_coro
 from twisted.python.failure import Failure
@@ -61,13 +62,13 @@ def follow_failures(crawler: Crawler, statuses: Set[int], note: Callable[[Reques
             try:
                 note(request)
             except Exception:  # such as an error of the user's fingerprints
-                logger.exception("%s failed, and the filter cannot forget it", request)
+                logger.exception("%s failed, and is not kept for the next run", request)
         return await call_spider(result, request)
 
     def note_error(response: Any) -> None:
-        # The error of an errback has a Failure as its response, that of start() has none.
-        if (request := getattr(response, "request", None)) is not None:
-            note(request)
+        # That of start() has no response, and that of an errback a Failure, whose request was noted before.
+        if isinstance(response, Response) and response.request is not None:
+            note(response.request)
 
     scraper.call_spider_async = note_and_call
     crawler.signals.connect(note_error, signals.spider_error, weak=False)

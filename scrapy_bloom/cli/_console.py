@@ -73,60 +73,38 @@ def _finite(value: Any) -> Any:
     return value
 
 
-class ConsoleProgress:
-    """Show progress, rate and remaining time on stderr; `unit` is the unit of the counts.
-
-    An unwritable stderr never stops the work.
-    """
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._bar: tqdm[Any] | None = None
-        self._task, self._total, self._done, self._resumed_at = "", 0, 0, 0
-        self._started = self._last_line = 0.0
-
-    def begin(self, task: str, total: int, done: int = 0) -> None:
-        """Begin a task; an earlier run may have done a part of it."""
-        self.end()
-        self._task, self._total, self._done, self._resumed_at = task, total, done, done
-        self._started = self._last_line = time.monotonic()
-        if sys.stderr is not None and sys.stderr.isatty():
-            is_bytes = self._unit == "B"
-            with contextlib.suppress(OSError):
-                self._bar = tqdm(
-                    total=total, initial=done, desc=task, unit=self._unit, unit_scale=is_bytes, file=sys.stderr
-                )
-
-    def advance(self, number: int) -> None:
-        """Count further units as done."""
-        self._done += number
-        if self._bar is not None:
-            with contextlib.suppress(OSError):
-                self._bar.update(number)
-        elif time.monotonic() - self._last_line >= _LINE_SECONDS:
-            self._last_line = time.monotonic()
-            note(self._line())
-
-    def end(self) -> None:
-        """Close the bar and leave it on the screen."""
-        if self._bar is not None:
-            with contextlib.suppress(OSError):
-                self._bar.close()
-            self._bar = None
-
-    def _line(self) -> str:
-        rate = (self._done - self._resumed_at) / (self._last_line - self._started)
-        left = max(0, self._total - self._done) / rate if rate else float("inf")
-        done = f"{self._done:,} of {self._total:,} {self._unit.strip()}"
-        return f"{self._task}: {done}, {rate:,.0f} a second, {left:,.0f} s left"
-
-
 @contextlib.contextmanager
 def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int], None]]:
-    """Show the progress of a task over `total` bytes, or other units; yields the function that counts further ones."""
-    shown = ConsoleProgress(unit)
-    shown.begin(task, total)
+    """Show progress, rate and remaining time on stderr; an unwritable stderr never stops the work.
+
+    Args:
+        task: the name of the task.
+        total: bytes, or other units.
+        unit: the unit's name.
+
+    Returns:
+        The function that counts further units as done.
+    """
+    done, begun = 0, time.monotonic()
+    last, bar = begun, None
+    if sys.stderr is not None and sys.stderr.isatty():
+        with contextlib.suppress(OSError):
+            bar = tqdm(total=total, desc=task, unit=unit, unit_scale=unit == "B", file=sys.stderr)
+
+    def advance(number: int) -> None:
+        nonlocal done, last
+        done, now = done + number, time.monotonic()
+        if bar is not None:
+            with contextlib.suppress(OSError):
+                bar.update(number)
+        elif now - last >= _LINE_SECONDS:
+            last, rate = now, max(done, 1) / (now - begun)
+            left = max(0, total - done) / rate
+            note(f"{task}: {done:,} of {total:,} {unit.strip()}, {rate:,.0f} a second, {left:,.0f} s left")
+
     try:
-        yield shown.advance
+        yield advance
     finally:
-        shown.end()
+        if bar is not None:
+            with contextlib.suppress(OSError):
+                bar.close()

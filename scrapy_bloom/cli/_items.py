@@ -8,7 +8,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.errors import MismatchError
-from scrapy_bloom.filter.stored_filter import StoredFilter
+from scrapy_bloom.filter.stored import StoredFilter
 
 # The scheme of a filter of plain strings.
 _BYTES_SCHEME = "bytes"

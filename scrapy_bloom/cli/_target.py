@@ -1,11 +1,11 @@
-"""Resolve the filter and the queue of an action, from a spider of the project or from named keys."""
+"""The crawl that the options and the settings of an action name: its settings, its filter and its queue."""
 
 import argparse
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -16,31 +16,30 @@ from scrapy.utils.project import inside_project
 from scrapy_redis import defaults
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import _filter_key
 from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._format import plural
-from scrapy_bloom._scrapy.connection import connect, connect_filter
-from scrapy_bloom._scrapy.redis_settings import RedisSettings, is_filter_separate
+from scrapy_bloom._scrapy.components import load_setting
+from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.cli._console import note
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigError, WrongTypeError
-from scrapy_bloom.filter import stored_filter
-from scrapy_bloom.filter.bloom_filter import CrawlFilter, SeparateFilter
+from scrapy_bloom.errors import SETTING_NAMES, BloomError, ConfigError, Names, WrongTypeError
+from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.stored_filter import StoredFilter
+from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
-from scrapy_bloom.queue.queue_keys import key_of
-from scrapy_bloom.settings import PREFIX, SERVER_SETTINGS, BloomSettings
-from scrapy_bloom.storage.operation import Steps, T
-from scrapy_bloom.storage.stores import RedisStore, RetryingStore, run_steps
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.retry import retry_until
 from scrapy_bloom.transport.server_info import is_cluster
 
 # Errors of Scrapy and redis-py for settings that they cannot use.
 UNREADABLE = (ImportError, NameError, AttributeError, TypeError, ValueError, KeyError)
-_TARGET = "the name of a spider of the project, or --key KEY"
+_PLACE = "the name of a spider of the project, or --key KEY"
+
+T = TypeVar("T")
 
 
 def add_target_options(parser: argparse.ArgumentParser, *, spider: bool = True) -> None:
@@ -54,122 +53,116 @@ def add_target_options(parser: argparse.ArgumentParser, *, spider: bool = True) 
     )
 
 
-@dataclass(frozen=True)
 class CrawlTarget:
-    """A crawl's settings, filter and queue.
+    """A crawl that never starts. A property raises the error of the setting that it needs.
+
+    Args:
+        options: those of `add_target_options`.
+        settings: the project's settings.
+        waits: retry an unreachable server as a crawl does.
+        may_be_refused: keep the error of an add-on that refuses the settings as `refusal`, instead of raising it.
 
     Attributes:
-        crawler: a crawler that never starts; it has the spider's class and the settings of the add-ons.
-        project: the settings before the add-ons.
-        has_spider: whether the target is a spider of the project; otherwise only keys are known.
-        named_key: the filter's key from the command line, or None.
-        named_queue: the queue's key from the command line, or None.
+        crawler: it has the spider's class and the settings of the add-ons.
+        settings: the crawler's.
+        has_spider: the target is a spider of the project; otherwise only keys are known.
+        spider: the name of the spider, or "".
         wait: seconds for which an unreachable server is retried.
-        refusal: the error of an add-on that refused the settings, or None.
+        refusal: the error of an add-on, or None.
     """
 
-    crawler: Crawler
-    project: Settings
-    has_spider: bool
-    named_key: str | None = None
-    named_queue: str | None = None
-    wait: float = 0.0
-    refusal: BloomError | None = None
-
-    @classmethod
-    def of(
-        cls, options: argparse.Namespace, settings: Settings, *, wait: bool = False, may_be_refused: bool = False
-    ) -> "CrawlTarget":
-        """Return the target of an action's options; with `wait`, retry an unreachable server as a crawl does.
-
-        Raises:
-            BloomError: an add-on refuses the settings, unless they `may_be_refused`.
-        """
-        spider = getattr(options, "spider", None)
+    def __init__(
+        self, options: argparse.Namespace, settings: Settings, *, waits: bool = False, may_be_refused: bool = False
+    ) -> None:
+        spider = options.spider
+        self._named_key, self._named_queue = options.key, options.queue
         if options.redis_url:
             settings = settings.copy()
             settings.set("REDIS_URL", options.redis_url, priority="cmdline")
-            # `-s` can still name another server for the filter.
-            for name in SERVER_SETTINGS:
-                if settings.getpriority(name) != SETTINGS_PRIORITIES["cmdline"]:
-                    settings.set(name, None, priority="cmdline")
-        has_spider = spider is not None or (options.key is None and inside_project())
-        crawler = Crawler(_spider_class(spider, settings) if has_spider else Spider, settings)
-        refusal = None
+        self._project = settings
+        self.has_spider = spider is not None or (options.key is None and inside_project())
+        if not (self.has_spider or options.key or options.queue):
+            raise UsageError(f"give {_PLACE}", print_help=False)
+        self.crawler = Crawler(_spider_class(spider, settings) if self.has_spider else Spider, settings)
+        self.settings: BaseSettings = self.crawler.settings
+        self.spider: str = getattr(self.crawler.spidercls, "name", None) or ""
+        self.refusal: BloomError | None = None
         try:
-            crawler.addons.load_settings(crawler.settings)
+            self.crawler.addons.load_settings(self.settings)
         except BloomError as error:
             if not may_be_refused:
                 raise
-            refusal = error
-        seconds = BloomSettings.from_settings(crawler.settings).retry_timeout if wait else 0.0
-        return cls(crawler, settings, has_spider, options.key, options.queue, seconds, refusal)
+            self.refusal = error
+        self.wait = BloomSettings.from_settings(self.settings).retry_timeout if waits else 0.0
 
-    @property
-    def settings(self) -> BaseSettings:
-        """The settings of the crawl."""
-        return self.crawler.settings
-
-    @property
-    def spider(self) -> str:
-        """The name of the spider, or an empty one."""
-        return getattr(self.crawler.spidercls, "name", None) or ""
+    def retry(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which may call Redis."""
+        return retry_until(work, self.wait)
 
     @cached_property
-    def queue_client(self) -> Any:
-        """A client of the queue's server; its connections are closed with the target, or at exit."""
-        client = retry_until(lambda: connect(self.settings), self.wait)
+    def client(self) -> Any:
+        """A client of the server; its connections are closed with the target, or at exit."""
+        client = self.retry(lambda: connect(self.settings))
         weakref.finalize(self, disconnect, client)
         return client
 
     @cached_property
-    def filter_client(self) -> Any:
-        """A client of the filter's server, by default the queue's; closed in the same way."""
-        if not self._filter_settings.prefix:
-            return self.queue_client
-        client = retry_until(lambda: connect_filter(self.settings), self.wait, self._filter_settings.names)
-        weakref.finalize(self, disconnect, client)
-        return client
+    def server(self) -> str:
+        """The address and database of the server, without any password."""
+        if is_cluster(self.client):
+            return f"the cluster of {', '.join(sorted(node.name for node in self.client.get_primaries()))}"
+        where: dict[str, Any] = self.client.connection_pool.connection_kwargs
+        if "path" in where:
+            address = f"unix:{where['path']}"
+        elif "host" in where:
+            address = f"{where['host']}:{where.get('port', 6379)}"
+        else:
+            address = type(self.client).__name__
+        return f"{address}, database {where.get('db', 0) or 0}"
 
     @property
-    def is_separate(self) -> bool:
-        """True if the filter is on another server than the queue."""
-        return is_filter_separate(self.settings)
-
-    @property
-    def _filter_settings(self) -> RedisSettings:
-        return RedisSettings.of_filter(self.settings)
-
-    @property
-    def filter_type(self) -> type[CrawlFilter]:
-        """The class of the filter, whose errors name the settings of its server."""
-        return SeparateFilter if self._filter_settings.prefix else CrawlFilter
-
-    @cached_property
-    def store(self) -> RetryingStore:
-        """The store of the filter."""
-        return RetryingStore(RedisStore(self.filter_client), self.wait, self._filter_settings.names)
+    def is_shared(self) -> bool:
+        """True if the scheduler's workers share a queue."""
+        return issubclass(load_setting(self.settings, "SCHEDULER", "scrapy_bloom.BloomScheduler"), Scheduler)
 
     @cached_property
     def key(self) -> str:
         """The key of the filter."""
-        if self.named_key is not None:
-            return self.named_key
+        if self._named_key is not None:
+            return str(self._named_key)
         if not self.has_spider:
-            raise UsageError(f"give {_TARGET}", print_help=False)
-        if issubclass(load_object(self.settings["SCHEDULER"]), Scheduler):
-            key = FilterKey.for_workers(self.settings, self.spider)
-            memory_bytes = BloomSettings.from_settings(self.settings).parameters().memory_bytes
-            names = self._filter_settings.names
-            return retry_until(lambda: key.on(self.filter_client, memory_bytes), self.wait, names).name
-        return self._key_without_scheduler()
+            raise UsageError(f"give {_PLACE}", print_help=False)
+        if self.is_shared:
+            return FilterKey.of_workers(self.settings, self.spider, is_clustered=is_cluster(self.client)).name
+        if self.has_fixed_key:
+            return FilterKey.of_process(self.settings, self.spider).name
+        raise ConfigError(
+            f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl has its own filter, whose key is in its log; give "
+            "that key by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
+            f"{defaults.SCHEDULER_DUPEFILTER_KEY!r}"
+        )
 
     @property
-    def queues(self) -> list[str]:
-        """The keys of the known queues: the named one, or the spider's."""
-        if self.named_queue is not None:
-            return [self.named_queue]
-        return [queue_of(self.settings, self.spider)] if self.has_spider else []
+    def has_fixed_key(self) -> bool:
+        """True if the settings determine the filter's key, and crawls draw none."""
+        return self.is_shared or any(map(self.settings.get, ("SCHEDULER_DUPEFILTER_KEY", "JOBDIR")))
+
+    @property
+    def queue(self) -> str | None:
+        """The key of the queue, or None if no spider names it, or the spider's scheduler shares none."""
+        if self._named_queue is not None:
+            return str(self._named_queue)
+        return queue_of(self.settings, self.spider) if self.has_spider and self.is_shared else None
+
+    def require_queue(self) -> str:
+        """Return the key of the queue.
+
+        Raises:
+            UsageError: no queue is known.
+        """
+        if self.queue is None:
+            raise UsageError("give the name of a spider of the project, or --queue KEY", print_help=False)
+        return self.queue
 
     @cached_property
     def dupefilter(self) -> BloomRFPDupeFilter:
@@ -180,41 +173,17 @@ class CrawlTarget:
         fingerprinter = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
         self.crawler.request_fingerprinter = build_from_crawler(fingerprinter, self.crawler)
         work: Callable[[], BloomRFPDupeFilter] = partial(kind.unopened, self.settings, self.key, self.crawler)
-        return retry_until(work, self.wait, self._filter_settings.names)
+        dupefilter = self.retry(work)
+        weakref.finalize(self, disconnect, dupefilter.server)
+        return dupefilter
 
-    @property
     def parameters(self) -> FilterParameters:
-        """The filter's parameters according to the settings."""
+        """Return the filter's parameters according to the settings."""
         return self.dupefilter.parameters()
-
-    @property
-    def queue_sharers(self) -> list[str]:
-        """The names of the project's other spiders with the same queue."""
-        queue, loader = queue_of(self.settings, self.spider), _spiders(self.project)
-        others = [name for name in sorted(loader.list()) if name != self.spider]
-        return [name for name in others if self._has_queue(loader.load(name), name, queue)]
-
-    def run_steps(self, steps: Steps[T]) -> T:
-        """Run steps on the server."""
-        return run_steps(steps, self.store.execute)
-
-    def inspect_queue(self, key: str) -> QueueState:
-        """Return the state of a queue."""
-        return retry_until(lambda: inspect(self.queue_client, key), self.wait)
-
-    def warn_about_queued(self, queues: Iterable[str]) -> None:
-        """Warn about unfetched requests of these queues: the filter knows them, and the queues are not exported."""
-        for state in map(self.inspect_queue, queues):
-            if number := state.waiting + state.leased + state.dead_letters:
-                requests = plural(number, "unfetched request")
-                note(
-                    f"the filter knows {requests} of the queue {state.key!r}, which is not exported: a crawl elsewhere "
-                    "with this filter misses these pages, so finish the crawl first"
-                )
 
     def read_filter(self) -> StoredFilter | None:
         """Return the stored filter, or None if the key is empty."""
-        return self.run_steps(stored_filter.read(self.key))
+        return self.retry(lambda: stored.read(self.client, self.key))
 
     def require_filter(self) -> StoredFilter:
         """Return the stored filter.
@@ -230,34 +199,48 @@ class CrawlTarget:
             )
         return found
 
-    @cached_property
-    def server(self) -> str:
-        """The address and database of the filter's server, without any password."""
-        return _address(self.filter_client)
+    def inspect_queue(self, key: str) -> QueueState:
+        """Return the state of a queue."""
+        return self.retry(lambda: inspect(self.client, key))
 
-    @cached_property
-    def queue_server(self) -> str:
-        """The address and database of the queue's server, without any password."""
-        return _address(self.queue_client)
+    def request_queue(self, state: QueueState) -> RequestQueue:
+        """Return a queue, with the filter of its workers, or else the crawl's; if none is known, with an absent one.
+
+        Raises:
+            ConfigError: the queue and the filter are in different slots of the cluster.
+        """
+        is_known = self._named_key is not None or self.has_spider
+        key = state.filter or (self.key if is_known else QueueKeys(state.key).dupefilter)
+        return RequestQueue(self.client, state.key, key)
+
+    def queues_of(self, found: StoredFilter | None) -> list[str]:
+        """Return the keys of the queue, if it is known, and of the queues that use a filter."""
+        users = found.info.users if found else ()
+        return list(dict.fromkeys([*([self.queue] if self.queue else []), *users]))
+
+    def warn_about_queued(self, found: StoredFilter) -> None:
+        """Warn about unfetched requests, which the filter knows, and which are not exported with it."""
+        for state in map(self.inspect_queue, self.queues_of(found)):
+            if number := state.waiting + state.leased + state.dead_letters + state.failed:
+                requests = plural(number, "unfetched request")
+                note(
+                    f"the filter knows {requests} of the queue {state.key!r}, which is not exported: a crawl elsewhere "
+                    "with this filter misses these pages, so finish the crawl first"
+                )
 
     @property
-    def clients(self) -> dict[str, Any]:
-        """The clients, by the servers' names for a report; a single server has none."""
-        if not self.is_separate:
-            return {"": self.filter_client}
-        return {"the filter's server": self.filter_client, "the queue's server": self.queue_client}
-
-    @property
-    def servers(self) -> dict[str, str]:
-        """The servers for a report: `server`, and `queue_server` if the filter has a server of its own."""
-        return {"server": self.server, **({"queue_server": self.queue_server} if self.is_separate else {})}
+    def queue_sharers(self) -> list[str]:
+        """The names of the project's other spiders with the same queue."""
+        queue, loader = queue_of(self.settings, self.spider), _spiders(self._project)
+        others = [name for name in sorted(loader.list()) if name != self.spider]
+        return [name for name in others if self._has_queue(loader.load(name), name, queue)]
 
     def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
         """Return whether another spider has this queue, under a scheduler that shares queues.
 
         A spider that sets no scheduler gets this crawl's, which an add-on may have set.
         """
-        settings = self.project.copy()
+        settings = self._project.copy()
         kind.update_settings(settings)
         is_set = settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
         try:
@@ -266,35 +249,6 @@ class CrawlTarget:
         except (BloomError, *UNREADABLE):
             # The spider's crawl would not start.
             return False
-
-    def _key_without_scheduler(self) -> str:
-        """Return the key under Scrapy's own scheduler, or under an unknown one."""
-        template = self.settings.get("SCHEDULER_DUPEFILTER_KEY")
-        if template:
-            return key_of("SCHEDULER_DUPEFILTER_KEY", template, self.spider)
-        jobdir = self.settings.get("JOBDIR")
-        kept = _filter_key.read_key(jobdir) if jobdir else None
-        if kept is not None:
-            return kept
-        raise ConfigError(
-            f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl has its own filter, whose key is in its log; give "
-            "that key by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
-            f"{defaults.SCHEDULER_DUPEFILTER_KEY!r}"
-        )
-
-
-def _address(client: Any) -> str:
-    if is_cluster(client):
-        return f"the cluster of {', '.join(sorted(node.name for node in client.get_primaries()))}"
-    pool = getattr(client, "connection_pool", None)
-    where: dict[str, Any] = getattr(pool, "connection_kwargs", {})
-    if "path" in where:
-        address = f"unix:{where['path']}"
-    elif "host" in where:
-        address = f"{where['host']}:{where.get('port', 6379)}"
-    else:
-        address = type(client).__name__
-    return f"{address}, database {where.get('db', 0) or 0}"
 
 
 def require_file(options: argparse.Namespace, settings: Settings) -> None:
@@ -316,7 +270,7 @@ def _spider_class(name: str | None, settings: Settings) -> type[Spider]:
     names: list[str] = sorted(loader.list())
     name = _only_spider(names) if name is None else name
     if name is None:
-        raise UsageError(f"give {_TARGET}; there are {', '.join(names) or 'no spiders'}", print_help=False)
+        raise UsageError(f"give {_PLACE}; there are {', '.join(names) or 'no spiders'}", print_help=False)
     if name not in names:
         advice = f"there are {', '.join(names)}" if names else "run it in a project, or give --key KEY"
         raise UsageError(f"{name!r} is not a spider of a project: {advice}", print_help=False)
@@ -334,31 +288,33 @@ def _spiders(settings: Settings) -> Any:
 _PARAMETERS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 
 
+@dataclass(frozen=True)
+class _OptionNames(Names):
+    """The options of the command line in `flags`, and otherwise the settings."""
+
+    flags: frozenset[str]
+
+    def option(self, name: str) -> str:
+        return _flag(name) if name in self.flags else super().option(name)
+
+
 def add_parameter_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that set the filter's parameters."""
     for option in _PARAMETERS:
         meaning = f"{option.meaning} (default {option.default_text})"
-        parser.add_argument(_flag(option), metavar="N", help=meaning)
+        parser.add_argument(_flag(option.name), metavar="N", help=meaning)
 
 
-def given_parameters(options: argparse.Namespace, settings: BloomSettings) -> dict[str, Any]:
-    """Return the parameters set on the command line, by name.
+def with_options(parameters: FilterParameters, options: argparse.Namespace) -> FilterParameters:
+    """Return the parameters, overridden by the command line.
 
     Raises:
         ConfigError: a value, or its combination with the settings, is invalid; the text names the options.
     """
-    given = {option: getattr(options, option.name) for option in _PARAMETERS}
-    values = {option.name: option.read(_flag(option), value) for option, value in given.items() if value is not None}
-    try:
-        replace(settings, **values).parameters()
-    except ConfigError as error:
-        text = str(error)
-        for option in _PARAMETERS:
-            if option.name in values:
-                text = text.replace(f"{PREFIX}{option.name.upper()} = ", f"{_flag(option)} = ")
-        raise ConfigError(text) from None
-    return values
+    given = {each.name: getattr(options, each.name) for each in _PARAMETERS if getattr(options, each.name) is not None}
+    names = _OptionNames(**vars(SETTING_NAMES), flags=frozenset(given))
+    return FilterParameters(**{**parameters.arguments(), **given}, names=names)
 
 
-def _flag(option: Option[Any]) -> str:
-    return "--" + option.name.replace("_", "-")
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -22,8 +22,7 @@ ACTIONS = {
     "export": "write a filter to a file",
     "restore": "restore a filter from an exported file",
     "clear": "delete a filter",
-    "push": "queue undelivered requests from a worker's file",
-    "requeue": "move dead letters back to the queue",
+    "requeue": "move dead letters and failed requests back to the queue",
 }
 # Modules of actions whose name is a Python keyword.
 _MODULES = {"import": "import_"}

@@ -6,6 +6,7 @@ takes them for the same request, and if not, how their canonical forms differ.
 
 import argparse
 from dataclasses import asdict, dataclass
+from functools import partial
 from urllib.parse import parse_qsl, urlsplit
 
 from scrapy.exceptions import UsageError
@@ -15,7 +16,7 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom.cli import _console, _items
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.filter.stored_filter import Place, look_up
+from scrapy_bloom.filter.stored import Place, look_up
 
 EXAMPLES = """\
 examples:
@@ -56,13 +57,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     urls = _items.split_urls(options)
     if not urls:
         raise UsageError("give a URL", print_help=False)
-    target = CrawlTarget.of(options, settings)
+    target = CrawlTarget(options, settings)
     stored = target.require_filter()
     item_of = _items.item_maker(target, stored, options)
     checked = []
     for url in urls:
         item, request = item_of(url)
-        places, is_forgotten = target.run_steps(look_up(stored, item))
+        places, is_forgotten = target.retry(partial(look_up, target.client, stored, item))
         is_always_new = target.dupefilter.is_always_new(request)
         canonical_url, fingerprint = canonicalize_url(request.url), item.decode(errors="replace")
         checked.append(_CheckedRequest(url, canonical_url, fingerprint, is_always_new, is_forgotten, places))
@@ -98,7 +99,7 @@ def _text(checked: _CheckedRequest) -> str:
     for place in checked.places:
         state = "all bits are set" if place.is_seen else "not in this layer"
         if place.is_lost:
-            state = "LOST: the shard is gone or belongs to another filter"
+            state = "LOST: the shard is gone"
         rows.append((f"layer {place.layer}", f"{state}, in {place.key}"))
     return _console.pairs(rows)
 

@@ -1,26 +1,83 @@
 """Write a filter to a file from which it can be restored; crawls may run meanwhile.
 
-The file has all additions made before the export began. It holds the filter's secret seed, so only its owner may
-read it. It does not hold the pending requests of the queue.
+The file has all additions made before the export began. It holds the filter's secret, so only its owner may read it. It
+does not hold the pending requests of the queue.
 """
 
 import argparse
-from dataclasses import asdict
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, NamedTuple, Self
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
+from scrapy_bloom.cli._filling import send
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options, require_file
-from scrapy_bloom.cli.archive.exporting import export
+from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.filter.parameters import FORMAT
+from scrapy_bloom.filter.sizing import BLOCK_BYTES
+from scrapy_bloom.queue.keys import tagged
 
 EXAMPLES = """\
 examples:
   scrapy bloom export news news.bloom
   scrapy bloom export --key news:dupefilter --redis-url redis://localhost:6379 news.bloom --overwrite
 """
+# The member of the zip archive that describes the filter, behind one for each shard.
+DESCRIPTION = "filter.json"
+PIECE_BYTES = 1 << 20
+# The field of a forgotten item.
+_FORGOTTEN = re.compile(rb"f.{16}", re.DOTALL)
+# In TTLs, as `filter.lua` has it.
+_LIFE = 1.25
+
+
+class SavedLayer(NamedTuple):
+    """A layer as a filter's hash stores it, see `filter.lua`."""
+
+    number: int
+    place: int
+    created: int
+    items: int
+    room: int
+    near: int
+    blocks: int
+    hashes: int
+    span: int
+
+    @classmethod
+    def all_of(cls, text: str) -> list[Self]:
+        """Return the layers of the field `layers`."""
+        return [cls(*map(int, layer.split())) for layer in text.split(";")[:-1]]
+
+    @property
+    def text(self) -> str:
+        """The layer in the field `layers`."""
+        return " ".join(map(str, self)) + ";"
+
+    @property
+    def shards(self) -> Iterator[tuple[str, int]]:
+        """The name and the bytes of each shard."""
+        for first in range(0, self.blocks, self.span):
+            yield f"{self.number}:{first // self.span}", min(self.span, self.blocks - first) * BLOCK_BYTES
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all shards."""
+        return self.blocks * BLOCK_BYTES
+
+    def has_ended(self, ttl: int, now: int) -> bool:
+        """Return whether the layer's life has ended; all times are in ms."""
+        return ttl > 0 and now >= self.created + _LIFE * ttl
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,18 +91,118 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     require_file(options, settings)
-    target = CrawlTarget.of(options, settings, wait=True)
+    target = CrawlTarget(options, settings, waits=True)
     found = target.require_filter()
-    total = sum(layer.size.bits // 8 for layer in found.layers)
-    with advise_on_ctrl_c("no file was written"), _console.progress("exporting", total) as advance:
-        done = export(target.store, found, options.file, overwrite=options.overwrite, advance=advance)
-    report = {"server": target.server, "key": found.key, "file": str(options.file), **asdict(done)}
+    if found.unfinished:
+        raise WrongTypeError(
+            f"the filter at {target.key!r} is not complete: `scrapy bloom {found.unfinished}` is filling it, or was "
+            "stopped; run that again"
+        )
+    with advise_on_ctrl_c("no file was written"), _new_file(options.file, overwrite=options.overwrite) as file:
+        done = _export(target, file)
+    size = options.file.stat().st_size
+    report = {"server": target.server, "key": target.key, "file": str(options.file), **done, "file_bytes": size}
     text = (
-        f"wrote {options.file} ({as_size(done.file_bytes)}): the filter at {found.key!r} on {target.server}, "
-        f"{plural(done.layers, 'layer')} of {as_size(done.read)}, with at most {plural(done.granted, 'request')}"
+        f"wrote {options.file} ({as_size(size)}): the filter at {target.key!r} on {target.server}, "
+        f"{plural(done['layers'], 'layer')} of {as_size(done['read'])}, with {plural(done['count'], 'request')}"
     )
-    if done.forgotten:
-        text += f"\nof these {done.forgotten:,} forgotten: each is new once more"
+    if done["forgotten"]:
+        text += f"\nof these {done['forgotten']:,} forgotten: each is new once more"
     _console.print_report(options, report, text)
-    target.warn_about_queued(found.references)
+    target.warn_about_queued(found)
     return ExitCode.DONE
+
+
+@contextmanager
+def _new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Open a private file that gets its name when the block ends; an error deletes it."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".part", delete=False) as file:
+        try:
+            _refuse_existing(path, overwrite)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            _refuse_existing(path, overwrite)
+            Path(file.name).rename(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _refuse_existing(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path}: must not exist; give another path, or --overwrite")
+
+
+def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
+    """Write the filter to a file, and return the numbers of the report.
+
+    A layer only gains bits. The hash is read again after the last one, so its counts cover all bits of the file, and it
+    has all items that were forgotten by then. Layers that were appended or have ended meanwhile are left out.
+    """
+    before = _read(target, None)
+    layers = SavedLayer.all_of(before[b"layers"].decode())
+    prefix, cut = f"{tagged(target.key)}:{before[b'id'].decode()}:", set()
+    with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=1) as archive:
+        with _console.progress("exporting", sum(layer.bytes for layer in layers)) as advance:
+            for layer in layers:
+                for shard, size in layer.shards:
+                    with archive.open(shard, "w") as member:
+                        if not _copy_shard(target, prefix + shard, size, member, advance):
+                            cut.add(layer.number)
+        after = _read(target, before[b"id"])
+        found = SavedLayer.all_of(after[b"layers"].decode())
+        found = [*found[:-1], *(newest._replace(items=int(after[b"count"])) for newest in found[-1:])]
+        kept = [layer for layer in found if layer.number in {each.number for each in layers}]
+        time = now(target)
+        ended = {layer.number for layer in kept if layer.has_ended(int(after[b"ttl"]), time)}
+        if after[b"lost"] != before[b"lost"] or cut & {layer.number for layer in kept} - ended:
+            raise MismatchError(
+                f"the filter at {target.key!r} has lost a shard (evicted?), and the file would call its requests new: "
+                "run it again when a worker has replaced the shard"
+            )
+        kept = [layer for layer in kept if layer.number not in ended]
+        forgotten = {name[1:].hex(): int(after[name]) for name in after if _FORGOTTEN.fullmatch(name)}
+        copied = {name: after[name.encode()].decode() for name in ("secret", "parameters", "sizes", "ttl", "lost")}
+        description = {
+            "format": FORMAT,
+            "key": target.key,
+            **copied,
+            "layers": "".join(layer.text for layer in kept),
+            "forgotten": forgotten,
+        }
+        archive.writestr(DESCRIPTION, json.dumps(description))
+    return {
+        "layers": len(kept),
+        "forgotten": len(forgotten),
+        "count": sum(layer.items for layer in kept),
+        "read": sum(layer.bytes for layer in kept),
+    }
+
+
+def _copy_shard(target: CrawlTarget, name: str, size: int, member: IO[bytes], advance: Callable[[int], None]) -> bool:
+    """Write a shard to the archive, and return whether it was whole."""
+    for start in range(0, size, PIECE_BYTES):
+        length = min(PIECE_BYTES, size - start)
+        piece = send(target, "GETRANGE", name, start, start + length - 1)
+        member.write(piece)
+        advance(length)
+        if len(piece) < length:
+            return False
+    return True
+
+
+def _read(target: CrawlTarget, expected: bytes | None) -> dict[bytes, bytes]:
+    """Return all fields of the filter's hash; refuse another filter than the one with the expected id."""
+    fields: dict[bytes, bytes] = send(target, "HGETALL", target.key)
+    if expected not in (None, fields.get(b"id")) or b"id" not in fields:
+        raise MismatchError(
+            f"the filter at {target.key!r} was replaced or cleared while it was read; run it again for the present one"
+        )
+    return fields
+
+
+def now(target: CrawlTarget) -> int:
+    """Return the server's time in ms."""
+    seconds, microseconds = target.retry(target.client.time)
+    return int(seconds) * 1000 + int(microseconds) // 1000

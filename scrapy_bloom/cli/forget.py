@@ -5,9 +5,12 @@ again, also in later runs. The exit code is 0 if the filter had all pages, and 1
 """
 
 import argparse
+import secrets
 import sys
-import time
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
@@ -16,14 +19,12 @@ from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console, _items
 from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.importing.file_import import FINGERPRINTS, kind_of_lines
-from scrapy_bloom.cli.importing.file_lines import Line, read_lines
-from scrapy_bloom.filter.events import LoggedEvents
-from scrapy_bloom.filter.forgetting import forget
-from scrapy_bloom.filter.layer_stack import LayerStack
-from scrapy_bloom.filter.opening import Opening
-from scrapy_bloom.filter.protocol import FilterProtocol
-from scrapy_bloom.filter.stored_filter import StoredFilter, foreign_set, inspect_forgotten
+from scrapy_bloom.cli.file_lines import Line, read_lines
+from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.queue.keys import tagged
+from scrapy_bloom.scripts import Script
 
 EXAMPLES = """\
 examples:
@@ -33,9 +34,11 @@ examples:
   scrapy bloom forget --key news:dupefilter --redis-url redis://localhost:6379 --from-file - < failed.txt
 """
 
+_FORGET = Script("forget", "filter", "call")
 _STDIN = "-"
-# The items between two lines of progress.
-_BATCH = 10_000
+# Items in one script, which blocks the server for some 5 ms.
+_BATCH = 500
+_WAS_THERE = ord("1")
 _FORGOTTEN, _ABSENT = "forgotten", "absent"
 _TEXTS = {_FORGOTTEN: "forgotten", _ABSENT: "not in the filter"}
 _ADVICE = "A forgotten page is fetched when a fetched page links to it, in this run or a later one."
@@ -57,20 +60,22 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     urls = _items.split_urls(options)
     if bool(urls) == bool(options.from_file):
         raise UsageError("give URLs, or --from-file FILE", print_help=False)
-    lines = _read(options.from_file) if options.from_file else []
-    has_fingerprints = bool(options.from_file) and kind_of_lines(options.from_file, lines) == FINGERPRINTS
-    target = CrawlTarget.of(options, settings, wait=True)
+    lines = _read(options.from_file) if options.from_file else [Line(url.encode(), is_url=True, end=0) for url in urls]
+    target = CrawlTarget(options, settings, waits=True)
     stored = target.require_filter()
-    stored.require_finished()
-    items = [line.text.lower() for line in lines]
-    if not has_fingerprints:
-        made = map(_items.item_maker(target, stored, options), urls or [line.text.decode() for line in lines])
-        items = [item for item, _ in made]
-    found = _forget(target, stored, items)
+    if stored.unfinished:
+        raise WrongTypeError(
+            f"the filter at {stored.key!r} is not complete: finish `scrapy bloom {stored.unfinished}` first"
+        )
+    items = [line.text for line in lines]
+    if any(line.is_url for line in lines):
+        item_of = _items.item_maker(target, stored, options)
+        items = [item_of(line.text.decode())[0] if line.is_url else line.text for line in lines]
+    found = _forget(target, stored, [*dict.fromkeys(items)])
     states = [_FORGOTTEN if item in found else _ABSENT for item in items]
     numbers = {state: states.count(state) for state in _TEXTS}
     texts = [f"{url}: {_TEXTS[state]}" for url, state in zip(urls, states, strict=False)]
-    texts += [f"{plural(number, 'page')} {_TEXTS[state]}" for state, number in numbers.items() if number and lines]
+    texts += [f"{plural(number, 'page')} {_TEXTS[state]}" for state, number in numbers.items() if number and not urls]
     texts += [_ADVICE] if numbers[_FORGOTTEN] else []
     requests = [{"url": url, "state": state} for url, state in zip(urls, states, strict=False)]
     report = {"server": target.server, "key": stored.key, **numbers, "requests": requests}
@@ -81,22 +86,26 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 def _read(name: str) -> list[Line]:
     """Return the lines of a file, which may be a pipe."""
     if name == _STDIN:
-        return list(read_lines(name, sys.stdin.buffer))
+        return list(read_lines(name, cast(BufferedReader, sys.stdin.buffer)))
     with Path(name).open("rb") as file:
         return list(read_lines(name, file))
 
 
 def _forget(target: CrawlTarget, stored: StoredFilter, items: list[bytes]) -> set[bytes]:
     """Forget items, and return the known ones. Unlike a `BloomFilter`, this never creates a filter."""
-    present, _ = target.run_steps(inspect_forgotten(stored))
-    if present.is_foreign:
-        raise foreign_set(stored.key)
-    protocol = FilterProtocol(Opening(LayerStack(stored.key, stored.parameters, time.monotonic), LoggedEvents()))
+    # The server keeps the last reply here: a call whose reply was lost gets it again.
+    record = f"{tagged(stored.key)}:call:{secrets.token_hex(8)}"
     found: set[bytes] = set()
     advice = advise_on_ctrl_c("some pages may be forgotten; run it again")
     with advice, _console.progress("forgetting", len(items), " pages") as advance:
-        for start in range(0, len(items), _BATCH):
+        for number, start in enumerate(range(0, len(items), _BATCH), 1):
             batch = items[start : start + _BATCH]
-            found |= target.run_steps(forget(protocol, list(dict.fromkeys(batch))))
+            digests = [digest(item, stored.secret) for item in batch]
+            arguments: list[str | bytes | int] = [stored.id, number, 0, *digests]
+            status, *reply = target.retry(partial(_FORGET.call, target.client, [stored.key, record], arguments))
+            if status == b"GONE":
+                raise WrongTypeError(f"the filter at {stored.key!r} was replaced or deleted meanwhile: run it again")
+            found.update(item for item, flag in zip(batch, reply[0], strict=True) if flag == _WAS_THERE)
             advance(len(batch))
+    target.retry(lambda: target.client.unlink(record))
     return found

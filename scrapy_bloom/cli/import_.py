@@ -1,46 +1,43 @@
 """Move the SET of scrapy-redis's dupefilter into a filter at the same key.
 
-The SET is copied into a staging filter. Then both are swapped in one step: the filter gets the key, and the SET moves
-to KEY:set. After that every member is checked. An interrupted import resumes when you run it again.
+Stop all workers first. The SET moves to KEY:set and is copied into the filter, which workers refuse until it has every
+member. An interrupted import begins again when you run it again; it takes nothing from the SET.
 
-After the swap, each request of a worker with the old settings fails (WRONGTYPE) and is lost to its crawl. Therefore the
-import stops before the swap, with exit code 1, if the SET grows while it is copied or in the --wait seconds after that.
-In this case stop the workers, and run it again. With --while-crawling it swaps even then.
+With --from-file the lines of a file are added to the filter, which workers may use meanwhile.
 """
 
 import argparse
-from dataclasses import asdict, replace
+import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from scrapy import Request
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import plural
+from scrapy_bloom._format import as_text, plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._console import ConsoleProgress
-from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, add_target_options, given_parameters
-from scrapy_bloom.cli.importing import file_import
-from scrapy_bloom.cli.importing.import_errors import require_no_set, require_sets_scheme
-from scrapy_bloom.cli.importing.import_state import ImportReport
-from scrapy_bloom.cli.importing.set_import import SetImport
-from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
+from scrapy_bloom.cli._filling import Filling, place_of_set, send
+from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, add_target_options, with_options
+from scrapy_bloom.cli.file_lines import FINGERPRINT, SEEN_FILE, read_lines
+from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
+from scrapy_bloom.filter.bloom_filter import CrawlFilter
+from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.transport.retry import retry_until
+from scrapy_bloom.filter.stored import StoredFilter
 
 EXAMPLES = """\
 examples:
-  scrapy bloom import news --copy-only
   scrapy bloom import news
   scrapy bloom import news --delete-source
   scrapy bloom import --key news:dupefilter --redis-url redis://localhost:6379 --capacity 1e8
   scrapy bloom import news --from-file jobs/news/requests.seen
 """
-# A crawling worker meets a new request within seconds.
-_WAIT_SECONDS = 5.0
-_MAX_WAIT_SECONDS = 86_400
-_RESUME = "run the same command again to resume"
+_BATCH = 500
+# The fingerprints of a SET, and of Scrapy's `requests.seen`.
+_SCHEME_OF_SETS, _SCHEME_OF_SEEN_FILES = "scrapy-redis", "scrapy.utils.request.RequestFingerprinter"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,130 +49,175 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a file of fingerprints or URLs, one per line, or Scrapy's requests.seen",
     )
-    swap = parser.add_mutually_exclusive_group()
-    swap.add_argument("--copy-only", action="store_true", help="stop before the swap")
-    swap.add_argument(
-        "--wait",
-        type=float,
-        metavar="SECONDS",
-        help=f"swap after this time without additions to the SET (default {_WAIT_SECONDS:g})",
-    )
-    swap.add_argument(
-        "--while-crawling",
-        action="store_true",
-        help="swap although old workers still add to the SET; from then on they lose every request",
-    )
-    parser.add_argument("--delete-source", action="store_true", help="delete the SET after the check")
+    parser.add_argument("--delete-source", action="store_true", help="delete the SET when the filter has every member")
     _console.add_json_option(parser)
     add_parameter_options(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    target = CrawlTarget.of(options, settings, wait=True)
-    given = given_parameters(options, target.dupefilter.config)
-    if given and target.has_spider:
-        raise UsageError(f"{', '.join(given)}: set BLOOMFILTER_* in the spider's settings instead", print_help=False)
-    _require_compatible(options)
-    parameters = replace(target.parameters, **given)
-    progress = ConsoleProgress("B" if options.from_file else " members")
-    try:
+    target = CrawlTarget(options, settings, waits=True)
+    parameters = with_options(target.parameters(), options)
+    if target.has_spider and parameters != target.parameters():
+        raise UsageError("set the parameters as BLOOMFILTER_* in the spider's settings instead", print_help=False)
+    if options.from_file and options.delete_source:
+        raise UsageError("--from-file: --delete-source is for a SET", print_help=False)
+    started = time.monotonic()
+    with advise_on_ctrl_c("run the same command again; nothing is lost"):
         if options.from_file:
-            report = _import_file(options.from_file, target, parameters, progress)
+            source, members, added = _import_file(options.from_file, target, parameters)
         else:
-            report = _import_set(options, target, parameters, progress)
-    except KeyboardInterrupt:
-        progress.end()
-        _console.note(f"stopped: {_RESUME}")
-        return ExitCode.INTERRUPTED
-    except (RefusedError, UnavailableError):
-        _console.note(f"nothing is lost: {_RESUME}")
-        raise
-    finally:
-        progress.end()
-    named = asdict(report)
-    del named["was_finished"]
-    _console.print_report(options, named, _text(report, options))
-    return ExitCode.DONE if report.is_finished or options.copy_only else ExitCode.NO
-
-
-def _require_compatible(options: argparse.Namespace) -> None:
-    """Refuse options that contradict each other."""
-    if options.copy_only and options.delete_source:
-        raise UsageError("--copy-only: the SET stays, so omit --delete-source", print_help=False)
-    set_options = (options.copy_only, options.while_crawling, options.delete_source, options.wait is not None)
-    if options.from_file and any(set_options):
-        raise UsageError(
-            "--from-file: --copy-only, --wait, --while-crawling and --delete-source are for a SET", print_help=False
-        )
-    if options.wait is not None and not 0 <= options.wait <= _MAX_WAIT_SECONDS:
-        raise UsageError(f"--wait = {options.wait:g}: must be 0 to {_MAX_WAIT_SECONDS:,} seconds", print_help=False)
-
-
-def _import_set(
-    options: argparse.Namespace, target: CrawlTarget, parameters: FilterParameters, progress: ConsoleProgress
-) -> ImportReport:
-    require_sets_scheme(parameters.fingerprint)
-    if target.is_separate:
-        retry_until(lambda: require_no_set(target.queue_client, target.key), target.wait)
-    config = target.dupefilter.config
-    action = SetImport(
-        target.filter_client,
-        target.key,
-        parameters,
-        progress,
-        retry_timeout=config.retry_timeout,
-        shard_bytes=config.shard_bytes,
-    )
-    wait = _WAIT_SECONDS if options.wait is None else options.wait
-    return action.run(
-        copy_only=options.copy_only,
-        wait=None if options.while_crawling else wait,
-        delete_source=options.delete_source,
-    )
-
-
-def _import_file(
-    path: Path, target: CrawlTarget, parameters: FilterParameters, progress: ConsoleProgress
-) -> ImportReport:
-    file_import.require_seen_scheme(path, parameters.fingerprint)
-    config = target.dupefilter.config
-    return file_import.import_file(
-        path,
-        lambda: target.filter_type.with_parameters(
-            target.filter_client,
-            target.key,
-            parameters,
-            cache_size=config.cache_size,
-            shard_bytes=config.shard_bytes,
-            retry_timeout=config.retry_timeout,
-        ),
-        lambda url: target.dupefilter.fingerprint_of(Request(url)),
-        progress,
-    )
-
-
-def _text(report: ImportReport, options: argparse.Namespace) -> str:
-    pace = f"{report.seconds:,.1f} s, {report.members_a_second:,.0f} a second"
+            source, members, added = _import_set(target, parameters, deletes_set=options.delete_source)
+    seconds = time.monotonic() - started
+    report = {
+        "key": target.key,
+        "source": source,
+        "members": members,
+        "added": added,
+        "already_known": members - added,
+        "seconds": round(seconds, 3),
+        "members_a_second": round(members / seconds, 1),
+        "deleted_source": options.delete_source,
+    }
+    pace = f"({seconds:,.1f} s, {members / seconds:,.0f} a second)"
     if options.from_file:
-        return (
-            f"Added {plural(report.members, 'line')} of {report.source} to the filter at {report.key!r}: "
-            f"{report.added:,} new, {report.already_known:,} known before ({pace})."
+        text = (
+            f"Added {plural(members, 'line')} of {source} to the filter at {target.key!r}: {added:,} new, "
+            f"{members - added:,} known before {pace}."
         )
-    if not report.is_finished:
-        text = f"{plural(report.members, 'member')} of the SET at {report.source!r} copied ({pace})."
-        if not options.copy_only:
-            text += (
-                f"\nThe SET has grown by {report.added_meanwhile:,} since the start: workers with the old settings "
-                "still add to it, and would lose each request after the swap, so the SET stays in place."
+    else:
+        kept = f"The SET is at {source!r} until you run this again with --delete-source."
+        text = (
+            f"The filter at {target.key!r} has every member of the SET: {members:,} {pace}. "
+            f"{'The SET was deleted.' if options.delete_source else kept}\n"
+            "Start the workers with scrapy-bloom, by its add-on or its classes, and these settings."
+        )
+    _console.print_report(options, report, text)
+    return ExitCode.DONE
+
+
+def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) -> tuple[str, int, int]:
+    """Add the lines of a file; return its name, and the numbers of its lines and of the new ones."""
+    if path.name == SEEN_FILE and parameters.fingerprint != _SCHEME_OF_SEEN_FILES:
+        raise ConfigError(
+            f"--from-file {path}: {SEEN_FILE} has Scrapy's fingerprints, but this project makes those of "
+            f"{parameters.fingerprint!r} and would find none of them. Set REQUEST_FINGERPRINTER_CLASS = "
+            f"{_SCHEME_OF_SEEN_FILES!r}"
+        )
+    members = added = end = 0
+    bloom, item_of = None, target.dupefilter.fingerprint_of
+    with path.open("rb") as file, _console.progress(path.name, path.stat().st_size) as advance:
+        lines = read_lines(str(path), file)
+        while batch := list(islice(lines, _BATCH)):
+            bloom = bloom or CrawlFilter.with_parameters(
+                target.client, target.key, parameters, cache_size=0, retry_timeout=target.wait
             )
-        how = " without --copy-only" if options.copy_only else ""
-        return f"{text} Stop the workers, and run this again{how}: it copies the rest and swaps the SET and the filter."
-    counts = f"{report.added:,} copied, {report.caught_up:,} caught up, {report.checked:,} checked"
-    if report.was_finished:
-        counts = f"{report.checked:,} checked again"
-    text = f"The filter at {report.key!r} has every member of the SET: {counts} ({pace})."
-    source = f"The SET is at {report.source!r} until you delete it by --delete-source, or by UNLINK."
-    if report.deleted_source:
-        source = "The SET was deleted."
-    return f"{text} {source}\nStart the workers with scrapy-bloom, by its add-on or its classes, and these settings."
+            added += sum(
+                bloom.add_many(item_of(Request(text.decode())) if is_url else text for text, is_url, _ in batch)
+            )
+            members += len(batch)
+            advance(batch[-1].end - end)
+            end = batch[-1].end
+    return str(path), members, added
+
+
+def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_set: bool) -> tuple[str, int, int]:
+    """Import the SET at the key, or that of an interrupted import; return its key, its size, and the new members."""
+    key, source = target.key, place_of_set(target.key)
+    if parameters.fingerprint != _SCHEME_OF_SETS:
+        raise ConfigError(
+            f"a SET has fingerprints of scrapy-redis, but this project makes those of {parameters.fingerprint!r} and "
+            "would find none of them. Remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, to "
+            "keep scrapy-redis's; or start over"
+        )
+    found = _find(target, source)
+    if isinstance(found, StoredFilter) and not found.unfinished:
+        members = _members_of_finished(target)
+        if deletes_set:
+            send(target, "UNLINK", source)
+        return source, members, members
+    _require_no_workers(target)
+    place = key if found == "set" else source
+    for member in send(target, "SRANDMEMBER", place, 100):
+        if not FINGERPRINT.fullmatch(member):
+            raise WrongTypeError(
+                f"the SET at {place!r} has the member {member.decode(errors='replace')!r}, which is not a fingerprint "
+                "of scrapy-redis (40 hexadecimal digits): is it the key of the dupefilter?"
+            )
+    _warn_about_size(key, send(target, "SCARD", place), parameters)
+    sizes = "".join("{} {} {} {};".format(*size) for size in parameters.sizes())
+    filling = Filling(target, "import", parameters.to_json(), sizes, new_secret(), found=found)
+    filling.allocate()
+    members, read = send(target, "SCARD", source), 0
+    with _console.progress("importing", members, " members") as advance:
+        for batch in _scan(target, source):
+            filling.add(batch)
+            advance(len(batch))
+            read += len(batch)
+    if read < members:
+        raise RefusedError(
+            f"the server returned {read:,} of {members:,} members of the SET at {source!r}: run this again"
+        )
+    return source, members, filling.complete(members, deletes_set=deletes_set)
+
+
+def _find(target: CrawlTarget, source: str) -> StoredFilter | str:
+    """Return the data that an import finds at the key: a filter, `set`, or `none`.
+
+    Raises:
+        WrongTypeError: there is nothing to import.
+    """
+    key = target.key
+    kind, kind_at_source = (as_text(send(target, "TYPE", name)) for name in (key, source))
+    found = None if kind == "set" else target.read_filter()
+    if found is not None and found.unfinished == "restore":
+        raise WrongTypeError(f"`scrapy bloom restore` is filling the filter at {key!r}: finish that first")
+    if kind == "set" and kind_at_source != "none":
+        raise WrongTypeError(
+            f"the key {source!r}, to which an import moves the SET, holds a {kind_at_source}: rename or delete that"
+        )
+    if kind_at_source != "set" and (found is None or found.unfinished) and kind != "set":
+        raise WrongTypeError(
+            f"there is no SET at {key!r}, nor at {source!r}, where an import keeps it: no crawl has used this key, or "
+            "its crawl has deleted it at its end (SCHEDULER_PERSIST = False). Check the key and the server"
+        )
+    return found or kind
+
+
+def _require_no_workers(target: CrawlTarget) -> None:
+    workers = target.inspect_queue(target.queue).workers if target.queue else ()
+    if leases := [worker.lease for worker in workers if not worker.is_silent]:
+        raise RefusedError(
+            f"{plural(len(leases), 'worker')} of the queue {target.queue!r} may be running, and would fail until the "
+            "import is complete: stop all workers, and run this again (a killed one counts for "
+            f"{max(leases):g} s)"
+        )
+
+
+def _members_of_finished(target: CrawlTarget) -> int:
+    """Return the number of members of the SET that the filter at the key was made of."""
+    if members := int(send(target, "HGET", target.key, "imported") or 0):
+        return members
+    raise WrongTypeError(f"the key {target.key!r} holds a filter already: there is nothing to import")
+
+
+def _scan(target: CrawlTarget, key: str) -> Iterator[list[bytes]]:
+    """Yield all members of a SET, some perhaps twice, in batches."""
+    cursor, is_begun = 0, False
+    while cursor or not is_begun:
+        (cursor, members), is_begun = send(target, "SSCAN", key, cursor, "COUNT", _BATCH), True
+        # A small SET is returned at once.
+        yield from (members[start : start + _BATCH] for start in range(0, len(members), _BATCH))
+
+
+def _warn_about_size(key: str, members: int, parameters: FilterParameters) -> None:
+    """Warn about a SET with more members than the filter's capacity."""
+    if members <= parameters.capacity:
+        return
+    harm = "the filter grows, and takes more memory than one layer with enough capacity"
+    if not parameters.expansion:
+        harm = "a filter that cannot grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate"
+    _console.note(
+        f"BLOOMFILTER_CAPACITY = {parameters.capacity:_}, but the SET at {key!r} has {members:,} members: {harm}. To "
+        f"avoid that, stop this, set a capacity above {members:_}, and run it again"
+    )

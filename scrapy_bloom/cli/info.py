@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NoReturn
 
@@ -18,19 +17,11 @@ from scrapy_bloom._format import as_error_rate, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.report import (
-    FilterReport,
-    NodeShare,
-    Pace,
-    build_report,
-    exposition,
-    pace_between,
-    shares_of_nodes,
-)
+from scrapy_bloom.cli.report import Pace, as_dict, exposition, pace_between
 from scrapy_bloom.errors import UnavailableError
-from scrapy_bloom.queue.heartbeats import heartbeat_pause
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.queue.heartbeat import BEATS_PER_LEASE
 from scrapy_bloom.queue.inspection import QueueState
-from scrapy_bloom.transport.server_info import is_cluster
 
 EXAMPLES = """\
 examples:
@@ -62,7 +53,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(
             f"--watch {options.watch:g}: must be above 0 and at most {_MAX_WATCH_SECONDS:,} seconds", print_help=False
         )
-    target = CrawlTarget.of(options, settings)
+    target = CrawlTarget(options, settings)
     if options.watch is not None:
         _watch(target, options.watch)
     found, queues = _read(target)
@@ -71,11 +62,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         # A metric reports a missing filter; the output must be published in any case.
         return ExitCode.DONE
     report = {
-        **target.servers,
+        "server": target.server,
         "key": target.key,
         "exists": found is not None,
-        **({} if found is None else found.as_dict()),
-        **({} if found is None else {"nodes": {name: asdict(each) for name, each in _shares(target, found).items()}}),
+        **(as_dict(found) if found else {}),
         "queues": [asdict(queue) for queue in queues],
     }
     _console.print_report(options, report, _text(target, found, queues))
@@ -84,7 +74,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _watch(target: CrawlTarget, seconds: float) -> NoReturn:
     """Refresh the output for ever, with the pace of the last minute; survive an unreachable server."""
-    reports: deque[FilterReport] = deque()
+    readings: deque[StoredFilter] = deque()
     while True:
         try:
             found, queues = _read(target)
@@ -92,65 +82,49 @@ def _watch(target: CrawlTarget, seconds: float) -> NoReturn:
             text = f"{target.key} on {target.server}\n\nRedis is unreachable: {error.cause}"
         else:
             if found is not None:
-                reports.append(found)
-                while len(reports) > 1 and found.stored.now - reports[1].stored.now >= _PACE_SECONDS:
-                    reports.popleft()
-                while reports[0].stored.text != found.stored.text:
-                    reports.popleft()
-            text = _text(target, found, queues, reports[0] if reports else None)
+                readings.append(found)
+                while len(readings) > 1 and found.now - readings[1].now >= _PACE_SECONDS:
+                    readings.popleft()
+                while readings[0].id != found.id:
+                    readings.popleft()
+            text = _text(target, found, queues, readings[0] if readings else None)
         print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{text}", flush=True)
         time.sleep(seconds)
 
 
-def _read(target: CrawlTarget) -> tuple[FilterReport | None, list[QueueState]]:
-    found = target.run_steps(build_report(target.key))
-    names = dict.fromkeys([*target.queues, *(found.stored.references if found else [])])
-    return found, [target.inspect_queue(name) for name in names]
+def _read(target: CrawlTarget) -> tuple[StoredFilter | None, list[QueueState]]:
+    found = target.read_filter()
+    return found, [target.inspect_queue(name) for name in target.queues_of(found)]
 
 
 def _text(
-    target: CrawlTarget, found: FilterReport | None, queues: list[QueueState], first: FilterReport | None = None
+    target: CrawlTarget, found: StoredFilter | None, queues: list[QueueState], first: StoredFilter | None = None
 ) -> str:
-    title = f"{target.key} on {target.server}"
-    if target.is_separate:
-        title += f"; the queue on {target.queue_server}"
-    stored = f"\nThere is no filter at {target.key!r}."
-    if found is not None:
-        stored = _filter_text(found, _shares(target, found), first)
-    return "\n".join([title, stored, *map(_queue_text, queues)])
+    stored = _filter_text(found, first) if found else f"\nThere is no filter at {target.key!r}."
+    return "\n".join([f"{target.key} on {target.server}", stored, *map(_queue_text, queues)])
 
 
-def _shares(target: CrawlTarget, found: FilterReport) -> dict[str, NodeShare]:
-    """Return the share of each node of a cluster; a single server has none."""
-    return shares_of_nodes(target.filter_client, found) if is_cluster(target.filter_client) else {}
-
-
-def _filter_text(found: FilterReport, shares: Mapping[str, NodeShare], first: FilterReport | None) -> str:
-    info, parameters = found.info, found.stored.parameters
+def _filter_text(found: StoredFilter, first: StoredFilter | None) -> str:
+    info, parameters = found.info, found.parameters
     ttl = f", each kept for at least {_console.duration(parameters.ttl)}" if parameters.ttl else ""
-    shards = plural(info.shards, "shard")
     rows = [
-        ("holds", f"about {info.estimated_count:,} of {info.capacity:,} requests{ttl}"),
-        ("error rate", f"{as_error_rate(info.estimated_error_rate)} now, {as_error_rate(info.error_rate)} at most"),
-        ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {shards}"),
+        ("holds", f"{info.count:,} of {info.capacity:,} requests{ttl}"),
+        ("error rate", f"{as_error_rate(info.current_error_rate)} now, {as_error_rate(info.error_rate)} at most"),
+        ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {plural(info.shards, 'shard')}"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
-    for name, share in shares.items():
-        rows.append((f"on {name}", f"{as_size(share.memory_bytes)}, {plural(share.shards, 'shard')}"))
     if info.lost_shards:
-        rows.append(("LOST", f"{info.lost_shards} of {shards}: their pages are fetched again"))
-    if number := found.forgotten.items:
-        rows.append(("forgotten", f"{plural(number, 'request')} to be new once more, {as_size(found.forgotten_bytes)}"))
-    if found.has_lost_forgotten:
-        rows.append(("LOST", "the forgotten requests: the filter begins anew, and all pages are fetched again"))
+        rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: their pages are fetched again"))
+    if info.forgotten:
+        rows.append(("forgotten", f"{plural(info.forgotten, 'request')} to be new once more"))
     pace = pace_between(first, found) if first else None
     if pace is not None:
         rows.append(("pace", _pace_text(pace)))
-    if found.stored.references:
-        rows.append(("used by", ", ".join(found.stored.references)))
-    if found.stored.unfinished:
-        rows.append(("INCOMPLETE", f"`scrapy bloom {found.stored.unfinished}` is filling it, or was stopped"))
-    layers = _layer_table(found) if found.has_layers else "The filter is empty: the first request allocates its memory."
+    if info.users:
+        rows.append(("used by", ", ".join(info.users)))
+    if found.unfinished:
+        rows.append(("INCOMPLETE", f"`scrapy bloom {found.unfinished}` is filling it, or was stopped"))
+    layers = "The filter is empty: the first request allocates its memory." if found.is_empty else _layer_table(found)
     return f"\n{_console.pairs(rows)}\n\n{layers}"
 
 
@@ -159,23 +133,25 @@ def _pace_text(pace: Pace) -> str:
     return text if pace.seconds_left is None else f"{text}; full in {_console.duration(pace.seconds_left)}"
 
 
-def _layer_table(found: FilterReport) -> str:
-    rows = [["layer", "full", "", "holds", "capacity", "error rate", "at most", "memory", "age"]]
-    for stored, layer, age in zip(found.stored.layers, found.info.by_layer, found.ages, strict=True):
-        share = layer.estimated_count / layer.capacity
+def _layer_table(found: StoredFilter) -> str:
+    rows = [["layer", "full", "", "holds", "capacity", "error rate", "at most", "memory"]]
+    for number, layer in enumerate(found.info.by_layer, 1):
+        share = layer.count / layer.capacity
         rows.append(
             [
-                str(stored.index),
+                str(number),
                 _console.bar(share),
                 f"{share:.0%}",
-                f"{layer.estimated_count:,}",
+                f"{layer.count:,}",
                 f"{layer.capacity:,}",
-                as_error_rate(layer.estimated_error_rate),
+                as_error_rate(layer.current_error_rate),
                 as_error_rate(layer.error_rate),
                 as_size(layer.memory_bytes),
-                _console.duration(age),
             ]
         )
+        if layer.created:
+            rows[0][8:] = ["age"]
+            rows[-1].append(_console.duration(max(0.0, found.now - layer.created)))
     return _console.table(rows)
 
 
@@ -183,18 +159,17 @@ def _queue_text(queue: QueueState) -> str:
     text = (
         f"\nqueue {queue.key}: {plural(queue.waiting, 'pending request')}, {plural(queue.dead_letters, 'dead letter')}"
     )
+    if queue.failed:
+        text += f", {plural(queue.failed, 'failed request')} kept for the next run"
     if queue.has_losses:
         text += f", {queue.lost:,} or more requests LOST" if queue.lost else ", an unknown number of requests LOST"
     if queue.is_shared:
         text += ", losses not detectable (shared with scrapy-redis's scheduler)"
     if not queue.workers:
         return f"{text}, no worker of BloomScheduler"
-    pause = heartbeat_pause(min(worker.lease for worker in queue.workers))
+    pause = min(worker.lease for worker in queue.workers) / BEATS_PER_LEASE
     rows = [["worker", f"last heartbeat (every {_console.duration(pause)})", "leases", ""]]
     for worker in queue.workers:
-        heartbeat = "unknown" if worker.silent is None else f"{_console.duration(worker.silent)} ago"
-        state = "closes the queue" if worker.is_closing else ""
-        if worker.is_silent:
-            state = "silent: other workers requeue its requests"
-        rows.append([worker.name, heartbeat, f"{worker.holds:,}", state])
+        state = "silent: other workers requeue its requests" if worker.is_silent else ""
+        rows.append([worker.name, f"{_console.duration(worker.silent)} ago", f"{worker.holds:,}", state])
     return f"{text}\n\n{_console.table(rows)}"

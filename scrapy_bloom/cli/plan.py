@@ -6,16 +6,14 @@ No server is needed. The default of each parameter is the project's setting.
 import argparse
 from dataclasses import asdict, replace
 
-from scrapy.settings import BaseSettings, Settings
+from scrapy.settings import Settings
 
-from scrapy_bloom._filter_key import MAX_NODE_BYTES, FilterKey
 from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import add_parameter_options, crawl_settings, given_parameters
+from scrapy_bloom.cli._target import add_parameter_options, crawl_settings, with_options
 from scrapy_bloom.cli.planning import COMPARED_ERROR_RATES, Plan, make_plan
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.storage.filter_keys import can_spread
 
 EXAMPLES = """\
 examples:
@@ -23,6 +21,8 @@ examples:
   scrapy bloom plan --capacity 2e6 --ttl 604800
   scrapy bloom plan news --compare
 """
+# Below this error rate the price of blocks rises.
+_LEAST_CHEAP_RATE = 1e-9
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    own = crawl_settings(options.spider, settings)
-    defaults = BloomSettings.from_settings(own)
-    config = replace(defaults, **given_parameters(options, defaults))
-    parameters = config.parameters()
+    own = BloomSettings.from_settings(crawl_settings(options.spider, settings))
+    parameters = with_options(own.parameters(), options)
     if options.compare:
         plans = [make_plan(replace(parameters, error_rate=rate)) for rate in COMPARED_ERROR_RATES]
         report = {"capacity": parameters.capacity, "plans": [asdict(plan) for plan in plans]}
         _console.print_report(options, report, _comparison(plans))
     else:
-        plan = make_plan(parameters, config.shard_bytes, spreads=_spreads(options.spider, own))
+        plan = make_plan(parameters)
         _console.print_report(options, asdict(plan), _text(plan))
     return ExitCode.DONE
 
@@ -61,8 +59,9 @@ def _text(plan: Plan) -> str:
         ("missed", f"{as_expected_pages(plan.expected_false_positives)} of {plan.capacity:,} {missed}"),
         ("bits", f"{plan.bits:,}; each request sets {plan.hashes}"),
         ("keys", f"{plural(plan.shards, 'shard')} in {plural(plan.layers, 'layer')}, and a hash"),
-        ("cluster", _placement(plan)),
     ]
+    if plan.error_rate < _LEAST_CHEAP_RATE and not plan.ttl:
+        rows.append(("price", f"{plan.price:.1f} times the least bits possible: it rises below an error rate of 1e-9"))
     text = _console.pairs(rows)
     if plan.ttl:
         return (
@@ -74,20 +73,6 @@ def _text(plan: Plan) -> str:
         for step in plan.growth
     ]
     return f"{text}\n\n{_console.table([head, *rows_of_growth])}"
-
-
-def _spreads(spider: str | None, settings: BaseSettings) -> bool:
-    """Return whether the settings give the filter a key that spreads, of any size."""
-    key = FilterKey.for_workers(settings, spider or "")
-    return key.slot_key is None and can_spread(key.name)
-
-
-def _placement(plan: Plan) -> str:
-    size = f"{plural(plan.cluster_shards, 'shard')} of up to {as_size(plan.cluster_shard_bytes)}"
-    if not plan.is_spread:
-        return f"{size}, in the slot of the queue, so that a failover loses the last writes of both or of none"
-    reason = f"; one node has the filter up to {as_size(MAX_NODE_BYTES)}" if plan.memory_bytes > MAX_NODE_BYTES else ""
-    return f"{size}, spread over all nodes{reason}"
 
 
 def _comparison(plans: list[Plan]) -> str:

@@ -1,17 +1,71 @@
-"""The public Bloom filters: in Redis, and in memory. They know nothing of Scrapy."""
+"""The Bloom filter in Redis: each call is one script, which the server executes whole or not at all.
 
-from typing import ClassVar, Self
+An addition is *numbered* by its caller, and the server keeps the last number and its flags beside the filter for an
+hour. So a call whose reply was lost is repeated as it is, and gets the first one's reply: an item is new to exactly one
+call. A call that was given up, after `retry_timeout` or by a signal, is *unsettled*: the next call repeats it first,
+and its new items are owed to the caller. A server without the last number went back to an earlier state: the cache is
+emptied, as after any loss. Each filter has an id of its own; a call that meets another id, or none, changes nothing.
+"""
+
+import logging
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
 
 from scrapy_bloom import options
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import FILTER_SERVER_NAMES, SETTING_NAMES, Names
-from scrapy_bloom.filter.base_filter import BaseBloomFilter, key_as_text
+from scrapy_bloom._format import LimitedWarnings
+from scrapy_bloom.errors import ARGUMENT_NAMES, SETTING_NAMES, ConfigError, Names, RefusedError, WrongTypeError
+from scrapy_bloom.filter import hashing
+from scrapy_bloom.filter.base import BaseBloomFilter, key_as_text
+from scrapy_bloom.filter.describe import FilterInfo, describe_reply
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.placement import Placement
-from scrapy_bloom.storage.operation import Store
-from scrapy_bloom.storage.stores import MemoryStore, RedisStore, RetryingStore
+from scrapy_bloom.scripts import Script
 from scrapy_bloom.transport.client import Client, require_usable
-from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.failures import FAULTS, was_not_executed
+from scrapy_bloom.transport.retry import disable_client_retries, retry_until
+from scrapy_bloom.transport.server_info import is_cluster
+
+logger = logging.getLogger(__name__)
+
+_OPEN, _ALLOCATE, _CLEAR, _USER, _INFO = (
+    Script(name, "filter") for name in ("open", "allocate", "clear", "user", "info")
+)
+_ADD, _FORGET, _CONTAINS = (Script(name, "filter", "call") for name in ("add", "forget", "contains"))
+_LOST = (
+    "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and may fetch "
+    "the pages of the lost one again"
+)
+_LOST_SHARDS = "The filter at %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
+_WENT_BACK = (
+    "The filter at %r lost its last additions: the server went back to an earlier state. The crawl continues, and may "
+    "fetch their pages again"
+)
+_GIVEN_UP = "The filter at %r is lost again and again (evicted?): every request counts as new"
+_MOST_LOSSES = 3
+# A record lives for an hour: a caller that was idle for longer than this begins again.
+_IDLE_SECONDS = 1800.0
+# A filter with a TTL expires so many TTLs after its last layer's end at the earliest.
+_EXPIRY_MARGIN = 0.25
+_NEW = ord("1")
+# The earlier attempts of a call: there was none; one may have been executed; one was executed in part,
+# as in a cluster's slot that is being moved.
+_NO_DOUBT, _REPEATED, _IN_PART = range(3)
+
+
+@dataclass
+class _Numbered:
+    """A call of `script` whose result was not used so far; 0 is no number."""
+
+    script: Script
+    items: list[bytes]
+    number: int = 0
+    doubt: int = _NO_DOUBT
 
 
 class BloomFilter(BaseBloomFilter):
@@ -22,7 +76,7 @@ class BloomFilter(BaseBloomFilter):
 
     Args:
         server: a `redis.Redis` or `redis.RedisCluster`.
-        key: the name of the filter's key, and the beginning of the others' names.
+        key: the name of the filter's key. Its other keys begin with it in braces, in the same slot.
         capacity: items for which it is sized, at least 1. With a `ttl`, the items of one `ttl`.
         error_rate: share of new items that may be reported as seen, from 1e-15 to below 1. It holds
             for the whole filter, also after growth.
@@ -33,8 +87,6 @@ class BloomFilter(BaseBloomFilter):
         fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the
             other parameters.
         cache_size: items in the process's cache, 0 for none.
-        shard_bytes: maximum bytes of a shard that this process creates, from 1,048,576 to
-            33,554,432. None: 4,194,304 on a cluster, and 33,554,432 on a server.
         retry_timeout: seconds to wait for an unreachable server, 0 not to wait.
         flush: delete the key, of any type, first.
 
@@ -46,7 +98,7 @@ class BloomFilter(BaseBloomFilter):
         RefusedError: the server refuses a command; retrying cannot help.
 
     Warning:
-        It disables redis-py's retries on the client, since it must know about lost replies. Pass a dedicated client.
+        It disables redis-py's retries on the client, since it repeats calls itself. Pass a dedicated client.
 
     Example:
         >>> bloom = BloomFilter(client, "pages", capacity=1_000_000, error_rate=1e-6)
@@ -55,7 +107,7 @@ class BloomFilter(BaseBloomFilter):
         >>> bloom.clear()
     """
 
-    _runtime: ClassVar[Runtime] = RUNTIME
+    _names: Names = ARGUMENT_NAMES
 
     def __init__(
         self,
@@ -68,61 +120,47 @@ class BloomFilter(BaseBloomFilter):
         ttl: float | None = None,
         fingerprint: str = "bytes",
         cache_size: int = options.CACHE_SIZE.default,
-        shard_bytes: int | None = options.SHARD_BYTES.default,
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
-        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
-        self._retrying = RetryingStore(
-            self._store_over(disable_client_retries(require_usable(server, self._names))),
-            options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout),
-            self._names,
-            self._runtime,
-        )
-        key = key_as_text(key)
-        super().__init__(
-            self._retrying,
-            key,
-            parameters,
-            placement=Placement.on(server, key, options.SHARD_BYTES.read("shard_bytes", shard_bytes)),
-            cache_size=cache_size,
-            flush=flush,
-            monotonic=self._runtime.monotonic,
-            randbelow=self._runtime.randbelow,
-        )
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint, names=self._names)
+        super().__init__(key_as_text(key), parameters, cache_size)
+        if not isinstance(flush, bool):
+            raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
+        self.retry_timeout = options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout)
+        require_usable(server)
+        if is_cluster(server) and key_slot(self.key.encode()) != key_slot(_tag(self.key).encode()):
+            raise ConfigError(
+                f"key = {self.key!r}: the unpaired brace puts this key into another cluster slot than the filter's "
+                "other keys; use a name without braces, or with one pair"
+            )
+        self._client = disable_client_retries(server)
+        self._warnings = LimitedWarnings(logger, self._runtime.monotonic)
+        self._users: set[str] = set()
+        self._id = self._lost_id = ""
+        self._secret = b""
+        self._state = (0, 0)  # forgets and lost shards
+        self._process = os.getpid()
+        self._record = ""  # the key of this caller's record; empty before the first call
+        self._number = 0
+        self._unsettled: _Numbered | None = None
+        self._open(flush=flush)
 
     @classmethod
-    def with_parameters(
-        cls,
-        server: Client,
-        key: str | bytes,
-        parameters: FilterParameters,
-        *,
-        cache_size: int = options.CACHE_SIZE.default,
-        shard_bytes: int | None = options.SHARD_BYTES.default,
-        retry_timeout: float = options.RETRY_TIMEOUT.default,
-        flush: bool = False,
-    ) -> Self:
+    def with_parameters(cls, server: Client, key: str | bytes, parameters: FilterParameters, **others: Any) -> Self:
         """Open a filter with another filter's parameters.
 
         Args:
             server: as for `BloomFilter`.
             key: as for `BloomFilter`.
             parameters: the attribute `parameters` of another filter.
-            cache_size: as for `BloomFilter`.
-            shard_bytes: as for `BloomFilter`.
-            retry_timeout: as for `BloomFilter`.
-            flush: as for `BloomFilter`.
+            **others: `cache_size`, `retry_timeout` and `flush`, as for `BloomFilter`.
 
         Returns:
             The filter at the key.
 
         Raises:
-            ConfigError: an argument is invalid.
-            MismatchError: the stored filter has other parameters, or a newer format.
-            WrongTypeError: the key holds foreign data.
-            UnavailableError: the server was unreachable for `retry_timeout` seconds.
-            RefusedError: the server refuses a command; retrying cannot help.
+            BloomError: as for `BloomFilter`.
 
         Example:
             >>> pages = BloomFilter(client, "pages", capacity=5000)
@@ -132,87 +170,285 @@ class BloomFilter(BaseBloomFilter):
             >>> images.clear(), pages.clear()
             (None, None)
         """
-        return cls(
-            server,
-            key,
-            **parameters.arguments(),
-            cache_size=cache_size,
-            shard_bytes=shard_bytes,
-            retry_timeout=retry_timeout,
-            flush=flush,
-        )
+        return cls(server, key, **parameters.arguments(), **others)
 
-    def _store_over(self, client: Client) -> Store:
-        return RedisStore(client)
+    def info(self) -> FilterInfo:
+        """Describe the filter."""
+        self._begin()
+        while True:
+            status, *reply = self._call(_INFO, self._id)
+            if status == b"OK":
+                return describe_reply(self.parameters, reply)
+            self._open()
 
-    @property
-    def retry_timeout(self) -> float:
-        """Seconds to wait for an unreachable server; 0 raises UnavailableError at once.
+    def clear(self) -> None:
+        """Delete the filter."""
+        self._begin()
+        self.close()
+        while self._call(_CLEAR, self._id) is not None:  # but another filter is there
+            self._id = ""
+            self._open()
+        self._id = ""
+        self._owed.clear()
+        self.forget_cached()
+
+    def close(self) -> None:
+        """Delete the record of this caller, which expires in an hour otherwise. Further calls begin anew.
+
+        Raises:
+            BloomError: the server failed.
 
         Example:
             >>> bloom = BloomFilter(client, "pages")
-            >>> bloom.retry_timeout = 5.0
-            >>> bloom.retry_timeout
-            5.0
+            >>> bloom.add("a"), bloom.close(), bloom.add("a")
+            (True, None, False)
             >>> bloom.clear()
         """
-        return self._retrying.timeout
+        self._warnings.flush()
+        record, self._record, self._unsettled = self._record, "", None
+        if record:
+            self._execute(lambda: self._client.execute_command("DEL", record))
 
-    @retry_timeout.setter
-    def retry_timeout(self, seconds: float) -> None:
-        self._retrying.timeout = seconds
+    def add_user(self, name: str) -> None:
+        """Register a user of the filter: `remove_user` keeps the filter while any is left.
 
-    def _return_credit(self, keep: int) -> None:
-        timeout, self.retry_timeout = self.retry_timeout, 0.0
+        If the filter is lost, this object registers its users again when it opens the next one.
+
+        Args:
+            name: the user, such as a crawl's queue. Adding it twice changes nothing.
+
+        Raises:
+            BloomError: the server failed.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> bloom.add_user("shop:requests")
+            >>> bloom.info().users
+            ('shop:requests',)
+            >>> bloom.clear()
+        """
+        self._begin()
+        self._users.add(name)
+        while self._call(_USER, self._id, name, 0):
+            self._open()
+
+    def remove_user(self, name: str) -> bool:
+        """Remove a user; delete the filter when none is left.
+
+        Args:
+            name: the user. Removing an unknown name is not an error.
+
+        Returns:
+            True if the filter was deleted; the next addition begins another one.
+
+        Raises:
+            BloomError: the server failed.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> bloom.add_user("shop:requests")
+            >>> bloom.remove_user("shop:requests")
+            True
+        """
+        self._begin()
+        self._users.discard(name)
+        if not self._call(_USER, self._id, name, 1):
+            return False
+        self._id = self._record = ""
+        self.forget_cached()
+        return True
+
+    def _begin(self) -> None:
+        if os.getpid() != self._process:
+            # The parent settles its call, and gets the items that it is owed.
+            self._process, self._record, self._unsettled = os.getpid(), "", None
+            self._owed.clear()
+        super()._begin()
+
+    def _add(self, items: list[bytes]) -> None:
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
+        self._settle(_Numbered(_ADD, items))
+
+    def _forget(self, items: list[bytes]) -> set[bytes]:
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
+        return self._settle(_Numbered(_FORGET, items))
+
+    def _look_up(self, items: list[bytes]) -> list[bool]:
+        for _ in range(_MOST_LOSSES):
+            status, *reply = self._call(_CONTAINS, self._id, *self._digests(items))
+            if status == b"OK":
+                self._note_reply(reply)
+                flags = [flag == _NEW for flag in reply[0]]
+                self._remember(item for item, is_in in zip(items, flags, strict=True) if is_in)
+                return flags
+            if not self._open(creates=False):
+                break
+        return [False] * len(items)
+
+    def _settle(self, call: _Numbered) -> set[bytes]:
+        """Execute a numbered call, and return the items with the flag '1'."""
+        if not call.items:
+            return set()
+        for _ in range(_MOST_LOSSES):
+            is_idle = self._runtime.monotonic() > self._contact + _IDLE_SECONDS
+            if not self._record or (is_idle and not call.doubt):
+                self._open(is_caller=True)
+                call.number, call.doubt = 0, _NO_DOUBT
+            call.number = call.number or self._number + 1
+            self._unsettled = call
+            status, *reply = self._send_numbered(call)
+            if status in (b"OK", b"BACK"):
+                break
+            self._record = ""
+        else:
+            self._warnings.warn(_GIVEN_UP, self.key)
+            reply = [bytes([_NEW]) * len(call.items), *self._state, 0]
+        self._number = call.number
+        if status == b"BACK":
+            self._lose(_WENT_BACK, self.key)
+        self._note_reply(reply)
+        found = {item for item, flag in zip(call.items, reply[0], strict=True) if flag == _NEW}
+        if call.script is _ADD:
+            self._owed |= found
+            self._remember(call.items)
+        self._unsettled = None
+        return found
+
+    def _send_numbered(self, call: _Numbered) -> Any:
+        # The node of a slot that is being moved refuses a script with a key that never exists, before its first write.
+        keys, digests = [self.key, self._record, f"{_tag(self.key)}:absent"], self._digests(call.items)
+
+        def attempt() -> Any:
+            try:
+                return call.script.call(self._client, keys, [self._id, call.number, call.doubt, *digests])
+            except FAULTS as error:
+                is_in_part = isinstance(error, ResponseError) and not was_not_executed(error)
+                if is_in_part or not was_not_executed(error):
+                    call.doubt = max(call.doubt, _IN_PART if is_in_part else _REPEATED)
+                raise
+            except BaseException:
+                call.doubt = max(call.doubt, _REPEATED)
+                raise
+
         try:
-            super()._return_credit(keep)
-        finally:
-            self.retry_timeout = timeout
+            return self._execute(attempt)
+        except RefusedError:
+            if call.doubt == _NO_DOUBT:
+                self._unsettled = None
+            raise
+
+    def _open(self, *, flush: bool = False, creates: bool = True, is_caller: bool = False) -> bool:
+        """Open the filter, or create it; return whether there is one.
+
+        With `is_caller` this process begins to number its calls, and the first layer is allocated.
+        """
+        keys = [self.key]
+        if flush or is_caller:
+            self._record, self._number = "", 0
+            keys.append(f"{_tag(self.key)}:call:{secrets.token_hex(8)}")
+        status, *reply = self._find(keys, flush=flush, creates=creates)
+        if status == b"NONE":
+            self._change_to("")
+            return False
+        stored_id, self._secret, parameters, forgets, lost, layers = reply
+        self.parameters.verify(self.key, parameters.decode(), self._names)
+        self._change_to(stored_id.decode())
+        self._state, self._contact = (forgets, lost), self._runtime.monotonic()
+        for user in self._users:
+            self._call(_USER, self._id, user, 0)
+        if len(keys) > 1:
+            while not layers and self._call(_ALLOCATE, self._id):
+                pass
+            self._record = keys[1]
+        return True
+
+    def _find(self, keys: list[str], *, flush: bool, creates: bool) -> list[Any]:
+        ttl = round((self.parameters.ttl or 0) * 1000)
+        new = [secrets.token_hex(8), hashing.new_secret(), self.parameters.to_json()]
+        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new, "", ttl, 0, ""])
+        if reply[0] == b"NONE" and creates:
+            # Computed here alone: it takes a tenth of a second.
+            sizes = "".join("{} {} {} {};".format(*size) for size in self.parameters.sizes())
+            reply = self._send(_OPEN, keys, [*new, sizes, ttl, int(flush), self._id or self._lost_id])
+        if reply[0] == b"FOREIGN":
+            raise foreign_key(self.key, reply[1].decode(), self._names)
+        return reply
+
+    def _change_to(self, new_id: str) -> None:
+        """Note the id of the filter at the key, "" for none. Another one than before is a loss, unless all expired."""
+        if self._id not in ("", new_id):
+            self._lost_id, self._record = self._id, ""
+            idle, ttl = self._runtime.monotonic() - self._contact, self.parameters.ttl
+            if ttl and idle > _EXPIRY_MARGIN * ttl:
+                self.forget_cached()
+            else:
+                self._lose(_LOST, self.key)
+        self._id = new_id
+
+    def _note_reply(self, reply: Sequence[Any]) -> None:
+        """Empty the cache if the filter has forgotten or lost items."""
+        _, forgets, lost, left = reply
+        before, self._state = self._state, (forgets, lost)
+        self._contact = self._runtime.monotonic()
+        if lost > before[1]:
+            self._lose(_LOST_SHARDS, self.key, lost - before[1])
+        elif before != self._state:
+            self.forget_cached()
+        if left:
+            self._cache_until = self._contact + left / 1000
+
+    def _lose(self, text: str, *arguments: object) -> None:
+        self.counters.losses += 1
+        self._warnings.warn(text, *arguments)
+        self.forget_cached()
+
+    def _digests(self, items: list[bytes]) -> list[bytes]:
+        digest, secret = hashing.digest, self._secret
+        return [digest(item, secret) for item in items]
+
+    def _call(self, script: Script, *args: str | bytes | int) -> Any:
+        return self._send(script, [self.key], args)
+
+    def _send(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+        return self._execute(lambda: script.call(self._client, keys, args))
+
+    def _execute(self, attempt: Callable[[], Any]) -> Any:
+        try:
+            reply = retry_until(attempt, self.retry_timeout, self._names, self._runtime)
+        except RefusedError as error:
+            if "WRONGTYPE" in str(error):
+                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: use another key") from None
+            raise
+        self.counters.round_trips += 1
+        return reply
+
+
+def foreign_key(key: str, kind: str, names: Names = SETTING_NAMES, *, members: int = 0) -> WrongTypeError:
+    """Return the error for a key that holds something other than a filter.
+
+    Args:
+        key: the key.
+        kind: its type in Redis.
+        names: the user's names.
+        members: the members of a SET, if they were counted.
+    """
+    if kind == "set":
+        counted = f" of {members:,} members" if members else ""
+        return WrongTypeError(
+            f"the key {key!r} holds a SET{counted}, as scrapy-redis leaves it: import it by `scrapy bloom import` with "
+            f"the spider's name or --key, use another {names.key}, or delete it and begin anew with {names.anew}"
+        )
+    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: use another {names.key}")
 
 
 class CrawlFilter(BloomFilter):
     """The filter of a crawl: its errors name settings, such as BLOOMFILTER_CAPACITY."""
 
-    _names: Names = SETTING_NAMES
+    _names = SETTING_NAMES
 
 
-class SeparateFilter(CrawlFilter):
-    """The filter of a crawl on a server of its own: its errors name BLOOMFILTER_REDIS_URL."""
-
-    _names = FILTER_SERVER_NAMES
-
-
-class MemoryBloomFilter(BaseBloomFilter):
-    """A Bloom filter in this process's memory.
-
-    Args:
-        capacity: as for `BloomFilter`.
-        error_rate: as for `BloomFilter`.
-        expansion: as for `BloomFilter`.
-        ttl: as for `BloomFilter`.
-        fingerprint: as for `BloomFilter`.
-        cache_size: as for `BloomFilter`.
-
-    Raises:
-        ConfigError: an argument is invalid.
-
-    Example:
-        >>> bloom = MemoryBloomFilter(capacity=1000)
-        >>> bloom.add("https://example.com/")
-        True
-        >>> "https://example.com/" in bloom
-        True
-    """
-
-    def __init__(
-        self,
-        *,
-        capacity: int = options.CAPACITY.default,
-        error_rate: float = options.ERROR_RATE.default,
-        expansion: int = options.EXPANSION.default,
-        ttl: float | None = None,
-        fingerprint: str = "bytes",
-        cache_size: int = options.CACHE_SIZE.default,
-    ) -> None:
-        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
-        super().__init__(MemoryStore(), "memory", parameters, cache_size=cache_size)
+def _tag(key: str) -> str:
+    """Return the beginning of the names of a filter's keys, which chooses the slot of its hash."""
+    return key if re.match(r"[^{]*\{[^}]+\}", key) else f"{{{key}}}"

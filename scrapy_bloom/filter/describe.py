@@ -1,79 +1,73 @@
 """Describe a filter: its size, its fill, and this process's work with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from scrapy_bloom.filter.layer import NO_IDENTITY, Layer, sample_bits, sampled_fill
+from scrapy_bloom.filter import sizing
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.protocol import FilterProtocol
-from scrapy_bloom.filter.sizing import count_of_fill, error_rate_of_fill
-from scrapy_bloom.storage import shard_header
-from scrapy_bloom.storage.operation import Steps
-from scrapy_bloom.storage.shard_header import HEADER_BYTES
-from scrapy_bloom.storage.shards import ReadPiece
+from scrapy_bloom.filter.sizing import LayerSize
 
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """The size of a layer, and estimates from its bits.
+    """The size of a layer, and its items.
 
     Attributes:
         capacity: items for which it is sized.
         error_rate: share of new items reported as seen at that number, from 0 to 1.
         shards: strings with its bits.
-        lost_shards: missing shards; their items count as new.
         bits: bits of all shards together (m).
         hashes: bits set by an item (k).
         memory_bytes: bytes that the server allocates for all shards.
-        fill_ratio: share of ones among its bits, from 0 to 1.
-        estimated_count: items, estimated from its bits.
-        estimated_error_rate: current share of new items reported as seen, estimated from its bits,
-            from 0 to 1.
-        created: Unix time in seconds.
+        fill_ratio: expected share of ones among its bits, from 0 to 1.
+        count: items that were new when they were added.
+        current_error_rate: share of new items reported as seen now, from 0 to 1.
+        created: Unix time in seconds; 0 in a filter without a TTL.
 
     Example:
         >>> layer = MemoryBloomFilter(capacity=1000, error_rate=1e-3).info().by_layer[0]
-        >>> layer.capacity, layer.estimated_count, layer.fill_ratio
+        >>> layer.capacity, layer.count, layer.fill_ratio
         (1000, 0, 0.0)
     """
 
     capacity: int
     error_rate: float
     shards: int
-    lost_shards: int
     bits: int
     hashes: int
     memory_bytes: int
     fill_ratio: float
-    estimated_count: int
-    estimated_error_rate: float
+    count: int
+    current_error_rate: float
     created: float
 
 
 @dataclass(frozen=True)
 class FilterInfo:
-    """The promise and the size of a filter, and estimates from its bits.
+    """The promise and the size of a filter, and its items.
 
     Attributes:
         capacity: items for which it was sized.
         error_rate: promised share of new items reported as seen over the whole filter, from 0 to 1.
         layers: number of layers.
         shards: strings of all layers.
-        lost_shards: missing shards.
+        lost_shards: shards that were lost and replaced since the filter was created.
+        forgotten: items that are forgotten and were not added again.
+        users: names of its users, such as the queues that share it.
         bits: bits of all layers.
         hashes: bits set by an item in the newest layer.
         memory_bytes: bytes that the server allocates for all layers.
-        fill_ratio: share of ones among all bits, from 0 to 1.
-        estimated_count: items, estimated from its bits.
-        estimated_error_rate: current share of new items reported as seen, estimated from its bits,
-            from 0 to 1.
+        fill_ratio: expected share of ones among all bits, from 0 to 1.
+        count: items that were new when they were added, exactly.
+        current_error_rate: share of new items reported as seen now, from 0 to 1.
         by_layer: a `LayerInfo` for each layer, oldest first.
 
     Example:
         >>> bloom = MemoryBloomFilter(capacity=1000, error_rate=1e-3)
         >>> _ = bloom.add_many(["a", "b"])
         >>> info = bloom.info()
-        >>> info.capacity, info.layers, info.estimated_count
+        >>> info.capacity, info.layers, info.count
         (1000, 1, 2)
     """
 
@@ -82,12 +76,14 @@ class FilterInfo:
     layers: int
     shards: int
     lost_shards: int
+    forgotten: int
+    users: tuple[str, ...]
     bits: int
     hashes: int
     memory_bytes: int
     fill_ratio: float
-    estimated_count: int
-    estimated_error_rate: float
+    count: int
+    current_error_rate: float
     by_layer: tuple[LayerInfo, ...]
 
 
@@ -97,87 +93,72 @@ class Counters:
 
     Attributes:
         added: new items.
-        ambiguous: items taken for new although their bits were set, as after an interrupted call.
         cache_hits: repeats found in the process's cache.
-        round_trips: round trips to the store.
-        expected_false_positives: new items probably reported as seen: the error rate summed over
-            the additions.
+        round_trips: calls of the server, without repeated ones.
+        losses: losses of the filter, of shards, or of the server's last writes.
     """
 
     added: int = 0
-    ambiguous: int = 0
     cache_hits: int = 0
     round_trips: int = 0
-    expected_false_positives: float = 0.0
+    losses: int = 0
 
 
-def describe(protocol: FilterProtocol) -> Steps[FilterInfo]:
-    """Return the size and the fill of a filter.
+class StoredLayer(NamedTuple):
+    """A layer as its filter stores it."""
 
-    For an empty filter, the size that the first addition will allocate.
+    size: LayerSize
+    items: int
+    created: float
+
+
+def describe_reply(parameters: FilterParameters, reply: Sequence[Any]) -> FilterInfo:
+    """Return the description of a stored filter, from the reply of `info.lua` behind its status.
+
+    An empty filter has the sizes that its first addition allocates.
     """
-    yield from protocol.lifecycle.rotate(adds=False)
-    stack = protocol.stack
-    return (yield from describe_layers(stack.parameters, stack.layers, stack.is_made))
+    sizes, lost, layers, forgotten, users = reply
+    first = LayerSize(*map(int, sizes.split(b";")[0].split()))
+    stored = [StoredLayer(LayerSize(*size), items, created / 1000) for *size, items, created in layers]
+    names = sorted(user.decode(errors="backslashreplace") for user in users)
+    return describe(parameters, stored or [StoredLayer(first, 0, 0.0)], lost, forgotten, names)
 
 
-def describe_layers(
-    parameters: FilterParameters, layers: Sequence[Layer], is_made: Callable[[Layer], bool]
-) -> Steps[FilterInfo]:
-    """Return the size and the fill of a filter with these layers.
-
-    Without layers, the size that the first addition will allocate. A missing shard counts as lost
-    if the layer `is_made`; else a worker may be about to create it.
-    """
-    by_layer = []
-    for layer in layers:
-        samples = sample_bits(layer)
-        headers = [ReadPiece(key, 0, HEADER_BYTES - 1) for key in layer.shard_keys]
-        replies = yield [*samples, *headers]
-        ones, starts = replies[: len(samples)], replies[len(samples) :]
-        lost = sum(not _is_of(start, layer) for start in starts) if is_made(layer) else 0
-        by_layer.append(_describe_layer(layer, sampled_fill(samples, ones), lost))
-    if not by_layer:
-        by_layer = [_describe_layer(parameters.first_layer("", NO_IDENTITY, 0, 0.0), 0.0, 0)]
-    return _sum_up(parameters, by_layer)
-
-
-def _is_of(start: bytes, layer: Layer) -> bool:
-    """Return whether a string begins with the header of a shard of this layer."""
-    header = int.from_bytes(start.ljust(HEADER_BYTES, b"\0"), "big")
-    return shard_header.is_of(shard_header.identity(header), layer.identity.epoch)
-
-
-def _sum_up(parameters: FilterParameters, by_layer: Sequence[LayerInfo]) -> FilterInfo:
+def describe(
+    parameters: FilterParameters, layers: Sequence[StoredLayer], lost: int, forgotten: int, users: Sequence[str] = ()
+) -> FilterInfo:
+    """Return the description of a filter with at least one layer."""
+    by_layer = tuple(_describe_layer(parameters, *layer) for layer in layers)
     bits = sum(layer.bits for layer in by_layer)
     return FilterInfo(
         capacity=parameters.capacity,
         error_rate=parameters.error_rate,
         layers=len(by_layer),
         shards=sum(layer.shards for layer in by_layer),
-        lost_shards=sum(layer.lost_shards for layer in by_layer),
+        lost_shards=lost,
+        forgotten=forgotten,
+        users=tuple(users),
         bits=bits,
         hashes=by_layer[-1].hashes,
         memory_bytes=sum(layer.memory_bytes for layer in by_layer),
         fill_ratio=sum(layer.fill_ratio * layer.bits for layer in by_layer) / bits,
-        estimated_count=sum(layer.estimated_count for layer in by_layer),
-        estimated_error_rate=sum(layer.estimated_error_rate for layer in by_layer),
-        by_layer=tuple(by_layer),
+        count=sum(layer.count for layer in by_layer),
+        current_error_rate=sum(layer.current_error_rate for layer in by_layer),
+        by_layer=by_layer,
     )
 
 
-def _describe_layer(layer: Layer, fill: float, lost: int) -> LayerInfo:
-    size = layer.size
+def _describe_layer(parameters: FilterParameters, size: LayerSize, count: int, created: float) -> LayerInfo:
+    capacity = parameters.capacity if size.room == sizing.UNLIMITED else size.room
     return LayerInfo(
-        capacity=layer.capacity,
-        error_rate=layer.error_rate,
+        capacity=capacity,
+        error_rate=sizing.error_rate(capacity / size.blocks, size.hashes)[0],
         shards=size.shards,
-        lost_shards=lost,
-        bits=size.bits,
+        bits=size.blocks * sizing.BLOCK_BITS,
         hashes=size.hashes,
         memory_bytes=size.memory_bytes,
-        fill_ratio=fill,
-        estimated_count=count_of_fill(fill, size),
-        estimated_error_rate=error_rate_of_fill(fill, size.hashes),
-        created=layer.created,
+        fill_ratio=sizing.fill_ratio(count / size.blocks, size.hashes),
+        count=count,
+        current_error_rate=sizing.error_rate(count / size.blocks, size.hashes)[0],
+        created=created,
     )

@@ -4,12 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from scrapy import Request, Spider, signals
+from scrapy import Request, Spider
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.filter.describe import Counters, FilterInfo
-from scrapy_bloom.queue.entries import OutboxEntry, Receipt
 
 logger = logging.getLogger(__name__)
 
@@ -19,20 +18,22 @@ FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
 DEAD_LETTERS = "bloomfilter/dead_letters"
 FORGOTTEN = "bloomfilter/forgotten"
+FAILED = "bloomfilter/failed"
 QUEUE_LOSSES = "bloomfilter/queue_losses"
 # Named as in Scrapy's own scheduler.
 UNSERIALIZABLE = "scheduler/unserializable"
 
 _PREFIX = "bloomfilter/"
 _FIELDS: dict[type, tuple[str, ...]] = {
-    Counters: ("added", "ambiguous", "cache_hits", "round_trips", "expected_false_positives"),
-    FilterInfo: ("fill_ratio", "estimated_count", "estimated_error_rate", "memory_bytes", "layers"),
+    Counters: ("added", "cache_hits", "round_trips", "losses"),
+    FilterInfo: ("fill_ratio", "count", "current_error_rate", "memory_bytes", "layers"),
 }
 NAMES = (
     FILTERED,
     RECOVERED,
     DEAD_LETTERS,
     FORGOTTEN,
+    FAILED,
     QUEUE_LOSSES,
     UNSERIALIZABLE,
     *(_PREFIX + field for fields in _FIELDS.values() for field in fields),
@@ -68,24 +69,6 @@ class RequestNotifier:
         if self._stats is not None:
             call_safely(self._stats.inc_value, stat, number)
 
-    def show(self, stat: str, value: object) -> None:
-        """Set a stat."""
-        if self._stats is not None:
-            call_safely(self._stats.set_value, stat, value)
-
     def note_repeat(self, request: Request) -> None:
         """Log and count a repeat, as the dupefilter does."""
         call_safely(self._dupefilter.log, request, self._spider)
-
-    def notify_dropped(self, repeat: OutboxEntry) -> None:
-        """Note a repeat and send `request_dropped`, as the engine does; handlers may enqueue other requests."""
-        request = repeat.request
-        if request is None:
-            return
-        self.note_repeat(request)
-        self._spider.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
-
-    def confirm(self, receipts: list[Receipt]) -> None:
-        """Call the receipts of delivered requests."""
-        for receipt in receipts:
-            call_safely(receipt.call)

@@ -1,1 +1,1 @@
-"""The request queue that workers share, with at-least-once delivery."""
+"""The queue of a crawl and its workers: one script checks the filter, queues, acknowledges and leases."""

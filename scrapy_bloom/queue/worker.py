@@ -1,524 +1,451 @@
-"""The state machine of one queue worker: no I/O, no clock, no randomness.
+"""The state of one worker of a queue: no I/O, no clock. One call of a script is under way at a time.
 
-`next_operation` returns the worker's next step; `receive_reply`, `receive_filter_reply`, `doubt` and
-`lose_reply` report its outcome. One operation is under way at a time. The phases:
+A request in a worker, where each arrow through Redis is a part of one exchange, which is atomic:
 
-    JOINING ─Join─> JOINED ─UseFilter─> WORKING ─leave()─> LEAVING ─Leave: left─> GONE
-     │ ^ ^                                 │                │   │                  ^
-     │ │ └─ expired or late, in any phase ─┴────────────────┘   │ Leave: last      │
-     │ │    but CLOSED                                          v                  │
-     └─│────────────── Join: yours, to close for a dead one ─> CLOSING             │
-       │                                                        │ ReleaseFilter    │
-       └─ EndClosing, and not leaving ───────────────────────── CLOSED ─EndClosing─┘
+    offer() ─> outbox ──new──> queue ──taken──> ready ──take()──> running ──finish()──> finished ──acknowledged──> gone
+                 └───seen──> dropped    └─ returned ─> queue                               └────failed────> kept
 
-A worker that completes a flush is FLUSHING instead of CLOSING: ClearFilter deletes the filter, which
-knows the deleted requests, also if other queues use it.
+Phases: JOIN ─> RESET (an exchange that replaces all leases by what the worker holds) ─> ALLOCATE (the first layer of
+the filter) ─> WORK ─> LEFT. Every phase goes back to JOIN when a reply says EXPIRED: there is no other repair.
 
-`leave()` works in every phase before CLOSING or FLUSHING. A leaving worker whose registration
-expired rejoins, so that its leases are requeued, and leaves then; an idle worker with nothing to
-clear is GONE.
+Why nothing is lost, and a lost reply is no riddle:
 
-A request in one worker, by the fields of `WorkerState`; one `Sync` does all of its steps
-atomically:
+1. An offer leaves the outbox only when an exchange with it was executed. Check, mark and push are one script, so "seen"
+   means queued, leased, or done.
+2. A finished request is acknowledged in or after the exchange that offers the last link found before its end.
+3. Each call names the stamp of the last answered one: the time at which the server executed that. A script that finds
+   another stamp changes nothing: the server went back, or the packet is late.
+4. After a lost reply the worker sends the next exchange, perhaps a smaller one. If the lost one was not executed, it
+   never will be, since its stamp is old. If it was, the next one says EXPIRED, and the requests that the lost one took
+   go back to the queue; offers and acknowledgements may come twice.
+5. After EXPIRED the reply to the join shows the loss: it describes the registration that the join replaced. If
+   the server has forgotten data that this worker knew, each page that relied on it is *tainted*: one of its links
+   was pushed, or dropped by the cache of repeats, while it ran. Its end is not acknowledged, and it is offered again.
+6. The cache of repeats is emptied when EXPIRED arrives: until the join, the contents of the filter are unknown.
+7. The crawl is finished if an idle exchange found it quiet - nothing waits, nothing is leased, no worker is busy - and
+   each other worker has been in contact since.
 
-    offer() ─> outbox ─lease─> to_check ─AskFilter─> new ─push─> the queue
-                                             └─> repeats ─acknowledge─> done
-    the queue ─take─> ready ─take()─> running ─finish()─> finished ─acknowledge─> done
-                        └─push back      └─dead_letter()─> unreadable ─> a dead letter
-
-The promises; `tests/support/queue_promises.py` checks them by these numbers in every state of every
-search:
-
-    S1  No request is lost: it is fetched, in Redis, or held by its worker. Requests that only Redis
-        had when Redis lost its data are exempt.
-    S2  A queue is cleared only when no request waits or is leased, or when a user stops the crawl.
-    S3  A finished crawl leaves no filter, no registration and no dead worker behind.
-    S4  From every state all workers can leave.
-    S5  Without a fault, each page is fetched once.
-    S6  A filter is not cleared while another queue uses it, except by a flush.
-    S7  If a queue is lost, a worker reports the loss.
-    S8  A request becomes a dead letter only for the death of a worker that had started it and
-        nothing else.
-    S9  A failed request is new to the filter again, in Redis, or held by its worker.
-
-Why they hold:
-
-*   Lease before acting. The filter is asked only for leased entries, and the engine runs only
-    leased entries. A crash leaves every request in Redis, where another worker requeues it (S1).
-*   Acknowledge after the children. `finish` appends a marker behind a request's children, and a
-    sync that carries the marker leases the children first (S1). Equal requests are one member:
-    `leased_after` keeps the lease while any copy needs it.
-*   In doubt, resolve. Syncs are numbered, and the script executes each number once. After a lost
-    reply the worker sends only `ResolveInDoubt`: the sync was executed, or its number becomes void,
-    so that a late packet has no effect. Entries that the sync took go back to the queue, since
-    their worker never saw them (S1, S5).
-*   A failed check may have marked items without a reply. `doubt` makes all entries of these items
-    `is_unsure`: the filter may know them from this very worker, so "seen" no longer counts, and a
-    page may be fetched twice (S1 before S5). For the rest of the batch "seen" still counts. Once one
-    of the entries is new, this worker holds it, and "seen" counts again for others of the same item.
-*   A worker whose registration expired keeps everything that it holds, leases it again
-    (`to_reclaim`) and distrusts earlier replies of the filter, which may have been cleared
-    meanwhile (S1).
-*   An idle worker finishes only after a heartbeat of every other worker: a dead one may hold
-    requests that no worker has requeued yet (S2, S3). The last worker stays registered while it
-    clears, so that no worker joins in between, and another worker completes the closing if it dies
-    (S3, S4). The mark of a flush stays with the closing, and the worker that completes it clears
-    the filter under all references: a filter that stays would call the deleted requests seen (S1).
-*   The filter has a reference for each queue that uses it (S6). If the filter is replaced, as by a
-    flush, each worker that uses the new one adds its queue's reference again, before its first
-    check. The audit in Redis counts the waiting requests, so that a reply reports a queue that
-    vanished (S7).
-*   A request that a worker has died with is started in Redis before it runs: `queue.worker_state`
-    (S8).
-*   Forget before acknowledging. A request fails while it runs, before its marker is in the outbox,
-    and no sync of new entries or acknowledgements goes before a `ForgetFailed`. A lost one is sent
-    again: at worst the request is new once more (S9).
+The tests search this class together with the scripts themselves: every order, lost replies, crashes, losses of data.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import chain
+from itertools import islice
+from typing import Any
 
-from scrapy_bloom._runtime import TUNING, Tuning
-from scrapy_bloom.queue import operations as ops
-from scrapy_bloom.queue.entries import AdaptiveWindow, Finished, OutboxEntry, QueueEntry, Receipt, members_of
-from scrapy_bloom.queue.operations import (
-    REGISTERED,
-    AskFilter,
-    ClearFilter,
-    Ending,
-    FilterOperation,
-    ForgetFailed,
-    QueueOperation,
-    ReleaseFilter,
-    Reply,
-    Status,
-    Sync,
-    UseFilter,
+from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.queue.values import (
+    Call,
+    Entry,
+    FilterSource,
+    Offer,
+    Outcome,
+    Page,
+    Phase,
+    Reaped,
+    RefusedError,
+    Trouble,
 )
-from scrapy_bloom.queue.worker_state import PendingSync, Phase, Suspects, WorkerState
 
-# The phase of a worker that is to complete a closing, its own or a dead worker's.
-_TO_COMPLETE = {Status.YOURS: Phase.CLOSING, Status.LAST: Phase.CLOSING, Status.FLUSHED: Phase.FLUSHING}
+# Bytes that one exchange offers at most. A lost reply halves this for a slow link, and each reply lets it grow.
+MAX_BYTES = 1_000_000
+# The registration that a join has replaced: none, a registration, or a departed one.
+_NOTHING, _DEPARTED = 0, 2
+_NEW = ord("1")
 
 
-class QueueWorker:
+class Worker:
     """One worker of a queue.
 
     Args:
-        name: the worker's name in the registration.
-        lease_seconds: the lease, as Redis stores it: a decimal number in text.
-        batch_size: requests that one sync leases at most.
-        can_read: returns whether a dead letter can be deserialized here.
-        spider: the name of the worker's spider, or "".
-        tuning: further sizes.
+        name: its name, of no other process.
+        lease: seconds after its last contact in which it is presumed dead.
+        spider: the class path of the spider; workers of another one are refused.
+        source: the filter to create if there is none.
+        fingerprint_of: the fingerprint of a serialized request, or None if that bypasses the filter or is unreadable.
+        cache_size: fingerprints of repeats that are remembered.
+        batch: requests that one exchange offers at most.
         max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
+        flush: delete the crawl and the filter at the first join.
     """
 
     def __init__(
         self,
         name: str,
-        lease_seconds: str,
-        batch_size: int,
-        can_read: Callable[[QueueEntry], bool] = lambda _: False,
+        lease: float,
+        spider: str,
+        source: FilterSource,
+        fingerprint_of: Callable[[bytes], bytes | None],
         *,
-        spider: str = "",
-        tuning: Tuning = TUNING,
+        cache_size: int = 100_000,
+        batch: int = 100,
         max_deliveries: int = 0,
+        flush: bool = False,
     ) -> None:
-        window = AdaptiveWindow(tuning.sync_bytes, tuning.sync_bytes)
-        self.state = WorkerState(window=window, suspects=Suspects(max_deliveries))
         self.name = name
-        self._lease_seconds = lease_seconds
+        self.phase = Phase.JOIN
+        self.crawl = self.run = self.filter_id = b""
+        self.repeats: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
+        self.outbox: deque[Offer] = deque()
+        self.ready: list[Entry] = []
+        self.running: dict[bytes, Page] = {}
+        self.finished: dict[bytes, Page] = {}
+        self.is_stopping = False
+        self.may_finish = self.has_met_others = False
+        # Requests that wait in the queue, and the lost ones, after the last reply; for stats and warnings.
+        self.waiting = self.losses = self.lost = self.forgets = self.lost_shards = 0
+        self.troubles: list[Trouble] = []
+        self.reaped: list[Reaped] = []
+        self.buried: list[bytes] = []
+        # After it left: whether it has deleted the crawl, and how many others work.
+        self.is_deleted = False
+        self.working = 0
+        self._lease = lease
         self._spider = spider
-        self._batch_size = batch_size
-        self._tuning = tuning
-        self._can_read = can_read
-
-    @property
-    def phase(self) -> Phase:
-        """The worker's phase."""
-        return self.state.phase
+        self._source = source
+        self._fingerprint_of = fingerprint_of
+        self._batch = batch
+        self._max_deliveries = max_deliveries
+        self._is_new, self._flush, self._sizes = True, flush, flush
+        self._secret = b""
+        self._offered: set[bytes] = set()
+        self._base = 0  # sequence number of the outbox's first offer
+        self._returns: list[Entry] = []
+        self._kept: list[Offer] = []
+        self._receipts: deque[tuple[int, Callable[[], object]]] = deque()
+        self._suspect: bytes | None = None
+        self._has_started = False
+        self._pushes = self._drops = 0
+        self._joins = 0
+        self._stamp = 0  # the time at which the last answered call was executed
+        self._under_way: Call | None = None
+        self._leaves_as = ""
+        self._has_lost_a_leave = False
+        self._quiet_since: int | None = None
+        self._max_bytes = MAX_BYTES
 
     # Events of the process.
 
-    def offer(self, entry: OutboxEntry) -> None:
-        """Accept an entry to check and queue."""
-        state = self.state
-        state.outbox.append(entry)
-        state.may_finish = False
-        if entry.fingerprint is not None:
-            state.fingerprints.add(entry.fingerprint)
+    def offer(self, offer: Offer) -> bool:
+        """Accept a request to check and queue, or return False for a known repeat."""
+        if offer.fingerprint is not None:
+            if self.is_repeat(offer.fingerprint):
+                return False
+            self._offered.add(offer.fingerprint)
+        self.outbox.append(offer)
+        self.may_finish = False
+        return True
 
-    def has_offered(self, fingerprint: bytes) -> bool:
-        """Return whether an entry with this fingerprint awaits the filter."""
-        return fingerprint in self.state.fingerprints
+    def is_repeat(self, fingerprint: bytes) -> bool:
+        """Return whether a request is a known repeat, which the caller drops: no need to serialize it."""
+        if self.repeats.get(fingerprint):
+            self._drops += 1
+            return True
+        return fingerprint in self._offered
 
-    def ask_for_receipt(self, call: Callable[[], object]) -> None:
-        """Request a receipt, due when all entries offered so far are leased or queued."""
-        self.state.outbox.append(Receipt(call))
+    def take(self) -> Entry | None:
+        """Return the next request for the engine, running from now on, or None."""
+        if self.phase is not Phase.WORK or self.is_stopping:
+            return None
+        for i, entry in enumerate(self.ready):
+            is_held_up = entry.member == self._suspect and not self._has_started
+            if not is_held_up and entry.member not in self.running:
+                self.running[entry.member] = Page(self.ready.pop(i), self._pushes, self._drops)
+                return entry
+        return None
 
-    def take_receipts(self) -> list[Receipt]:
-        """Return the receipts that are due, each once."""
-        due, self.state.receipts = self.state.receipts, []
+    def finish(self, member: bytes, outcome: Outcome = Outcome.DONE) -> None:
+        """Note that the engine is done with a request, whose links were all offered."""
+        page = self.running.pop(member)
+        if page.is_tainted:  # it was offered again, and is no longer this worker's
+            return
+        has_dropped = self._drops != page.drops
+        behind = self._base + len(self.outbox)
+        self.finished[member] = replace(page, has_dropped=has_dropped, outcome=outcome, behind=behind)
+
+    def queue_again(self, kept: Iterable[Offer]) -> None:
+        """Queue requests again that failed in an earlier run, unless another worker has."""
+        self._kept += kept
+
+    def call_when_queued(self, callback: Callable[[], object]) -> None:
+        """Have `take_receipts` return a callback as soon as all that was offered so far is answered."""
+        self._receipts.append((self._base + len(self.outbox), callback))
+
+    def take_receipts(self) -> list[Callable[[], object]]:
+        """Return the callbacks that are due, each once."""
+        due = []
+        while self._receipts and self._receipts[0][0] <= self._base:
+            due.append(self._receipts.popleft()[1])
         return due
 
-    def take(self) -> QueueEntry | None:
-        """Return the next entry for the engine, running from now on, or None.
-
-        A suspect must have been started in Redis, and some suspects run alone (S8).
-        """
-        state = self.state
-        first = self.first_ready()
-        if first is None or first.member in state.suspects.waiting:
-            return None
-        state.ready = tuple(entry for entry in state.ready if entry is not first)
-        state.running[first.member] = first
-        return first
-
-    @property
-    def can_take(self) -> bool:
-        """True if `take` returns an entry."""
-        first = self.first_ready()
-        return first is not None and first.member not in self.state.suspects.waiting
-
-    @property
-    def needs_start(self) -> bool:
-        """True if the next entry for the engine is a suspect that the next sync may start."""
-        first = self.first_ready()
-        return first is not None and first.member in self.state.suspects.waiting and not self.state.is_stopping
-
-    def first_ready(self) -> QueueEntry | None:
-        """Return the ready entry that the engine gets next, or None if all have to wait."""
-        state = self.state
-        # A finished request stays leased until its acknowledgement: if this worker dies, another
-        # one runs it again. So it counts as busy.
-        is_busy = bool(state.running or state.finished or state.unreadable)
-        held = (entry.member for entry in state.held())
-        return state.suspects.first_of(state.ready, held, is_busy=is_busy)
-
-    def finish(self, member: bytes) -> None:
-        """Note that the engine is done with a request whose children were all offered."""
-        state = self.state
-        state.finished[member] = state.running.pop(member)
-        state.outbox.append(Finished(member))
-
-    def forget(self, fingerprints: Iterable[bytes]) -> None:
-        """Have the filter forget requests that failed, before any of them is finished."""
-        self.state.to_forget += tuple(fingerprints)
-
-    def dead_letter(self, member: bytes) -> None:
-        """Note that a running entry cannot be deserialized."""
-        self.state.unreadable[member] = self.state.running.pop(member)
-
     def stop(self) -> None:
-        """Take no further requests, and return the ready ones to the queue."""
-        self.state.is_stopping = True
-        self.state.may_finish = False
+        """Take nothing more, and return the requests that have not begun."""
+        self.is_stopping = True
+        self._returns += self.ready
+        self.ready = []
 
-    def leave(self, ending: Ending) -> None:
-        """Leave the queue from the next operation on, after a closing in progress."""
-        self.state.ending = ending
-        if self.state.phase not in (Phase.CLOSING, Phase.FLUSHING, Phase.CLOSED):
-            self.state.phase = Phase.LEAVING
-
-    @property
-    def is_leaving(self) -> bool:
-        """True if this worker leaves the queue, or has left it."""
-        return self.state.ending is not None
+    def leave(self, mode: str) -> None:
+        """Leave with the next call: `finished`, `stopped`, or `keep` to keep the crawl."""
+        self._leaves_as = mode
+        if not self.crawl:
+            self.phase = Phase.LEFT
 
     @property
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
-        state = self.state
-        is_holding = any(True for _ in state.held())
-        is_behind = state.outbox or state.to_forget or state.in_doubt or state.dead_letter_scan.readable
-        return not (is_holding or is_behind)
+        held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept
+        return not any(held)
 
     @property
-    def has_news(self) -> bool:
-        """True if the queue or the filter is to be informed of something."""
-        state = self.state
-        news = state.outbox or state.to_check or state.new or state.repeats or state.unreadable or state.to_reclaim
-        is_behind = state.to_forget or state.in_doubt or state.phase is not Phase.WORKING
-        return bool(news or is_behind or (state.is_stopping and state.ready))
+    def needs_start(self) -> bool:
+        """True if the suspect waits for the exchange that notes its start."""
+        if self._suspect is None or self._has_started or self.is_stopping:
+            return False
+        return any(entry.member == self._suspect for entry in self.ready)
 
-    @property
-    def is_urgent(self) -> bool:
-        """True if a batch is full, or if an unqueued entry goes before the ready ones."""
-        state = self.state
-        if not state.ready or len(state.outbox) >= self._batch_size:
-            return len(state.outbox) >= self._batch_size
-        first = state.ready[0].score
-        return any(item.score < first for item in chain(state.outbox, state.to_check, state.new))
+    # Calls.
 
-    def undelivered(self) -> list[OutboxEntry]:
-        """Return all entries that are not known to be queued or leased."""
-        state = self.state
-        waiting = [item for item in state.outbox if isinstance(item, OutboxEntry)]
-        to_check = {entry.member for entry in state.to_check}
-        others = (entry for entry in state.to_reclaim if entry.member not in to_check)
-        # The filter knows the new entries from this worker.
-        new = (replace(entry, is_unsure=True) for entry in state.new)
-        return [*state.to_check, *new, *waiting, *(OutboxEntry(entry.member, entry.score, None) for entry in others)]
+    def next_call(self, want: int) -> Call | None:
+        """Return the next call, or None if there is no news, and nothing is wanted."""
+        if self._under_way is None:
+            self._under_way = self._next_call(want)
+        return self._under_way
 
-    # The next operation.
+    def lose(self) -> None:
+        """Note that the call under way has no reply, and may be executed late. A join or leave is sent again."""
+        call = self._under_way
+        if call is None:
+            raise RuntimeError("no call is under way")
+        if call.script == "exchange":
+            self._under_way = None
+            self._max_bytes = max(1, self._max_bytes // 2)
+            self._forget_quiet()
+        elif call.script == "leave":
+            self._has_lost_a_leave = True
 
-    def next_operation(self, want: int = 0) -> QueueOperation | FilterOperation | None:
-        """Return the next operation, or None if there is no news and nothing is wanted.
+    def _next_call(self, want: int) -> Call | None:
+        if self._leaves_as and self.phase is not Phase.LEFT:
+            return Call("leave", (self.crawl, self._leaves_as, self._max_deliveries))
+        if self.phase is Phase.JOIN:
+            self._joins += 1
+            flags = int(self._is_new), int(self._flush)
+            source = self._source.to_create(sizes=self._sizes)
+            lease = round(self._lease * 1e6)
+            return Call("join", (self._joins, self._stamp, lease, self._spider, *flags, self.filter_id, *source))
+        if self.phase is Phase.ALLOCATE:
+            return Call("allocate", (self.filter_id,))
+        return None if self.phase is Phase.LEFT else self._exchange(want)
 
-        Args:
-            want: entries to take from the queue at most.
-        """
-        state = self.state
-        if state.phase is Phase.WORKING:
-            return self._next_while_working(0 if state.is_stopping else want)
-        operations: dict[Phase, QueueOperation | FilterOperation | None] = {
-            Phase.JOINING: ops.Join(self.name, self._lease_seconds, state.number, state.is_new, self._spider),
-            Phase.JOINED: UseFilter(),
-            Phase.LEAVING: ops.Leave(self.name, state.number, state.ending or Ending.KEEP),
-            Phase.CLOSING: ReleaseFilter(),
-            Phase.FLUSHING: ClearFilter(),
-            Phase.CLOSED: ops.EndClosing(self.name, state.clears),
-        }
-        return operations.get(state.phase)
-
-    def _next_while_working(self, want: int) -> QueueOperation | FilterOperation | None:
-        state = self.state
-        if state.in_doubt is not None:
-            kept = ops.digests(state.in_doubt.kept) if state.in_doubt.sync.want else None
-            return ops.ResolveInDoubt(self.name, state.number, kept)
-        if state.to_reclaim:
-            return self._reclaim()
-        size = state.window.share_of(self._batch_size)
-        if state.to_forget or state.to_check:
-            return ForgetFailed(state.to_forget[:size]) if state.to_forget else AskFilter(state.to_check[:size])
-        scan = state.dead_letter_scan
-        if scan.readable:
-            return ops.Redrive(self.name, members_of(state.window.budget().first_of(scan.readable)))
-        if scan.place is not None and want and self.is_idle:
-            return ops.ReadDeadLetters(self.name, scan.place, state.window.share_of(self._tuning.dead_letter_batch))
-        return self._sync(want)
-
-    def _reclaim(self) -> Sync:
-        state = self.state
-        part = state.window.budget().first_of(state.to_reclaim[: self._batch_size])
-        sync = Sync(self.name, state.number + 1, 0, leases=part)
-        state.pending_sync = PendingSync(sync, frozenset(members_of(state.held())), reclaimed=len(part))
-        return sync
-
-    def _sync(self, want: int) -> Sync | None:
-        state = self.state
-        batch = state.next_batch(self._batch_size)
-        returned = state.outranked_by(batch.queued)
-        leased = state.leased_after(batch, returned)
-        # The script ends the leases of the first pushes only, so these come first.
-        pushes = tuple(sorted((*batch.queued, *returned), key=lambda entry: entry.member in leased))
-        first = self.first_ready() if want and self.needs_start else None
-        starts = () if first is None or first in returned else (first.member,)
-        want = want if state.suspects.has_room(leased) else 0
-        if not (want or pushes or batch.acknowledged or batch.outbox or starts):
+    def _exchange(self, want: int) -> Call | None:
+        if self.phase is Phase.RESET:
+            return self._call_exchange([], [], [], self._mine(), want=0)
+        offers = self._next_offers()
+        ended = [page for page in self.finished.values() if page.behind <= self._base + len(offers)]
+        kept = self._kept[: self._batch]
+        want = 0 if self.is_stopping else want and max(1, want * self._max_bytes // MAX_BYTES)
+        if not (want or offers or ended or kept or self._returns or self.needs_start):
             return None
-        # If its reply is lost, a sync that takes entries must list every lease that it leaves.
-        may_take = len(leased) - len(state.running) <= self._tuning.kept_leases
-        sync = Sync(
-            self.name,
-            state.number + 1,
-            state.window.share_of(want) if may_take else 0,
-            tuple(entry.in_queue for entry in batch.to_lease),
-            pushes,
-            len([entry for entry in pushes if entry.member not in leased]),
-            batch.unreadable,
-            tuple(member for member in batch.acknowledged if member not in leased),
-            starts,
-        )
-        state.pending_sync = PendingSync(sync, frozenset(leased), batch, returned)
-        return sync
+        return self._call_exchange(offers, ended, kept, [], want)
 
-    # Outcomes.
+    def _call_exchange(
+        self, offers: list[Offer], ended: list[Page], kept: list[Offer], holds: list[Page], want: int
+    ) -> Call:
+        """Return an exchange, in the order of `exchange.lua`."""
+        is_reset, is_idle = self.phase is Phase.RESET, self.is_idle
+        by_outcome = {outcome: [page.entry for page in ended if page.outcome is outcome] for outcome in Outcome}
+        failed, unreadable, done = (by_outcome[o] for o in (Outcome.FAILED, Outcome.UNREADABLE, Outcome.DONE))
+        arguments: list[Any] = [self._stamp, self.crawl, self.filter_id, int(is_reset), int(is_idle), want]
+        arguments += [self._max_deliveries, self._suspect if self.needs_start and not is_reset else b""]
+        arguments += [len(offers), len(self._returns), len(holds), len(kept), len(failed), len(unreadable), len(done)]
+        for score, member, fingerprint in offers:
+            arguments += self._digest(fingerprint), score, member
+        for entry in (*self._returns, *(page.entry for page in holds)):
+            # Only a new filter must learn about requests that are not offered.
+            arguments += self._digest(self._fingerprint_of(entry.member) if is_reset else None), *entry
+        for score, member, fingerprint in kept:
+            arguments += self._digest(fingerprint), score, member
+        for entry in failed:
+            arguments += self._fingerprint_of(entry.member) or b"", *entry
+        for entry in unreadable:
+            arguments += b"", *entry
+        arguments += (entry.member for entry in done)
+        members = tuple(page.entry.member for page in ended)
+        return Call("exchange", tuple(arguments), len(offers), members, tuple(self._returns), len(kept), is_idle)
 
-    def lose_reply(self, operation: QueueOperation | FilterOperation) -> None:
-        """Note a lost reply: the operation was executed, will be executed later, or never.
+    def _next_offers(self) -> list[Offer]:
+        offers: list[Offer] = []
+        room = self._max_bytes
+        for offer in islice(self.outbox, self._batch):
+            room -= len(offer.member)
+            if offers and room < 0:
+                break
+            offers.append(offer)
+        return offers
 
-        Other operations than these are simply sent again.
+    def _digest(self, fingerprint: bytes | None) -> bytes:
+        return b"" if fingerprint is None else digest(fingerprint, self._secret)
+
+    def _mine(self) -> list[Page]:
+        return [*(page for page in self.running.values() if not page.is_tainted), *self.finished.values()]
+
+    # Replies.
+
+    def receive(self, reply: Any) -> list[bool]:
+        """Apply the reply to the call under way.
+
+        Returns:
+            for each of the first offers of the outbox, which leave it, whether it was new; empty if that is unknown.
+
+        Raises:
+            RefusedError: the queue or the filter is not this worker's.
         """
-        state = self.state
-        if isinstance(operation, AskFilter):
-            # `doubt` gets the items that the check may have marked.
-            state.window = state.window.halved()
-        elif isinstance(operation, Sync) and state.pending_sync is not None:
-            state.number = operation.number
-            state.in_doubt, state.pending_sync = state.pending_sync, None
-            state.ready = tuple(entry for entry in state.ready if entry not in state.in_doubt.returned)
-        elif isinstance(operation, ForgetFailed | ops.Redrive | ops.ReadDeadLetters):
-            state.window = state.window.halved()
+        call, self._under_way = self._under_way, None
+        if call is None:
+            raise RuntimeError("no call is under way")
+        match call.script:
+            case "join":
+                self._receive_join(*reply)
+            case "allocate":
+                self.phase = self.phase if reply else Phase.WORK
+            case "exchange":
+                return self._receive_exchange(call, *reply)
+            case "leave":
+                self._receive_leave(*reply)
+        return []
 
-    def receive_reply(self, operation: QueueOperation | FilterOperation, reply: Reply) -> None:
-        """Apply the reply to an operation."""
-        state = self.state
-        if reply.status in (Status.EXPIRED, Status.LATE) and state.phase is not Phase.CLOSED:
-            if isinstance(operation, ops.Leave) and operation.ending is Ending.KEEP and self.is_idle:
-                # An earlier attempt has left, or there is nothing to requeue or clear.
-                state.phase = Phase.GONE
+    def _receive_exchange(self, call: Call, status: bytes, news: list[Any], *more: Any) -> list[bool]:
+        if status != b"OK":
+            self._expire()
+            return []
+        flags, stamp, taken, suspect, has_started, others = more
+        self._note(*news)
+        self._stamp = int(stamp)
+        self._max_bytes = min(MAX_BYTES, self._max_bytes + self._max_bytes // 32 + 1)
+        if self.phase is Phase.RESET:
+            self.phase = Phase.ALLOCATE
+        for _ in range(call.offers):
+            fingerprint = self.outbox.popleft().fingerprint
+            if fingerprint is not None:
+                self._offered.discard(fingerprint)
+                self.repeats.put(fingerprint, True)
+        self._base += call.offers
+        self._pushes += call.offers > 0
+        for member in call.ended:
+            self.finished.pop(member, None)
+        self._returns = self._returns[len(call.returns) :]
+        self._kept = self._kept[call.kept :]
+        self._suspect, self._has_started = suspect or None, bool(has_started)
+        entries = [Entry(float(score), member) for score, member in zip(taken[::2], taken[1::2], strict=True)]
+        if self.is_stopping:
+            self._returns += entries
+        elif entries:
+            self.ready = sorted((*self.ready, *entries))
+        self._note_quiet(call, entries, others)
+        return [flag == _NEW for flag in flags]
+
+    def _receive_join(self, status: bytes, *more: Any) -> None:
+        if status in (b"FOREIGN", b"WRONGTYPE", b"MISMATCH"):
+            raise RefusedError(status, *more)
+        if status == b"SIZES":  # nothing was executed
+            self._sizes = True
+            self._joins -= 1
+        if status != b"OK":  # after it was executed, this worker was presumed dead: join again
+            return
+        news, crawl, run, origin, filter_id, secret, stamp, replaced, *stamps = more
+        self._rejoin(crawl, origin, filter_id, int(replaced), is_intact=self._stamp in map(int, stamps))
+        self._note(*news)
+        self.crawl, self.run, self.filter_id, self._secret = crawl, run, filter_id, secret
+        self._stamp = int(stamp)
+        self.has_met_others |= self._is_new and int(run) != self._stamp  # otherwise a run begins with this join
+        self._is_new = self._flush = self._sizes = False
+        self.phase = Phase.RESET
+
+    def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, *, is_intact: bool) -> None:
+        """Find the losses of the server, by the registration that the join has replaced.
+
+        It is intact if the last answered call was its last one, or the last one before a call without a reply.
+        """
+        has_departed = replaced == _DEPARTED
+        if not (is_intact and has_departed):  # otherwise they wait again, or are done
+            self._returns += self.ready
+        self.ready = []
+        self._suspect, self._has_started = None, False
+        if not self.crawl:
+            return
+        if not is_intact:
+            is_flushed = replaced == _NOTHING and crawl != self.crawl and origin == b"flush"
+            trouble = Trouble.FLUSHED if is_flushed else Trouble.LOST if replaced == _NOTHING else Trouble.ROLLED_BACK
+            self.troubles.append(trouble)
+            self._taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
+        elif filter_id != self.filter_id:
+            self.troubles.append(Trouble.FILTER_LOST)
+            self._taint(self._has_dropped, is_leased=not has_departed)
+        elif has_departed:
+            self.troubles.append(Trouble.PRESUMED_DEAD)
+
+    def _has_dropped(self, page: Page) -> bool:
+        return page.has_dropped if page.outcome else page.drops != self._drops
+
+    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+        """Have the pages fetched again whose links the server may have lost."""
+        for page in self._mine():
+            if not is_tainted(page):
+                continue
+            member = page.entry.member
+            if is_leased:
+                self._returns.append(page.entry)
             else:
-                self._expire()
-            return
-        match operation:
-            case Sync():
-                self._synced(operation, reply)
-            case ops.ResolveInDoubt():
-                self._resolved(reply)
-            case ops.ReadDeadLetters():
-                # Requests that too many workers died with are left to `scrapy bloom requeue`.
-                state.dead_letter_scan = state.dead_letter_scan.read(
-                    reply.entries,
-                    operation.count,
-                    lambda entry: entry.member not in reply.suspects and self._can_read(entry),
-                )
-            case ForgetFailed():
-                state.to_forget = state.to_forget[len(operation.fingerprints) :]
-            case ops.Redrive():
-                state.dead_letter_scan = state.dead_letter_scan.redriven(len(operation.members))
-            case _:
-                self._enter_phase(operation, reply.status)
+                self.offer(Offer(*page.entry, self._fingerprint_of(member)))
+            if page.outcome is None:
+                self.running[member] = replace(page, is_tainted=True)
+            else:
+                del self.finished[member]
 
-    def receive_filter_reply(self, operation: AskFilter, are_new: Sequence[bool]) -> tuple[OutboxEntry, ...]:
-        """Apply the filter's reply, and return the repeats."""
-        state = self.state
-        answered = list(zip(operation.entries, are_new, strict=True))
-        repeats = tuple(entry for entry, is_new in answered if not is_new)
-        state.to_check = state.to_check[len(answered) :]
-        state.fingerprints.difference_update(entry.fingerprint for entry, _ in answered)
-        state.new += tuple(entry for entry, is_new in answered if is_new)
-        state.repeats += repeats
-        # This worker holds a new entry of each of these items.
-        self._set_unsure({entry.fingerprint for entry, is_new in answered if is_new and entry.is_unsure}, False)
-        return repeats
-
-    def doubt(self, fingerprints: Set[bytes]) -> None:
-        """Distrust the filter about these items: a check that failed may have marked them."""
-        self._set_unsure(fingerprints, True)
-
-    def _set_unsure(self, fingerprints: Set[bytes | None], is_unsure: bool) -> None:
-        """Set `is_unsure` of all entries of these items that the filter has not checked yet."""
-        state = self.state
-
-        def changed(item: OutboxEntry) -> OutboxEntry:
-            return replace(item, is_unsure=is_unsure) if item.fingerprint in fingerprints else item
-
-        if fingerprints:
-            state.to_check = tuple(map(changed, state.to_check))
-            state.outbox = deque(changed(item) if isinstance(item, OutboxEntry) else item for item in state.outbox)
-
-    def _enter_phase(self, operation: QueueOperation | FilterOperation, status: Status) -> None:
-        state = self.state
-        match operation:
-            case ops.Join() if status in REGISTERED:
-                # A leaving worker takes no reference: the filter may be deleted already.
-                state.phase = Phase.LEAVING if self.is_leaving else Phase.JOINED
-            case ops.Join() | ops.Leave() if status in _TO_COMPLETE:
-                state.phase = _TO_COMPLETE[status]
-            case ops.Join() if self.is_leaving:
-                state.phase = Phase.GONE
-            case UseFilter():
-                state.is_new = False
-                state.phase = Phase.WORKING
-            case ops.Leave():
-                state.phase = Phase.GONE
-            case ReleaseFilter() | ClearFilter():
-                # A filter that another queue keeps knows these requests: nothing would fetch them.
-                state.clears = state.ending is Ending.STOPPED and status is Status.OK
-                state.phase = Phase.CLOSED
-            case ops.EndClosing():
-                state.phase = Phase.GONE if self.is_leaving else Phase.JOINING
-
-    def _synced(self, sync: Sync, reply: Reply) -> None:
-        state = self.state
-        if state.pending_sync is None:
-            return
-        state.number = sync.number
-        if sync.leases or sync.pushes or sync.acks or reply.entries:
-            state.window = state.window.grown()
-        self._apply(state.pending_sync)
-        # A reply `again` lists all leases, of which most are known.
-        known = {entry.member for entry in state.held()}
-        taken = (entry for entry in reply.entries if entry.member not in known)
-        state.ready = tuple(sorted((*state.ready, *taken)))
-        state.suspects = state.suspects.counted(reply.suspects, members_of(state.ready))
-        if sync.want and not reply.entries and self.is_idle:
-            self._detect_termination(reply)
-        else:
-            state.may_finish, state.heartbeats_seen = False, None
-
-    def _resolved(self, reply: Reply) -> None:
-        state = self.state
-        if state.in_doubt is None:
-            return
-        pending, state.in_doubt = state.in_doubt, None
-        # Even an executed sync was too slow for the socket timeout.
-        state.window = state.window.halved()
-        if reply.status is Status.DONE:
-            self._apply(pending)
-        else:
-            state.ready = tuple(sorted((*state.ready, *pending.returned)))
-
-    def _apply(self, pending: PendingSync) -> None:
-        """Apply an executed sync to the state."""
-        state, batch, sync = self.state, pending.batch, pending.sync
-        for _ in batch.outbox:
-            item = state.outbox.popleft()
-            if isinstance(item, Receipt):
-                state.receipts.append(item)
-        state.ready = tuple(entry for entry in state.ready if entry not in pending.returned)
-        for member in batch.finished:
-            state.finished.pop(member, None)
-        for entry in batch.unreadable:
-            state.unreadable.pop(entry.member, None)
-        state.to_check += batch.to_lease
-        state.new, state.repeats = state.new[len(batch.new) :], state.repeats[len(batch.repeats) :]
-        state.to_reclaim = state.to_reclaim[pending.reclaimed :]
-        released = members_of(sync.pushes[: sync.released])
-        state.suspects = state.suspects.ended((*sync.acks, *released)).among(members_of(state.ready))
-        for member in sync.starts:
-            state.suspects = state.suspects.begun(member)
-        state.pending_sync = None
-
-    def _detect_termination(self, reply: Reply) -> None:
-        """Let this idle worker finish if no work is left and all others are alive.
-
-        Another worker is alive if its registration has changed since the first such reply; a dead
-        one may still hold requests (S2).
-        """
-        state = self.state
-        others = {name: value for name, value in (reply.workers or {}).items() if name != self.name}
-        has_work = reply.waiting or reply.leased
-        if has_work or reply.dead != state.dead_letter_scan.reviewed:
-            state.may_finish, state.heartbeats_seen = False, None
-            if not has_work:
-                # This worker may be able to read dead letters of the others.
-                state.dead_letter_scan = state.dead_letter_scan.begun(reply.dead)
-        elif state.heartbeats_seen is None:
-            state.may_finish, state.heartbeats_seen = not others, others
-        else:
-            state.may_finish = all(state.heartbeats_seen.get(name) != value for name, value in others.items())
+    def _receive_leave(self, status: bytes, news: list[Any], *more: Any) -> None:
+        self.phase = Phase.LEFT
+        if status == b"LEFT":
+            self._note(*news)
+            is_deleted, self.waiting, self.working, others = more
+            self.is_deleted = bool(is_deleted)
+            self.note_others(others)
+        elif not self._has_lost_a_leave:
+            crawl, origin = more
+            is_flushed = crawl != self.crawl and origin == b"flush"
+            self.troubles.append(Trouble.FLUSHED if is_flushed else Trouble.LOST)
 
     def _expire(self) -> None:
-        """Rejoin with the held entries after a presumed death, or a loss of Redis's data.
+        """Join again. Until then no request begins, and no link is a known repeat."""
+        self.phase = Phase.JOIN
+        self.repeats.clear()
+        self._forget_quiet()
 
-        The fate of a sync in doubt stays unknown, and earlier replies of the filter count no more.
-        """
-        state = self.state
-        if state.in_doubt is not None:
-            state.ready = tuple(sorted((*state.ready, *state.in_doubt.returned)))
-        state.in_doubt = state.pending_sync = state.heartbeats_seen = None
-        state.dead_letter_scan = state.dead_letter_scan.broken_off()
-        state.may_finish = False
-        unsure = (replace(entry, is_unsure=True) for entry in (*state.to_check, *state.new, *state.repeats))
-        state.to_check, state.new, state.repeats = tuple(unsure), (), ()
-        state.outbox = deque(
-            replace(item, is_unsure=True) if isinstance(item, OutboxEntry) else item for item in state.outbox
-        )
-        state.to_reclaim = tuple(state.held())
-        state.suspects = state.suspects.doubted()
-        state.phase = Phase.JOINING
+    def _forget_quiet(self) -> None:
+        self.may_finish, self._quiet_since = False, None
+
+    def _note(self, waiting: int, losses: int, lost: int, *changes: int) -> None:
+        """Note the news in a reply about the crawl, and about the filter if the script opened that."""
+        self.waiting, self.losses, self.lost = waiting, losses, lost
+        if changes and changes != (self.forgets, self.lost_shards):
+            self.repeats.clear()
+            self.forgets, self.lost_shards = changes
+
+    def _note_quiet(self, call: Call, taken: list[Entry], others: list[Any] | None) -> None:
+        is_quiet, number, oldest = others[:3] if others else (0, 0, 0)
+        if others:
+            self.note_others(others)
+        if taken or not (is_quiet and call.is_idle):
+            self._forget_quiet()
+            return
+        if self._quiet_since is None:
+            self._quiet_since = self._stamp
+        self.may_finish = self.is_idle and (not number or int(oldest) > self._quiet_since)
+
+    def note_others(self, others: list[Any]) -> None:
+        """Note which workers a reply calls dead, and the new dead letters."""
+        self.has_met_others |= others[1] > 0
+        told, buried = others[3:]
+        for name, silence, requests in zip(told[::3], told[1::3], told[2::3], strict=True):
+            self.reaped.append(Reaped(name.decode(), int(silence) / 1e6, int(requests)))
+        self.buried += buried

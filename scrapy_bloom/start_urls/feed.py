@@ -1,12 +1,12 @@
 """Feed a spider's start URLs from Redis to its requests, leased instead of popped.
 
-Any scheduler with the methods of `_LeasingScheduler` works, since users may bring their own.
+Users may bring their own scheduler: any with `when_queued`, `ask_redis` and the attributes of `BloomScheduler` works.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -14,16 +14,17 @@ from scrapy_redis import defaults
 from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, TUNING, Runtime
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.queue.queue_keys import QueueKeys
 from scrapy_bloom.start_urls.leases import StartUrl, StartUrls
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisUnreachableError
 
 logger = logging.getLogger(__name__)
 
+# Seconds between two looks for start URLs that are done.
+_TICK_SECONDS = 0.25
 # Buried start URLs that are logged with a traceback.
 _MAX_TRACEBACKS = 3
 
@@ -40,24 +41,8 @@ def warn_of_popped_start_urls(spider: Spider) -> None:
         )
 
 
-class _LeasingScheduler(Protocol):
-    """The part of `BloomScheduler` that start URLs need."""
-
-    server: Any
-
-    @property
-    def worker_name(self) -> str: ...
-
-    @property
-    def queue_keys(self) -> QueueKeys: ...
-
-    def when_queued(self, call: Callable[[], object]) -> None: ...
-
-    def ask_redis(self, work: Callable[[], T]) -> T: ...
-
-
 class StartUrlFeed:
-    """The start URLs of one spider: reserved in Redis, delivered, then acknowledged, buried or released.
+    """The start URLs of one spider: leased, delivered, then acknowledged, buried or released.
 
     It replaces `fetch_data` and `count_size` of the spider, and guards `make_request_from_data`.
 
@@ -70,12 +55,12 @@ class StartUrlFeed:
         self._runtime = runtime
         self._spider = spider
         self._crawler = crawler
-        self._scheduler: _LeasingScheduler | None = None
+        self._scheduler: Any = None
         self._has_warned = False
         self._urls: dict[str, StartUrls] = {}
         self._current: tuple[StartUrls, StartUrl] | None = None
         self._buried = 0
-        self._ticker = engine.Ticker(TUNING.tick_seconds, self._tick, runtime)
+        self._ticker = engine.Ticker(_TICK_SECONDS, self._sync, runtime)
         self._pop, self._count_stock = spider.fetch_data, spider.count_size
         spider.fetch_data, spider.count_size = self.fetch, self.count
         spider.make_request_from_data = self._guarded(spider.make_request_from_data)
@@ -92,14 +77,14 @@ class StartUrlFeed:
             return self._pop(key, want)  # type: ignore[no-any-return]
         urls = self._urls_at(key)
         if not urls.ready:
-            self._ask(lambda: self._reserve(urls, want), None)
+            self._ask(lambda: self._lease(urls, want), None)
         return self._deliver(urls)
 
     def count(self, key: str) -> int:
         """Return the number of start URLs, 0 while Redis is unreachable."""
         if not self._can_lease():
             return self._count_stock(key)  # type: ignore[no-any-return]
-        return self._ask(self._urls_at(key).count, 0)
+        return self._ask(self._urls_at(key).sync, 0)
 
     def _can_lease(self) -> bool:
         """Return whether the scheduler reports queued requests."""
@@ -118,21 +103,17 @@ class StartUrlFeed:
         return self._scheduler is not None
 
     def _urls_at(self, key: str) -> StartUrls:
-        scheduler = self._scheduler
-        if key not in self._urls and scheduler is not None:
-            kind = _kind_of_start_keys(self._crawler)
-            queue = scheduler.queue_keys.queue
-            self._urls[key] = StartUrls(scheduler.server, key, kind, scheduler.worker_name, queue)
+        if key not in self._urls:
+            scheduler, kind = self._scheduler, _kind_of_start_keys(self._crawler)
+            self._urls[key] = StartUrls(scheduler.server, key, kind, scheduler.worker_name, scheduler.queue_keys.queue)
         return self._urls[key]
 
-    def _reserve(self, urls: StartUrls, want: int) -> None:
+    def _lease(self, urls: StartUrls, want: int) -> None:
         """Lease start URLs, after the leases of dead workers at all of the spider's keys are released."""
-        self._sync()
         for key in getattr(self._spider, "_redis_keys", None) or ():
             self._urls_at(key)
         for each in self._urls.values():
-            recovered = each.recover()
-            if recovered:
+            if recovered := each.recover():
                 logger.warning(
                     "The start key %r gets back %s of dead workers", each.key, plural(recovered, "start URL")
                 )
@@ -149,7 +130,7 @@ class StartUrlFeed:
             url = urls.ready.popleft()
             self._current = urls, url
             yield url.data
-            if self._current is not None and self._scheduler is not None:
+            if self._current is not None:
                 self._scheduler.when_queued(partial(urls.acknowledge, url))
             self._current = None
 
@@ -193,7 +174,7 @@ class StartUrlFeed:
     def _ask(self, work: Callable[[], T], default: T) -> T:
         """Return the result of `work`, or `default` while Redis is unreachable."""
         try:
-            return work() if self._scheduler is None else self._scheduler.ask_redis(work)
+            return self._scheduler.ask_redis(work)  # type: ignore[no-any-return]
         except RedisUnreachableError:
             self.is_unsure = True
             return default
@@ -201,22 +182,14 @@ class StartUrlFeed:
     def _sync(self) -> None:
         for urls in self._urls.values():
             if urls.needs_sync:
-                urls.sync()
-
-    def _tick(self) -> None:
-        # A probe that sends no command would close the circuit breaker.
-        if any(urls.needs_sync for urls in self._urls.values()):
-            self._ask(self._sync, None)
+                self._ask(urls.sync, 0)
 
     def _release(self) -> None:
         """Release this worker's start URLs at once, so that no worker has to wait for its lease to expire."""
         self._ticker.stop()
         try:
             for urls in self._urls.values():
-                while urls.needs_sync:
-                    urls.sync()
-                released = urls.release()
-                if released:
+                if released := urls.release():
                     logger.info("The start key %r gets back %s of this worker", urls.key, plural(released, "start URL"))
         except (BloomError, *FAULTS) as error:
             logger.error(

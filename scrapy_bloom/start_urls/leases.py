@@ -1,32 +1,27 @@
 """Start URLs leased by one worker, until their requests are queued.
 
-Requests and their delivery are the feed's business. Each call but `acknowledge` and `bury` sends commands to Redis.
+Requests and their delivery are the feed's business. One script ends, releases and takes leases; it may be executed
+twice or late, since a worker uses the number of a lease once.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
-from scrapy_bloom._format import as_text
-from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys, tagged
-from scrapy_bloom.transport.client import transport_for
-from scrapy_bloom.transport.commands import Argument, Command
-from scrapy_bloom.transport.failures import FAULTS, describe
-from scrapy_bloom.transport.scripts import load_script
-from scrapy_bloom.transport.transport import Transport
+from redis.client import NEVER_DECODE
 
-# The command that counts the data of a start key, by its type.
-_COUNTS = {"list": "LLEN", "set": "SCARD", "zset": "ZCARD"}
-# Start URLs moved by one script.
-_MAX_BATCH = 500
+from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.scripts import Script
+
+_EXCHANGE = Script("start_urls")
 
 
 class StartUrl(NamedTuple):
     """A start URL: its field in the hash of leases, and its data."""
 
     field: str
-    data: Any
+    data: bytes
 
 
 class StartState(NamedTuple):
@@ -55,20 +50,17 @@ class _Lease(NamedTuple):
     queue: str
 
     @classmethod
-    def parse(cls, field: str) -> Self | None:
-        number, _, holder = field.partition(":")
-        worker, colon, queue = holder.partition(":")
-        return cls(int(number), worker, queue) if number.isdecimal() and colon else None
+    def parse(cls, field: bytes) -> Self:
+        number, worker, queue = field.decode().split(":", 2)
+        return cls(int(number), worker, queue)
 
     @property
     def field(self) -> str:
-        return f"{self.number}:{self.worker}:{self.queue}"
+        return ":".join(map(str, self))
 
 
 class StartUrls:
     """The start URLs at `key`, a `kind` ("list", "set" or "zset"), for the worker `worker` of a queue.
-
-    A lease number is used once, so a script that is executed late does no harm.
 
     Attributes:
         ready: leased start URLs to deliver.
@@ -80,150 +72,105 @@ class StartUrls:
         self.keys = StartKeys(key)
         self.ready: deque[StartUrl] = deque()
         self.others_hold = False
-        self._transport = transport_for(client)
+        self._client = client
         self._kind = kind
-        self._worker = worker
-        self._queue = queue
+        self._mark = f":{worker}:{queue}"
         self._next_number = 0
         self._held: set[str] = set()
-        self._finished: list[str] = []
+        self._done: list[str] = []
         self._dead: list[str] = []
 
     @property
     def needs_sync(self) -> bool:
         """True if acknowledged or buried start URLs are still leased in Redis."""
-        return bool(self._finished or self._dead)
-
-    def count(self) -> int:
-        """Return the number of start URLs at the key and in `ready`.
-
-        Raises:
-            WrongTypeError: the start key is not a `kind`.
-        """
-        try:
-            (number,) = self._transport.execute([Command(_COUNTS[self._kind], self.key)])
-        except FAULTS as error:
-            if "WRONGTYPE" in describe(error):
-                raise self._wrong_type(self._transport.execute([Command("TYPE", self.key)])[0]) from None
-            raise
-        return int(number) + len(self.ready)
-
-    def lease(self, want: int) -> None:
-        """Lease up to `want` start URLs, and append them to `ready`.
-
-        If the reply is lost, the leases belong to no live worker, and `recover` releases them.
-        """
-        first = self._next_number
-        self._next_number += want
-        holder = f":{self._worker}:{self._queue}"
-        data: Sequence[Any] = self._run("lease_start", self._kind, want, first, holder)
-        leased = [StartUrl(f"{number}{holder}", each) for number, each in enumerate(data, first)]
-        self._held.update(each.field for each in leased)
-        self.ready.extend(leased)
+        return bool(self._done or self._dead)
 
     def acknowledge(self, url: StartUrl) -> None:
-        """Mark a start URL whose requests are queued; the next `sync` ends its lease."""
-        self._finished.append(url.field)
+        """Note a start URL whose requests are queued: the next call ends its lease."""
+        self._done.append(url.field)
 
     def bury(self, url: StartUrl) -> None:
-        """Mark a start URL that leads to no request; the next `sync` moves it to the dead letters."""
+        """Note a start URL that leads to no request: the next call moves it to the dead letters."""
         self._dead.append(url.field)
 
-    def sync(self) -> None:
-        """End the leases of acknowledged and buried start URLs, one batch of each."""
-        finished, dead = self._finished[:_MAX_BATCH], self._dead[:_MAX_BATCH]
-        if finished:
-            self._transport.execute([Command("HDEL", self.keys.leased, *finished)])
-            self._forget(self._finished, finished)
-        if dead:
-            self._run("bury_start", *dead)
-            self._forget(self._dead, dead)
+    def sync(self) -> int:
+        """Return the number of start URLs at the key and in `ready`; like each call, end the noted ones."""
+        waiting, _ = self._exchange()
+        return waiting + len(self.ready)
+
+    def lease(self, want: int) -> None:
+        """Lease up to `want` start URLs, and append them to `ready`; `recover` releases those of a lost reply."""
+        self._exchange(want=want)
 
     def recover(self) -> int:
-        """Release the leases of dead workers and of lost replies; return their number.
-
-        Leases are read before registered workers, since a worker registers before it leases. In the other order, a
-        worker that registers in between would count as dead.
-        """
-        leases = _leases(self._transport, self.keys)
-        self.others_hold = False
-        if not leases:
-            return 0
-        registered = _registered(self._transport, {lease.queue for lease in leases})
-        orphans = [lease for lease in leases if self._is_orphan(lease, registered[lease.queue])]
-        self.others_hold = any(not self._is_mine(lease) for lease in set(leases).difference(orphans))
-        return self._release(lease.field for lease in sorted(orphans))
+        """Release the leases of dead workers and of lost replies; return their number."""
+        leases = _leases(self._client, self.keys)
+        orphans = {lease for lease in _abandoned(self._client, leases) if not self._is_mine(lease)}
+        orphans.update(lease for lease in leases if self._is_mine(lease) and lease.field not in self._held)
+        self.others_hold = any(not self._is_mine(lease) for lease in leases - orphans)
+        return self._exchange(lease.field for lease in sorted(orphans))[1] if orphans else 0
 
     def release(self) -> int:
         """Release this worker's start URLs that are neither acknowledged nor buried; return their number."""
         self.ready.clear()
-        kept = {*self._finished, *self._dead}
-        released = self._release(sorted(self._held - kept, key=lambda field: int(field.partition(":")[0])))
-        self._held &= kept
+        held = self._held.difference(self._done, self._dead)
+        _, released = self._exchange(sorted(held, key=lambda field: int(field.partition(":")[0])))
+        self._held.clear()
         return released
 
-    def _release(self, fields: Iterable[str]) -> int:
-        ordered = list(fields)
-        # The last batch goes first, so that the start URLs keep their order at the start key.
-        starts = reversed(range(0, len(ordered), _MAX_BATCH))
-        batches = (ordered[start : start + _MAX_BATCH] for start in starts)
-        return sum(int(self._run("release_start", self._kind, *batch)) for batch in batches)
-
-    def _is_orphan(self, lease: _Lease, registered: set[str]) -> bool:
-        """Return whether no live worker has a start URL; this worker trusts its own list of leases."""
-        return lease.field not in self._held if self._is_mine(lease) else lease.worker not in registered
-
     def _is_mine(self, lease: _Lease) -> bool:
-        return lease.worker == self._worker and lease.queue == self._queue
+        return lease.field.endswith(self._mark)
 
-    def _forget(self, marked: list[str], synced: list[str]) -> None:
-        del marked[: len(synced)]
-        self._held.difference_update(synced)
-
-    def _run(self, script: str, *arguments: Argument) -> Any:
-        """Return the result of a script.
+    def _exchange(self, released: Iterable[str] = (), want: int = 0) -> tuple[int, int]:
+        """Return how many start URLs wait at the key, and how many were released.
 
         Raises:
             WrongTypeError: the start key is not a `kind`.
         """
-        names = (self.key, self.keys.leased, self.keys.dead_letters, self.keys.absent)
-        command = Command("EVAL", load_script(__package__, "start_key", script), len(names), *names, *arguments)
-        status, *result = self._transport.execute([command])[0]
-        if as_text(status) != "ok":
-            raise self._wrong_type(status)
-        return result[0] if result else None
-
-    def _wrong_type(self, found: Any) -> WrongTypeError:
-        return WrongTypeError(
-            f"redis_key = {self.key!r}: holds a {as_text(found)}, but start URLs are read from a {self._kind}; use "
-            "another key, or set REDIS_START_URLS_AS_SET or REDIS_START_URLS_AS_ZSET to match"
+        keys, first = self.keys, self._next_number
+        self._next_number += want
+        numbers = len(self._done), len(self._dead)
+        status, *reply = _EXCHANGE.call(
+            self._client,
+            (keys.start, keys.leased, keys.dead_letters, keys.absent),
+            (self._kind, want, first, self._mark, *numbers, *self._done, *self._dead, *released),
         )
+        self._held.difference_update(self._done, self._dead)
+        self._done, self._dead = [], []
+        if status != b"OK":
+            raise WrongTypeError(
+                f"redis_key = {self.key!r}: holds a {status.decode()}, but start URLs are read from a {self._kind}; "
+                "use another key, or set REDIS_START_URLS_AS_SET or REDIS_START_URLS_AS_ZSET to match"
+            )
+        data, waiting, moved = reply
+        leased = [StartUrl(f"{number}{self._mark}", each) for number, each in enumerate(data, first)]
+        self._held.update(url.field for url in leased)
+        self.ready.extend(leased)
+        return waiting, moved
 
 
 def inspect(client: Any, key: str) -> StartState:
-    """Return the state of the start URLs at a key, without changing anything.
+    """Return the state of the start URLs at a key, without changing anything."""
+    keys = StartKeys(key)
+    leases = _leases(client, keys)
+    # A worker that leaves in between has released its leases.
+    abandoned = (found := _abandoned(client, leases)) and found & _leases(client, keys)
+    return StartState(key, len(leases), len(abandoned), client.llen(keys.dead_letters), keys.dead_letters)
 
-    Leases are read before registered workers, as in `recover`. A worker that leaves in between has released its leases,
-    so the leases are read again.
+
+def _leases(client: Any, keys: StartKeys) -> set[_Lease]:
+    return set(map(_Lease.parse, _fields(client, keys.leased)))
+
+
+def _abandoned(client: Any, leases: set[_Lease]) -> set[_Lease]:
+    """Return the leases of workers that are not registered with their queue.
+
+    Leases must be read before this: a worker registers before it leases, and would count as dead otherwise.
     """
-    keys, transport = StartKeys(key), transport_for(client)
-    leases = _leases(transport, keys)
-    registered = _registered(transport, {lease.queue for lease in leases})
-    left = {lease for lease in leases if lease.worker not in registered[lease.queue]}
-    abandoned = len(left.intersection(_leases(transport, keys))) if left else 0
-    (dead,) = transport.execute([Command("LLEN", keys.dead_letters)])
-    return StartState(key, len(leases), abandoned, int(dead), keys.dead_letters)
+    registered = {queue: set(_fields(client, QueueKeys(queue).crawl)) for queue in {lease.queue for lease in leases}}
+    return {lease for lease in leases if f"@{lease.worker}".encode() not in registered[lease.queue]}
 
 
-def _leases(transport: Transport, keys: StartKeys) -> list[_Lease]:
-    (fields,) = transport.execute([Command("HKEYS", keys.leased)])
-    return [lease for field in fields if (lease := _Lease.parse(as_text(field))) is not None]
-
-
-def _registered(transport: Transport, queues: set[str]) -> dict[str, set[str]]:
-    """Return the names of each queue's registered workers, those of the atomic scheduler included."""
-    names = sorted(queues)
-    keys = [key for name in names for key in (QueueKeys(name).workers, f"{tagged(name)}:crawl")]
-    replies = transport.execute([Command("HKEYS", key) for key in keys]) if keys else []
-    fields = [{as_text(field).removeprefix("@") for field in reply} for reply in replies]
-    return {name: old | new for name, old, new in zip(names, fields[::2], fields[1::2], strict=True)}
+def _fields(client: Any, key: str) -> list[bytes]:
+    found: list[bytes] = client.execute_command("HKEYS", key, **{NEVER_DECODE: []})
+    return found

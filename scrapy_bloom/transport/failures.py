@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from redis import exceptions
 
-from scrapy_bloom.errors import SETTING_NAMES, BloomError, Names
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, FORGET_COMMANDS, QUEUE_COMMANDS, as_sentence
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
 # All errors of redis-py; RedisClusterException is not a RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
@@ -33,19 +33,27 @@ _NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLIC
 # A server with too many clients closes a new connection before any command.
 _TOO_MANY_CLIENTS = "max number of clients"
 
-# Advice, with placeholders for the user's names.
-_LOGIN = "check the user name and the password {names.login}"
+_LOGIN = "check the user name and the password of the client (REDIS_URL or REDIS_PARAMS)"
 _PERMISSION = (
-    f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, to forget requests {as_sentence(FORGET_COMMANDS)} as "
-    f"well, and with BloomScheduler {as_sentence(QUEUE_COMMANDS)} on the queue's key and on the keys that begin with "
-    "it in braces; `scrapy bloom doctor` names the missing rights"
+    f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, and with BloomScheduler these and "
+    f"{as_sentence(QUEUE_COMMANDS)} on the queue's keys, too: on each key and on the keys that begin with it in "
+    "braces; `scrapy bloom doctor` names the missing rights"
 )
-_MEMORY = "raise the server's maxmemory, or set a smaller {capacity}"
-_OLD_SERVER = "the server is older than RESP3: set {names.protocol}"
-_CLUSTER = "the server is a node of a cluster: {names.cluster}"
-_SINGLE = "the server belongs to no cluster: {names.single}"
-_NODES = "allow CLUSTER SLOTS and COMMAND, which find the nodes of the cluster, to the user {names.login}"
-_WRONG_TYPE = "a key holds data of another type: use other keys{names.keys}"
+_MEMORY = "raise the server's maxmemory, or set a smaller capacity (BLOOMFILTER_CAPACITY)"
+_OLD_SERVER = "the server is older than RESP3: set protocol=2 for the client (REDIS_PARAMS = {'protocol': 2})"
+_CLUSTER = (
+    "the server is a node of a cluster: begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit "
+    "the database, or pass a redis.RedisCluster"
+)
+_SINGLE = (
+    "the server belongs to no cluster: begin REDIS_URL with redis://, or rediss:// for TLS, and omit redis_cls in "
+    "REDIS_PARAMS, or pass a redis.Redis"
+)
+_NODES = (
+    "allow CLUSTER SLOTS and COMMAND, which find the nodes of the cluster, to the user of the client (REDIS_URL or "
+    "REDIS_PARAMS)"
+)
+_WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 _UNKNOWN = "see the error"
 
 # User and password of a URL, up to its last @: a password may contain an unquoted @.
@@ -105,11 +113,10 @@ _FROM_REPLICA = (
 )
 
 
-def advice_for(error: Exception, names: Names = SETTING_NAMES) -> str | None:
+def advice_for(error: Exception) -> str | None:
     """Return advice on an error that retrying cannot mend, or None for a transient error."""
     reason, text = _reason(error), describe(error)
-    advice = next((advice for matches, advice in _CASES if matches(reason, text)), _UNKNOWN)
-    return advice and _with_names(advice, names)
+    return next((advice for matches, advice in _CASES if matches(reason, text)), _UNKNOWN)
 
 
 def decisive(errors: Sequence[Exception]) -> Exception:
@@ -131,10 +138,6 @@ def was_not_executed(error: Exception) -> bool:
 def is_from_replica(error: Exception) -> bool:
     """Return whether an error comes from a replica, or from a server that may become one after loading."""
     return _matches_any(error, _FROM_REPLICA)
-
-
-def _with_names(advice: str, names: Names) -> str:
-    return advice.format(names=names, capacity=names.option("capacity"))
 
 
 def hide_credentials(text: str) -> str:

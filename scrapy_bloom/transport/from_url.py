@@ -66,7 +66,7 @@ def _cluster(url: RedisUrl, options: dict[str, Any]) -> Any:
     # redis-py would ignore them.
     unknown = options.keys() - {*REDIS_ALLOWED_KEYS, *inspect.signature(RedisCluster).parameters}
     if unknown:
-        raise TypeError(f"there is no option {min(unknown)}")
+        raise TypeError(f"unexpected keyword argument '{min(unknown)}'")
     errors: list[Exception] = []
     # One by one: if all fail, redis-py would raise the error of one of them.
     for host, port in url.addresses(_CLUSTER_PORT):

@@ -1,7 +1,8 @@
 """Retry with backoff and a circuit breaker while a server is unreachable.
 
 redis-py silently sends a command again if its reply was lost, and the second reply then says "seen". So redis-py's
-retries are turned off. Retries in this module are marked as such, and the filter resolves the doubt.
+retries are turned off. The calls that are retried here are numbered or name the state that they expect: the server
+executes each once.
 
 Scrapy's handlers of SIGINT and SIGTERM only schedule a call in the reactor, which a retry blocks. After the second
 signal both are ignored (SIG_IGN): this is how a blocking retry notices that it must stop. Without Scrapy's handlers
@@ -32,11 +33,8 @@ def _are_ignored() -> bool:
 _WERE_IGNORED_AT_START = _are_ignored()
 
 
-def require_not_stopped(timeout: float, cause: str) -> None:
-    """Raise StoppedError if the process has received a second SIGINT or SIGTERM.
-
-    The error names the `cause` of the wait and its `timeout` in seconds.
-    """
+def _require_not_stopped(timeout: float, cause: str) -> None:
+    """Raise StoppedError if the process has received a second SIGINT or SIGTERM."""
     if _are_ignored() and not _WERE_IGNORED_AT_START:
         raise StoppedError(timeout, cause) from None
 
@@ -55,14 +53,14 @@ class RedisUnreachableError(Exception):
 
 
 def disable_client_retries(client: Any) -> Any:
-    """Turn off redis-py's own retries, and return the client. Other clients are left alone."""
+    """Turn off redis-py's own retries, and return the client."""
     pool, never = getattr(client, "connection_pool", None), Retry(NoBackoff(), 0)
     if isinstance(pool, BlockingConnectionPool):
         # Its inherited set_retry looks for connections in lists that it does not have (redis-py 6 to 8).
         pool.connection_kwargs["retry"] = never
         for connection in pool._connections:
             connection.retry = never
-    elif hasattr(client, "set_retry"):
+    else:
         client.set_retry(never)
     return client
 
@@ -87,7 +85,7 @@ def retry_until(
         try:
             result = attempt()
         except FAULTS as error:
-            advice = advice_for(error, names)
+            advice = advice_for(error)
             if advice is not None:
                 raise RefusedError(f"Redis refused a command ({describe(error)}): {advice}") from None
             waited = runtime.monotonic() - begin
@@ -97,7 +95,7 @@ def retry_until(
             if backoff == _INITIAL_BACKOFF:
                 logger.warning("Redis is unreachable (%s); retrying for up to %g s", describe(error), timeout)
             runtime.sleep(min(_jittered(backoff, runtime), timeout - waited))
-            require_not_stopped(timeout, f"Redis is unreachable ({describe(error)})")
+            _require_not_stopped(timeout, f"Redis is unreachable ({describe(error)})")
             backoff = min(2 * backoff, _MAX_BACKOFF)
         else:
             if backoff != _INITIAL_BACKOFF:
@@ -112,12 +110,10 @@ class CircuitBreaker:
 
     Args:
         runtime: the clock.
-        subject: the server's name in log lines.
     """
 
-    def __init__(self, runtime: Runtime = RUNTIME, subject: str = "Redis") -> None:
+    def __init__(self, runtime: Runtime = RUNTIME) -> None:
         self._runtime = runtime
-        self._subject = subject
         self._open_since: float | None = None
         self._next_probe = 0.0
 
@@ -141,12 +137,11 @@ class CircuitBreaker:
         except UnavailableError as error:
             if self._open_since is None:
                 self._open_since = now
-                text = "%s is unreachable (%s); the crawl pauses until it answers"
-                logger.warning(text, self._subject, error.cause)
+                logger.warning("Redis is unreachable (%s); the crawl pauses until it answers", error.cause)
             self._next_probe = self._runtime.monotonic() + _jittered(_MAX_BACKOFF, self._runtime)
             raise RedisUnreachableError from None
         if self._open_since is not None:
-            logger.warning("%s is back after %.1f s; the crawl resumes", self._subject, now - self._open_since)
+            logger.warning("Redis is back after %.1f s; the crawl resumes", now - self._open_since)
             self._open_since = None
         return result
 

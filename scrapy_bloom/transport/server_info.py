@@ -32,52 +32,43 @@ def policy(info: Info) -> str:
     return str(info.get("maxmemory_policy", "unknown"))
 
 
-# On the filter's keys: the hash, and all keys that begin with its name and a colon.
+# The commands of the scripts of a filter, and of a look at it, on its key and on the keys that begin with it in braces.
 FILTER_COMMANDS = (
-    "BITFIELD",
-    "BITFIELD_RO",
-    "BITCOUNT",
     "EVAL",
     "EVALSHA",
     "EXISTS",
+    "GET",
     "GETRANGE",
     "HDEL",
     "HEXISTS",
     "HGET",
-    "HGETALL",
     "HINCRBY",
+    "HKEYS",
+    "HMGET",
     "HSET",
-    "HSETNX",
-    "PERSIST",
     "PEXPIREAT",
     "PTTL",
-    "SCARD",
+    "SET",
+    "SETRANGE",
     "STRLEN",
     "TIME",
     "TYPE",
     "UNLINK",
 )
-# On the filter's keys as well, once a request is forgotten.
-FORGET_COMMANDS = ("ZADD", "ZMSCORE", "ZREM", "ZSCORE")
-# On the queue's keys: the queue itself, and all keys that begin with its name in braces.
+# Further commands of a queue, on its key and on the keys that begin with it in braces.
 QUEUE_COMMANDS = (
-    "PING",
-    "EVAL",
-    "EVALSHA",
-    "TIME",
-    "ZADD",
-    "ZREM",
-    "ZPOPMIN",
-    "ZRANGE",
-    "ZSCORE",
-    "ZCARD",
-    "HGET",
-    "HGETALL",
-    "HKEYS",
-    "HLEN",
-    "HSET",
-    "HDEL",
     "DEL",
+    "HGETALL",
+    "HLEN",
+    "HSCAN",
+    "PERSIST",
+    "PEXPIRE",
+    "PING",
+    "ZADD",
+    "ZCARD",
+    "ZRANGE",
+    "ZREM",
+    "ZSCORE",
 )
 
 

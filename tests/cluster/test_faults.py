@@ -8,9 +8,8 @@ import pytest
 import redis
 
 from devtools.clusters import Cluster
-from scrapy_bloom.storage.filter_keys import layer_of_field, shard_key
 from tests.support.additions import BATCH, PROCESSES, adding
-from tests.support.clusters import replicated_cluster
+from tests.support.clusters import kill, replicated_cluster, reshard
 from tests.support.scenario import tell
 from tests.support.servers import KINDS
 
@@ -23,20 +22,9 @@ SILENT_SECONDS = 6.0
 Fault = Callable[[Cluster, str], None]
 
 
-def kill(cluster: Cluster, key: str) -> None:
-    """Kill the master of the filter's newest shard; its replica takes over."""
-    cluster.kill(cluster.owner_of(key))
-
-
 def restart_empty(cluster: Cluster, key: str) -> None:
-    """Kill it, and start it again without its data, before its replica takes over."""
+    """Kill the master of a key, and start it again without its data, before its replica takes over."""
     cluster.restart_empty(cluster.owner_of(key))
-
-
-def reshard(cluster: Cluster, key: str) -> None:
-    """Move all of its slots to another master."""
-    source, target = _source_and_target(cluster, key)
-    cluster.move(cluster.slots_of(source), source, target)
 
 
 def silence(cluster: Cluster, key: str) -> None:
@@ -75,19 +63,12 @@ def connect(port: int) -> Any:
     return redis.RedisCluster("127.0.0.1", port)
 
 
-def newest_shard(cluster: Cluster, key: str) -> str:
-    """Return the key of the shard that items are added to."""
-    with cluster.client() as client:
-        layers = [layer_of_field(field.decode()) for field in client.hkeys(key)]
-    return shard_key(key, max(layer for layer in layers if layer is not None), 0)
-
-
 def check(kind: str, name: str, items: int, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Add items by several processes, with a fault in the middle."""
     fault, most = FAULTS[name]
     with replicated_cluster(kind) as cluster, adding(partial(connect, cluster.nodes[-1].port), key, items) as additions:
         additions.wait_for(items // 2)
-        fault(cluster, newest_shard(cluster, key))
+        fault(cluster, key)
         outcome = additions.finish()
     tell(capsys, f"cluster of {kind}, {name}: {outcome}")
     assert outcome.lost == 0

@@ -36,7 +36,8 @@ def test_answers(place: list[str], capsys: pytest.CaptureFixture[str], key: str)
     (request,) = found["requests"]
     assert (code, request["is_seen"], request["canonical_url"]) == (0, True, SEEN)
     (layer,) = request["places"]
-    assert layer["key"].startswith(f"{key}:0:")
+    assert (layer["layer"], layer["is_seen"], layer["is_lost"]) == (1, True, False)
+    assert layer["key"].startswith(f"{{{key}}}:")
     for _ in range(2):
         code, found = told(capsys, *place, "https://example.com/new")
         assert (code, found["all_seen"]) == (1, False)
@@ -72,7 +73,7 @@ def test_always(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lost_bits(place: list[str], client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Evicted bits are reported as lost: the page would be fetched again."""
-    client.delete(*client.keys(f"{key}:0:*"))
+    client.delete(*client.keys(f"{{{key}}}:*:1:*"))
     assert command.call("check", *place, SEEN) == 1
     assert "LOST" in capsys.readouterr().out
 
@@ -86,7 +87,6 @@ def test_filters_of_other_fingerprints(
         chosen = {"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "REQUEST_FINGERPRINTER_CLASS": SCRAPYS}
         dupefilter = BloomRFPDupeFilter.from_crawler(in_process.start(chosen))
         assert not dupefilter.request_seen(Request(SEEN))
-        dupefilter.filter.close()
     assert command.call("check", "--key", f"{key}:plain", "--redis-url", valkey.url, SEEN) == 0
     assert command.call("check", "--key", key, "--redis-url", valkey.url, SEEN) == 0
     capsys.readouterr()
@@ -98,8 +98,8 @@ def test_filters_of_other_fingerprints(
 
 def test_a_scheme_that_is_not_known(place: list[str], client: redis.Redis, key: str) -> None:
     """A fingerprinter named by a stored filter is never imported."""
-    text = json.loads(client.hget(key, "filter") or "")
-    client.hset(key, "filter", json.dumps({**text, "fingerprint": "os.abort"}))
+    text = json.loads(client.hget(key, "parameters") or "")
+    client.hset(key, "parameters", json.dumps({**text, "fingerprint": "os.abort"}))
     assert command.call("check", *place, SEEN) == 2
 
 

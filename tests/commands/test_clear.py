@@ -1,4 +1,4 @@
-"""`scrapy bloom clear`: a dry run unless `--yes` is given; deletes only the keys it listed."""
+"""`scrapy bloom clear`: a dry run unless `--yes` is given; deletes only the data it has shown."""
 
 import json
 from collections.abc import Callable
@@ -9,430 +9,256 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom._format import as_text
-from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.key_contents import DeletionPlan
-from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import ClearFilter, Heartbeat, Join, RequestQueue, Requeue, Status, Sync
-from scrapy_bloom.queue.worker import QueueWorker
-from scrapy_bloom.storage.filter_hash import DeleteHash
-from scrapy_bloom.storage.operation import Operations, Results
-from scrapy_bloom.storage.stores import RedisStore
+from scrapy_bloom.cli import clear
+from scrapy_bloom.filter.parameters import FORMAT
+from scrapy_bloom.queue.inspection import inspect
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.values import Outcome, Trouble
 from tests.support import command
-from tests.support.imports import OPTIONS, fill, keys_of, set_import, staging
-from tests.support.moving import SMALL, items, keys_at
+from tests.support.live_worker import PARAMETERS, LiveWorker
 from tests.support.servers import Server
 
+SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
+ITEMS = [f"item {number}" for number in range(300)]
+
 Clear = Callable[..., tuple[int, dict[str, Any]]]
-LEASE = 60.0
+Change = Callable[[redis.Redis, str], object]
 
 
 @pytest.fixture
-def clear(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Clear:
+def clear_it(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Clear:
     """Run the action with `--json` and return its exit code and output."""
 
     def run(*options: str) -> tuple[int, dict[str, Any]]:
         code = command.call("clear", "--key", key, "--redis-url", server.url, "--json", *options)
         printed = capsys.readouterr()
-        return code, json.loads(printed.out) if printed.out else {"error": printed.err}
+        return code, {**(json.loads(printed.out) if printed.out else {}), "error": printed.err}
 
     return run
 
 
-def fill_queue(client: redis.Redis, key: str) -> RequestQueue:
-    """A queue with two waiting requests, one leased request and one dead letter."""
-    queue = RequestQueue(client, key)
-    queue.execute(Join("worker", "60", 0, True))
-    pushed = tuple(QueueEntry(0, f"request {number}".encode()) for number in range(3))
-    queue.execute(Sync("worker", 1, 1, pushes=pushed))
-    client.zadd(queue.keys.dead_letters, {"letter": 0})
-    return queue
+def keys_of(client: redis.Redis, key: str) -> set[str]:
+    """The test's keys, without the records of a filter's callers, which expire."""
+    return {name.decode() for name in client.scan_iter(f"*{key}*", count=10_000) if b":call:" not in name}
 
 
-def test_the_mark_of_another_scheduler(client: redis.Redis, key: str, server: Server) -> None:
-    """The mark that scrapy-redis's scheduler leaves is deleted with the queue, even if nothing else is left of that."""
-    client.hset(RequestQueue(client, f"{key}:queue").keys.audit, "shared", 1)
-    named = ("--key", key, "--queue", f"{key}:queue", "--redis-url", server.url)
-    assert command.call("clear", *named, "--with-queue", "--yes") == 0
-    assert keys_of(client, key) == set()
+def dumps(client: redis.Redis, key: str) -> dict[str, bytes | None]:
+    return {name: client.dump(name) for name in keys_of(client, key)}
 
 
-def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear: Clear) -> None:
-    """Without `--yes` the command lists the keys, deletes none and returns 1."""
+def fill(client: redis.Redis, key: str) -> None:
+    """A filter of three layers with other contents each time."""
+    client.delete(key)
+    BloomFilter(client, key, **SMALL).add_many(ITEMS)
+
+
+def crawl(client: redis.Redis, key: str) -> LiveWorker:
+    """A crawl with two waiting requests, one leased and one failed request, one dead letter and one worker."""
+    worker = LiveWorker(client, f"{key}:queue", key)
+    worker.push(*(f"request {number}".encode() for number in range(4)))
+    failed, _ = worker.take(2)
+    worker.end(failed.member, Outcome.FAILED)
+    client.zadd(worker.queue.keys.dead_letters, {"letter": 0})
+    return worker
+
+
+def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear_it: Clear) -> None:
+    """Without `--yes` the command lists the data, deletes none and returns 1."""
+    fill(client, key)
     bloom = BloomFilter(client, key, **SMALL)
-    bloom.add_many(items(300))
-    bloom.add_reference("shop:requests")
-    before = {name: client.dump(name) for name in keys_at(client, key)}
-    code, told = clear()
+    bloom.add_user("shop:requests")
+    before = dumps(client, key)
+    code, told = clear_it()
     assert (code, told["deleted"], told["key"]) == (1, False, key)
     (filter_,) = told["filters"]
     info = bloom.info()
-    names = ("layers", "memory_bytes", "estimated_count")
-    assert [filter_[name] for name in names] == [getattr(info, name) for name in names]
+    assert all(filter_[name] == getattr(info, name) for name in ("layers", "memory_bytes", "count"))
     assert (filter_["kind"], filter_["users"], filter_["unfinished"]) == ("filter", ["shop:requests"], None)
     assert [queue["key"] for queue in told["queues"]] == ["shop:requests"]
-    assert {name: client.dump(name) for name in keys_at(client, key)} == before
-    code, told = clear("--yes")
-    assert (code, told["deleted"]) == (0, True)
-    assert not keys_at(client, key)
-    code, told = clear()
+    assert dumps(client, key) == before
+    code, told = clear_it("--yes")
+    assert (code, told["deleted"], keys_of(client, key)) == (0, True, set())
+    code, told = clear_it()
     assert (code, told["deleted"], told["filters"]) == (0, False, [])
 
 
-OURS: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
-    "an unfinished filter": (
-        lambda client, key: (BloomFilter(client, key, **SMALL), client.hset(key, "unfinished", "import")),
+OTHERS: dict[str, tuple[Change, str]] = {
+    "incomplete": (
+        lambda client, key: client.hset(key, "parameters", f'{PARAMETERS.to_json()[:-1]}, "unfinished": "import"}}'),
         "filter",
     ),
-    "shards without a hash": (
-        lambda client, key: (BloomFilter(client, key, **SMALL).add_many(items(300)), client.delete(key)),
-        "shards",
-    ),
-    "a damaged filter": (
-        lambda client, key: (BloomFilter(client, key, **SMALL).add("a"), client.hset(key, "filter", "{")),
-        "unreadable filter",
-    ),
-    "a hash without parameters": (
-        lambda client, key: (BloomFilter(client, key, **SMALL).add("a"), client.hdel(key, "filter")),
+    "newer": (
+        lambda client, key: client.hset(key, "parameters", json.dumps({"format": FORMAT + 1})),
         "unreadable filter",
     ),
 }
 
 
-@pytest.mark.parametrize("occupant", OURS)
-@pytest.mark.parametrize("place_of", [str, staging], ids=["key", "staging key"])
-def test_what_is_ours_goes(
-    client: redis.Redis, key: str, clear: Clear, occupant: str, place_of: Callable[[str], str]
-) -> None:
-    """All kinds of contents of ours are deleted, at the key and at an import's staging key."""
-    put, kind = OURS[occupant]
-    put(client, place_of(key))
-    code, told = clear("--yes")
-    assert code == 0
-    assert [(each["key"], each["kind"]) for each in told["filters"]] == [(place_of(key), kind)]
-    assert not keys_of(client, key)
+@pytest.mark.parametrize("name", OTHERS)
+def test_filters_that_nobody_can_open(client: redis.Redis, key: str, clear_it: Clear, name: str) -> None:
+    """An incomplete filter, and one of a newer format, are deleted with their shards."""
+    change, kind = OTHERS[name]
+    fill(client, key)
+    change(client, key)
+    code, told = clear_it("--yes")
+    assert (code, told["filters"][0]["kind"], keys_of(client, key)) == (0, kind, set())
 
 
-@pytest.mark.parametrize("is_at_staging", [False, True])
-def test_an_unfinished_import(client: redis.Redis, server: Server, key: str, clear: Clear, is_at_staging: bool) -> None:
-    """The copy goes with the SET, or alone by the key of its hash; its shards are not counted twice."""
-    members = fill(client, key, 20)
-    set_import(client, key).run(copy_only=True)
-    if is_at_staging:
-        assert command.call("clear", "--key", staging(key), "--redis-url", server.url, "--yes") == 0
-        assert keys_of(client, key) == {key}
-        assert client.scard(key) == len(members) + 1
-        return
-    code, told = clear()
-    assert [each["kind"] for each in told["filters"]] == ["set", "filter"]
-    client.delete(key)
-    code, told = clear("--yes")
-    assert [each["key"] for each in told["filters"]] == [staging(key)]
-    assert (code, keys_of(client, key)) == (0, set())
-
-
-def test_a_crawl_after_an_unfinished_import(client: redis.Redis, server: Server, key: str) -> None:
-    """The copy of a SET that is gone is deleted, but no shard of the filter that is at the key by now."""
-    fill(client, key, 20)
-    set_import(client, key).run(copy_only=True)
-    client.delete(key)
-    BloomFilter(client, key, **OPTIONS).add("a")
-    assert command.call("clear", "--key", staging(key), "--redis-url", server.url, "--yes") == 0
-    assert keys_of(client, key) == {key, f"{key}:0:0"}
-    assert "a" in BloomFilter(client, key, **OPTIONS)
-
-
-def test_a_set_of_fingerprints_goes(client: redis.Redis, key: str, clear: Clear) -> None:
+def test_a_set_of_fingerprints_goes(client: redis.Redis, key: str, clear_it: Clear) -> None:
     """A SET at the filter's key is deleted if it holds fingerprints; a SET beside it stays."""
     client.sadd(key, "a" * 40, "b" * 40)
-    client.sadd(staging(key), "a" * 40)
-    code, told = clear("--yes")
-    assert (code, [each["kind"] for each in told["filters"]]) == (0, ["set"])
-    assert keys_of(client, key) == {staging(key)}
+    client.sadd(f"{key}:set", "a" * 40)
+    code, told = clear_it("--yes")
+    assert (code, [(each["kind"], each["count"]) for each in told["filters"]]) == (0, [("set", 2)])
+    assert keys_of(client, key) == {f"{key}:set"}
     client.sadd(key, "news", "sports")
-    assert clear("--yes")[0] == 2
+    assert clear_it("--yes")[0] == 2
     assert client.scard(key) == 2
 
 
-STRANGERS: dict[str, Callable[[redis.Redis, str], object]] = {
-    "users of somebody": lambda client, key: client.hset(key, mapping={"user:17": "alice", "user:18": "bob"}),
-    "a field of ours among others": lambda client, key: client.hset(key, mapping={"filter": "on", "color": "red"}),
-    "a filter of another kind": lambda client, key: client.hset(key, "filter", "on"),
-    "a layer of another kind": lambda client, key: client.hset(key, "layer:0", "{}"),
-}
-
-
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_hash_that_may_not_be_ours_stays(client: redis.Redis, key: str, clear: Clear, stranger: str) -> None:
-    """A key whose name looks like ours stays unless its contents are ours, too."""
-    STRANGERS[stranger](client, key)
-    before = client.dump(key)
-    assert clear("--yes")[0] == 2
-    assert client.dump(key) == before
-
-
-def test_a_bitmap_stays(client: redis.Redis, key: str, clear: Clear) -> None:
-    """Zeros where a shard would be are not taken for a shard."""
-    client.setbit(f"{key}:0:0", 100_000, 1)
-    assert clear("--yes")[0] == 0
-    assert client.exists(f"{key}:0:0")
-
-
-FOREIGN: dict[str, Callable[[redis.Redis, str], object]] = {
+FOREIGN: dict[str, Change] = {
     "list": lambda client, key: client.rpush(key, "a"),
     "string": lambda client, key: client.set(key, "a"),
-    "hash": lambda client, key: client.hset(key, "a", "b"),
+    "hash": lambda client, key: client.hset(key, mapping={"id": "17", "user:18": "bob"}),
     "zset": lambda client, key: client.zadd(key, {"a": 1}),
 }
 
 
-@pytest.mark.parametrize("place_of", [str, staging], ids=["key", "staging key"])
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_is_not_ours_stays(
-    client: redis.Redis, key: str, clear: Clear, kind: str, place_of: Callable[[str], str]
-) -> None:
-    """A key of a foreign type is refused, and so are all other keys of the same run."""
-    BloomFilter(client, key, **SMALL).add("a")
-    if place_of is str:
-        client.delete(key)
-    FOREIGN[kind](client, place_of(key))
-    before = {name: client.dump(name) for name in keys_of(client, key)}
-    code, told = clear("--yes")
+def test_what_is_not_ours_stays(client: redis.Redis, key: str, clear_it: Clear, kind: str) -> None:
+    """Foreign data at the filter's key is refused, and the queue stays."""
+    FOREIGN[kind](client, key)
+    client.zadd(f"{key}:queue", {"request": 0})
+    before = dumps(client, key)
+    code, told = clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")
     assert code == 2
     assert f"holds a {kind} that is not a filter" in told["error"]
-    assert {name: client.dump(name) for name in keys_of(client, key)} == before
+    assert dumps(client, key) == before
 
 
-def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, clear: Clear) -> None:
-    """`--with-queue` deletes leases and dead letters, too; the dry run counts them."""
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add("a")
-    queue = fill_queue(client, f"{key}:queue")
-    code, told = clear("--queue", f"{key}:queue")
-    content = {"key": f"{key}:queue", "waiting": 2, "leased": 1, "dead_letters": 1, "workers": 1}
+def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, clear_it: Clear) -> None:
+    """`--with-queue` deletes leases, dead letters and failed requests, too; the dry run counts them."""
+    worker = crawl(client, key)
+    queue = ("--queue", f"{key}:queue")
+    content = {"key": f"{key}:queue", "waiting": 2, "leased": 1, "dead_letters": 1, "failed": 1, "workers": 1}
+    code, told = clear_it(*queue)
     assert (code, told["queues"]) == (1, [{**content, "goes": False}])
-    assert clear("--queue", f"{key}:queue", "--yes")[0] == 0
-    assert queue.count() == 2
-    code, told = clear("--queue", f"{key}:queue", "--with-queue")
-    assert (code, told["queues"]) == (1, [{**content, "goes": True}])
-    assert queue.count() == 2
-    code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
-    assert (code, told["deleted"]) == (0, True)
-    assert not [*client.scan_iter(f"*{key}*", count=10_000)]
+    code, told = clear_it(*queue, "--with-queue")
+    assert (code, told["queues"], client.zcard(f"{key}:queue")) == (1, [{**content, "goes": True}], 2)
+    assert clear_it(*queue, "--yes")[0] == 0
+    assert (client.exists(key), client.zcard(f"{key}:queue")) == (0, 2)
+    worker.leave()
+    code, told = clear_it(*queue, "--with-queue", "--yes")
+    assert (code, told["deleted"], keys_of(client, key)) == (0, True, set())
 
 
-def test_other_queues(client: redis.Redis, key: str, clear: Clear) -> None:
+def test_other_queues(client: redis.Redis, key: str, clear_it: Clear) -> None:
     """A list queue is counted; other types, and a missing name, are refused."""
+    queue = ("--queue", f"{key}:queue", "--with-queue", "--yes")
     client.rpush(f"{key}:queue", "a", "b")
-    code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
-    assert (code, told["queues"][0]["waiting"]) == (0, 2)
+    code, told = clear_it(*queue)
+    assert (code, told["queues"][0]["waiting"], keys_of(client, key)) == (0, 2, set())
     client.set(f"{key}:queue", "a")
-    code, told = clear("--queue", f"{key}:queue", "--with-queue", "--yes")
-    assert code == 2
-    assert "holds a string that is not a queue" in told["error"]
-    code, told = clear("--with-queue", "--yes")
-    assert code == 2
-    assert "give --queue KEY" in told["error"]
+    code, told = clear_it(*queue)
+    assert (code, "holds a string that is not a queue" in told["error"]) == (2, True)
+    code, told = clear_it("--with-queue", "--yes")
+    assert (code, "give --queue KEY" in told["error"]) == (2, True)
     assert client.get(f"{key}:queue") == b"a"
 
 
-def begin_anew(client: redis.Redis, key: str) -> None:
-    """Another crawl makes a filter of its own."""
-    client.delete(key, *keys_at(client, key))
-    BloomFilter(client, key, **SMALL).add_many(items(300))
+def test_the_mark_of_another_scheduler(client: redis.Redis, key: str, clear_it: Clear) -> None:
+    """The mark that scrapy-redis's scheduler leaves is deleted with the queue, even if nothing else is left of that."""
+    client.hset(QueueKeys(f"{key}:queue").crawl, "waiting", "-1")
+    assert clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")[0] == 0
+    assert keys_of(client, key) == set()
 
 
-Change = Callable[[redis.Redis, str], object]
-
-# The key's contents at the listing, and their replacement before the deletion.
+# The shown data, and the data at the time of the deletion.
 REPLACED: dict[str, tuple[Change, Change]] = {
-    "another filter": (begin_anew, begin_anew),
-    "a string": (begin_anew, lambda client, key: client.set(key, "a")),
-    "somebody's hash": (begin_anew, lambda client, key: (client.delete(key), client.hset(key, "a", "b"))),
-    "a filter for an unreadable one": (OURS["a damaged filter"][0], begin_anew),
-    "a filter for one without parameters": (OURS["a hash without parameters"][0], begin_anew),
-    "parameters that were put back": (
-        OURS["a hash without parameters"][0],
-        lambda client, key: client.hset(key, "filter", "{}"),
-    ),
-    "a SET for a filter": (begin_anew, lambda client, key: (client.delete(key), client.sadd(key, "a" * 40))),
+    "another filter": (fill, fill),
+    "a string": (fill, lambda client, key: client.set(key, "a")),
+    "somebody's hash": (fill, lambda client, key: (client.delete(key), client.hset(key, "a", "b"))),
+    "a SET for a filter": (fill, lambda client, key: (client.delete(key), client.sadd(key, "a" * 40))),
     "another SET": (
         lambda client, key: client.sadd(key, "a" * 40),
         lambda client, key: (client.delete(key), client.sadd(key, "news")),
+    ),
+    "a worker that has joined": (crawl, lambda client, key: LiveWorker(client, f"{key}:queue", key, "new")),
+    "another crawl": (
+        crawl,
+        lambda client, key: (client.delete(QueueKeys(f"{key}:queue").crawl), crawl(client, key)),
+    ),
+    "another queue": (
+        lambda client, key: client.zadd(f"{key}:queue", {"request": 0}),
+        lambda client, key: (client.delete(f"{key}:queue"), client.rpush(f"{key}:queue", "a")),
     ),
 }
 
 
 @pytest.mark.parametrize("case", REPLACED)
-def test_what_was_not_shown_stays(client: redis.Redis, key: str, case: str) -> None:
-    """A key replaced since the listing stays, with its queue, and is named."""
+def test_what_was_not_shown_stays(
+    client: redis.Redis, key: str, clear_it: Clear, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If anything was replaced since it was shown, all stays and is named, and nothing is called deleted."""
     shown, change = REPLACED[case]
     shown(client, key)
-    client.zadd(f"{key}:queue", {"request": 0})
-    store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
-    change(client, key)
-    before = {name: client.dump(name) for name in keys_at(client, key)}
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [key, f"{key}:queue"]
-    assert {name: client.dump(name) for name in keys_at(client, key)} == before
+    delete, before = clear._delete, {}
+
+    def change_and_delete(*arguments: Any) -> bool:
+        change(client, key)
+        before.update(dumps(client, key))
+        return delete(*arguments)
+
+    monkeypatch.setattr(clear, "_delete", change_and_delete)
+    code, told = clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")
+    assert (code, told["deleted"], told["left"]) == (2, False, [key, f"{key}:queue"])
+    assert told["error"].startswith(f"scrapy bloom: {key}, {key}:queue: not deleted, because the data has changed")
+    assert dumps(client, key) == before
 
 
-def test_what_is_still_the_same_goes(client: redis.Redis, key: str) -> None:
-    """Shards missing from the listing are deleted; keys already gone are no error."""
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add_many(items(300))
-    BloomFilter(client, f"{key}:lost", **SMALL).add("a")
-    for shard in (0, 1):
-        client.copy(f"{key}:lost:0:0", f"{key}:{bloom.info().layers}:{shard}")
-    client.delete(f"{key}:lost", f"{key}:lost:0:0")
-    client.zadd(f"{key}:queue", {"request": 0})
-    store = RedisStore(client)
-    doomed = key_contents.plan_deletion(
-        store, client, client, [key], queues=[], flushed=[f"{key}:queue", f"{key}:other"]
-    )
-    bloom.add_many(items(1000))
-    client.zadd(f"{key}:other", {"a request that was not shown": 0})
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
-    assert [as_text(name) for name in client.scan_iter(f"*{key}*", count=10_000)] == [f"{key}:other"]
+def test_beside_a_worker(client: redis.Redis, key: str, clear_it: Clear) -> None:
+    """A live worker joins a new crawl, and learns that the old one was deleted, and not lost."""
+    worker = crawl(client, key)
+    assert clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")[0] == 0
+    worker.push(b"a link")
+    worker.join()
+    worker.call()
+    assert worker.worker.troubles == [Trouble.FLUSHED]
+    state = inspect(client, f"{key}:queue")
+    assert (state.has_losses, state.dead_letters, state.failed, len(state.workers)) == (False, 0, 0, 1)
+    assert b"a link" in client.zrange(f"{key}:queue", 0, -1)
 
 
-def test_a_queue_that_was_not_shown_stays(client: redis.Redis, key: str) -> None:
-    """A key with other contents than were listed stays."""
-    client.zadd(key, {"request": 0})
-    store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
-    client.delete(key)
-    client.set(key, "a")
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [key]
-    assert client.get(key) == b"a"
-
-
-def test_a_queue_on_which_somebody_works_meanwhile_stays(client: redis.Redis, key: str) -> None:
-    """A queue with workers that the listing did not have stays: a new crawl has begun."""
-    queue = RequestQueue(client, key)
-    queue.execute(Join("shown", "30", 0, is_new=True))
-    client.zadd(key, {"request": 0})
-    store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
-    queue.execute(Join("new", "30", 0, is_new=True))
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [key]
-    assert queue.count() == 1
-    doomed = key_contents.plan_deletion(store, client, client, [f"{key}:filter"], queues=[], flushed=[key])
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
-    assert not client.exists(key)
-
-
-class BesideWorkers(RedisStore):
-    """Lets two workers of a queue go on right before the hash of a filter is deleted, and keeps the replies."""
-
-    def __init__(self, client: redis.Redis, queue: RequestQueue) -> None:
-        super().__init__(client)
-        self.queue = queue
-        self.replies: list[Status] = []
-
-    def execute(self, operations: Operations) -> Results:
-        if any(isinstance(operation, DeleteHash) and operation.deletes for operation in operations):
-            pushes = (QueueEntry(0, b"a new request"),)
-            for operation in (Sync("worker", 2, 1, pushes=pushes), Join("another", "60", 0, is_new=True)):
-                self.replies.append(self.queue.execute(operation).status)
-        return super().execute(operations)
-
-
-def test_no_request_is_queued_between_the_deletions(client: redis.Redis, key: str) -> None:
-    """The queue goes first, and no worker joins it before the filter is deleted, which would call its requests seen."""
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add("a")
-    queue = fill_queue(client, f"{key}:queue")
-    store = BesideWorkers(client, queue)
-    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == []
-    assert store.replies == [Status.EXPIRED, Status.WAIT]
-    assert list(client.scan_iter(f"*{key}*")) == []
-    assert queue.execute(Join("another", "60", 0, is_new=True)).status is Status.OK
-
-
-class KilledStore(RedisStore):
-    """Ends the process right before the hash of a filter is deleted."""
-
-    def execute(self, operations: Operations) -> Results:
-        if any(isinstance(operation, DeleteHash) and operation.deletes for operation in operations):
-            raise KeyboardInterrupt
-        return super().execute(operations)
-
-
-def test_killed_between_the_deletions(client: redis.Redis, key: str) -> None:
-    """The worker that takes over has to delete the filter, even if another queue uses it."""
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add("a")
-    bloom.add_reference("another queue")
-    queue = fill_queue(client, f"{key}:queue")
-    store = KilledStore(client)
-    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
-    with pytest.raises(KeyboardInterrupt):
-        key_contents.execute_deletion(store, client, doomed, LEASE)
-    ((dead, value),) = (queue.execute(Heartbeat("next")).workers or {}).items()
-    assert queue.execute(Requeue("next", dead, value, "60", 0)).status is Status.YOURS
-    worker = QueueWorker("next", "60", 1)
-    joining = worker.next_operation()
-    assert isinstance(joining, Join)
-    worker.receive_reply(joining, queue.execute(joining))
-    assert worker.next_operation() == ClearFilter()
-
-
-def test_a_filter_stays_with_its_queue(client: redis.Redis, key: str) -> None:
-    """If a worker has joined the queue since the listing, its filter stays, too."""
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add("a")
-    queue = fill_queue(client, f"{key}:queue")
-    store = RedisStore(client)
-    doomed = key_contents.plan_deletion(store, client, client, [key], queues=[], flushed=[f"{key}:queue"])
-    queue.execute(Join("new", "30", 0, is_new=True))
-    before = queue.count()
-    assert key_contents.execute_deletion(store, client, doomed, LEASE) == [f"{key}:queue"]
-    assert ("a" in bloom, queue.count()) == (True, before)
-
-
-def test_exit_code_of_what_was_not_shown(
-    client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No kept key is listed as deleted, and the last line gives the reason."""
-    look = key_contents.plan_deletion
-
-    def look_and_begin_anew(*arguments: Any, **named: Any) -> DeletionPlan:
-        doomed = look(*arguments, **named)
-        begin_anew(client, key)
-        return doomed
-
-    begin_anew(client, key)
-    monkeypatch.setattr(key_contents, "plan_deletion", look_and_begin_anew)
-    assert command.call("clear", "--key", key, "--redis-url", server.url, "--yes") == 2
-    said = capsys.readouterr()
-    assert "a filter, " in said.out
-    assert "deleted" not in said.out
-    assert said.err.startswith(f"scrapy bloom: {key}: not deleted, because the data has changed since it was shown")
-    assert all(BloomFilter(client, key, **SMALL).contains_many(items(300)))
+def test_another_user_of_the_filter(client: redis.Redis, key: str, clear_it: Clear) -> None:
+    """The queues that use the filter are shown, with a warning of their requests, and stay."""
+    crawl(client, key).leave()
+    other = LiveWorker(client, f"{key}:other", key, "other")
+    other.push(b"another request")
+    code, told = clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")
+    assert (code, told["filters"][0]["users"]) == (0, [f"{key}:other", f"{key}:queue"])
+    assert [(queue["key"], queue["goes"]) for queue in told["queues"]] == [
+        (f"{key}:queue", True),
+        (f"{key}:other", False),
+    ]
+    assert (client.exists(f"{key}:queue"), client.zcard(f"{key}:other")) == (0, 1)
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The text names server, database, key and all keys to delete, and warns of workers."""
+    """The text names server, database, key and all data to delete, and warns of workers."""
     cwd = command.make_project(
         tmp_path / "project",
         REDIS_URL=f"{valkey.url}/3",
-        SCHEDULER_DUPEFILTER_KEY=key + ":%(spider)s",
-        SCHEDULER_QUEUE_KEY=key + ":%(spider)s:queue",
+        SCHEDULER_DUPEFILTER_KEY=key,
+        SCHEDULER_QUEUE_KEY=key + ":queue",
     )
     with valkey.client(db=3) as client:
-        bloom = BloomFilter(client, f"{key}:shop", **SMALL)
-        bloom.add("a")
-        bloom.add_reference(f"{key}:shop:queue")
-        fill_queue(client, f"{key}:shop:queue")
+        crawl(client, key)
         said = command.run("clear", "shop", cwd=cwd)
         assert said.returncode == 1
         assert said.stdout.splitlines() == [
             f"server: 127.0.0.1:{valkey.port}, database 3",
-            f"key: {key}:shop: a filter, 1 layer, 320 bytes, about 1 request, used by the queues {key}:shop:queue",
-            f"queue: {key}:shop:queue: kept; 2 pending requests, 1 leased, 1 dead letter, 1 worker",
+            f"key: {key}: a filter, 1 layer, 448 bytes, 4 requests, used by the queues {key}:queue",
+            f"queue: {key}:queue: kept; 2 pending requests, 1 leased, 1 dead letter, 1 failed request, 1 worker",
             "warning: the empty filter does not know the 3 requests of the kept queue: a further link to such a page "
             "fetches it again; --with-queue deletes the requests, too",
             "warning: live workers would continue with an empty filter and fetch pages again; stop them first",
@@ -444,4 +270,7 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
             "warning: live workers continue with an empty filter and fetch pages again",
             "deleted",
         ]
-        assert not [*client.scan_iter(f"*{key}*", count=10_000)]
+        # A live worker is told by this.
+        crawl_of_worker = QueueKeys(f"{key}:queue").crawl
+        assert keys_of(client, key) == {crawl_of_worker}
+        assert client.ttl(crawl_of_worker) > 0

@@ -142,7 +142,7 @@ def test_help_of_each_action(action: str, capsys: pytest.CaptureFixture[str]) ->
     assert import_module(f"scrapy_bloom.cli.{action.replace('import', 'import_')}").EXAMPLES.startswith("examples:\n")
 
 
-@pytest.mark.parametrize("action", ["check", "push", "export", "restore"])
+@pytest.mark.parametrize("action", ["check", "export", "restore"])
 def test_missing_arguments(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing argument is named and is an error, not the answer "no"."""
     with pytest.raises(SystemExit) as ended:

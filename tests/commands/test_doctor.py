@@ -1,314 +1,558 @@
-"""`scrapy bloom doctor`: each fault is made on a real server, and reported with its remedy."""
+"""`scrapy bloom doctor`: each state that loses pages is made on a real server, and reported with its remedy."""
 
+import inspect
 import json
 import pickle
-import time
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from devtools import waiting
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.cli import checks
+from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, Crawl, Level, findings_of, name_of
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.values import Outcome
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import command, crawling
+from tests.support.clusters import cluster_client, replicated_cluster, running_cluster
+from tests.support.documentation import tables
+from tests.support.examining import OURS, examine, wrong
+from tests.support.live_worker import LiveWorker
 from tests.support.servers import KINDS, Server, running
 
-KEY, QUEUE = "shop:dupefilter", "shop:requests"
+JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
 
 
-@pytest.fixture(params=KINDS)
+class State(NamedTuple):
+    """A state of a crawl: its maker, and the finding: its check, level, and a part of the text or the advice.
+
+    With settings the crawl is that of a spider. `others` are the checks with a finding beside it.
+    """
+
+    make: Callable[[Any, str], object]
+    check: str
+    level: str
+    text: str
+    settings: dict[str, Any] | None = None
+    spider: str = "fed"
+    others: frozenset[str] = frozenset()
+
+
+def queue_of(key: str) -> str:
+    return f"{key}:fed:requests"
+
+
+def filter_of(key: str) -> str:
+    return f"{key}:dupefilter"
+
+
+def opened(client: Any, key: str, **parameters: Any) -> BloomFilter:
+    return BloomFilter(client, filter_of(key), **parameters)
+
+
+def filled(number: int, **parameters: Any) -> Callable[[Any, str], BloomFilter]:
+    """Return a function that fills a filter."""
+
+    def make(client: Any, key: str) -> BloomFilter:
+        bloom = opened(client, key, **parameters)
+        bloom.add_many([f"{item}" for item in range(number)])
+        return bloom
+
+    return make
+
+
+def working(client: Any, key: str) -> LiveWorker:
+    """Register a worker with two requests, and one more that waits."""
+    worker = LiveWorker(client, queue_of(key), filter_of(key))
+    worker.push(b"a", b"b", b"c")
+    worker.take(2)
+    worker.call()
+    return worker
+
+
+def failed(client: Any, key: str) -> None:
+    working(client, key).end(b"a", Outcome.FAILED)
+
+
+def shards_of(client: Any, key: str) -> list[str]:
+    return [*client.scan_iter(f"{{{filter_of(key)}}}:*:0")]
+
+
+def without_shards(client: Any, key: str) -> None:
+    filled(50, capacity=100)(client, key)
+    client.delete(*shards_of(client, key))
+
+
+def with_new_shards(client: Any, key: str) -> None:
+    without_shards(client, key)
+    opened(client, key, capacity=100).add("0")
+
+
+def without_hash(client: Any, key: str) -> None:
+    filled(50, capacity=100)(client, key)
+    client.delete(filter_of(key))
+
+
+def marked(client: Any, key: str) -> None:
+    """Make a filter as an import that was stopped leaves it."""
+    text = filled(1)(client, key).parameters.to_json()
+    client.hset(filter_of(key), "parameters", json.dumps({**json.loads(text), "unfinished": "import"}))
+
+
+def silent(client: Any, key: str) -> None:
+    working(client, key)
+    crawl = QueueKeys(queue_of(key)).crawl
+    client.hset(crawl, "@worker", re.sub(rb"\d{16}", b"1", client.hget(crawl, "@worker"), count=1))
+
+
+def without_queue(client: Any, key: str) -> None:
+    working(client, key)
+    client.delete(queue_of(key))
+
+
+def without_leases(client: Any, key: str) -> None:
+    working(client, key)
+    client.delete(*QueueKeys(queue_of(key)).of_worker("worker"))
+
+
+def without_registration(client: Any, key: str) -> None:
+    working(client, key)
+    client.hdel(QueueKeys(queue_of(key)).crawl, "@worker")
+
+
+def with_leftover(client: Any, key: str) -> None:
+    BloomFilter(client, f"{key}:dupefilter:0123456789abcdef").add("a")
+
+
+def start_urls(client: Any, key: str, *, dead: bool) -> None:
+    """Make start URLs: one is leased by a live worker, one by none, and one may be a dead letter."""
+    keys, queue = StartKeys(f"{key}:fed"), QueueKeys(queue_of(key))
+    client.hset(queue.crawl, "@here", "1 0 0 1 1 0 9000000000000000 60000000 1 1 0 0 0")
+    client.hset(queue.crawl, mapping={"spider": "tests.support.spiders.examined.FedSpider", "filter": filter_of(key)})
+    client.hset(keys.leased, f"1:here:{queue.queue}", " http://localhost/1")
+    client.hset(keys.leased, f"2:gone:{queue.queue}", " http://localhost/2")
+    if dead:
+        client.hdel(keys.leased, f"2:gone:{queue.queue}")
+        client.rpush(keys.dead_letters, "http://localhost/3")
+
+
+# Each state beside a key prefix. A crawl by keys has no settings.
+STATES = {
+    "a SET": State(lambda client, key: client.sadd(filter_of(key), "a"), "filter", "loss", "scrapy bloom import"),
+    "foreign data": State(lambda client, key: client.set(filter_of(key), "a"), "filter", "loss", "is not a filter"),
+    "other parameters": State(filled(1, capacity=5), "filter", "loss", "capacity = 1000000 here, 5 in the stored", {}),
+    "unfinished": State(marked, "filter", "loss", "incomplete: `scrapy bloom import` is filling it"),
+    "lost shards": State(without_shards, "filter", "loss", "1 of 1 shard evicted or deleted"),
+    "replaced shards": State(with_new_shards, "filter", "loss", "1 of 1 shard evicted or deleted"),
+    "a lost hash": State(without_hash, "filter", "loss", "its hash was evicted or deleted, and 1 shard of it"),
+    "EXPIRE": State(
+        lambda client, key: (filled(1)(client, key), client.expire(filter_of(key), 1000)),
+        "filter",
+        "loss",
+        "run PERSIST",
+    ),
+    "too full": State(filled(300, capacity=100, expansion=0), "filter", "loss", "too full: "),
+    "many layers": State(filled(200, capacity=5, expansion=1), "filter", "advice", "layers"),
+    "an error rate of the stored filter": State(
+        filled(1, error_rate=1e-3), "error rate", "advice", "are missed, expected"
+    ),
+    "a small capacity": State(
+        lambda client, key: (filled(1, capacity=2)(client, key), client.zadd(queue_of(key), dict.fromkeys("abc", 0))),
+        "capacity",
+        "advice",
+        "3 pending requests, capacity 2: it grows",
+    ),
+    "a small capacity without growth": State(
+        lambda client, key: (
+            filled(1, capacity=2, expansion=0)(client, key),
+            client.zadd(queue_of(key), dict.fromkeys("abc", 0)),
+        ),
+        "capacity",
+        "advice",
+        "it cannot grow, and misses pages",
+    ),
+    "a short TTL": State(
+        lambda client, key: (filled(1, ttl=0.5)(client, key), client.zadd(queue_of(key), dict.fromkeys(range(26), 0))),
+        "ttl",
+        "advice",
+        "at less than 52 pages a second",
+    ),
+    "a list": State(lambda client, key: client.lpush(queue_of(key), "a"), "queue", "loss", "is a list, of FifoQueue"),
+    "a string": State(lambda client, key: client.set(queue_of(key), "a"), "queue", "loss", "holds a string"),
+    "a hash": State(lambda client, key: client.hset(queue_of(key), "a", "b"), "queue", "loss", "holds a hash"),
+    "dead letters": State(
+        lambda client, key: client.zadd(QueueKeys(queue_of(key)).dead_letters, {"a": 0}),
+        "queue",
+        "loss",
+        "1 dead letter:",
+    ),
+    "a lost queue": State(
+        without_queue, "queue", "loss", "has lost requests that the filter takes for seen, 1 of them"
+    ),
+    "failed requests": State(failed, "queue", "advice", "1 failed request kept"),
+    "workers of another spider": State(
+        working, "queue", "loss", "workers of another spider, project.Shop, crawl", JSON, others=frozenset({"filter"})
+    ),
+    "workers with another filter": State(
+        lambda client, key: LiveWorker(client, queue_of(key), f"{key}:other"), "queue", "loss", "use another filter"
+    ),
+    "silent workers": State(
+        silent, "queue", "advice", "1 worker silent for longer than the lease, with 2 requests: worker"
+    ),
+    "lost leases": State(without_leases, "leases", "loss", "worker has registered 2 leases, and 0 are there"),
+    "a lost registration": State(without_registration, "leases", "loss", "ZUNIONSTORE"),
+    "pickles in a crawl with JSON": State(
+        lambda client, key: client.zadd(queue_of(key), {pickle.dumps({"url": "http://localhost"}): 0}),
+        "serializer",
+        "loss",
+        "the pending requests are pickles, but this crawl reads JSON",
+        JSON,
+    ),
+    "JSON in a crawl with pickles": State(
+        lambda client, key: client.zadd(queue_of(key), {'{"url": "http://localhost"}': 0}),
+        "serializer",
+        "loss",
+        "the pending requests are JSON, but this crawl reads pickles",
+        {},
+    ),
+    "abandoned start URLs": State(
+        lambda client, key: start_urls(client, key, dead=False),
+        "start URLs",
+        "advice",
+        "1 of '{key}:fed' leased by workers that are gone",
+        {},
+    ),
+    "dead start URLs": State(
+        lambda client, key: start_urls(client, key, dead=True),
+        "start URLs",
+        "loss",
+        "1 dead letter at '{{{key}:fed}}:dead-letter'",
+        {},
+    ),
+    "leftover filters": State(
+        with_leftover, "leftover filters", "advice", "1 filter of crawls killed under Scrapy's own scheduler"
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A well-configured server of this test's own."""
+    """A well-configured server."""
     with running(request.param, "--appendonly", "yes") as server:
         yield server
 
 
 @pytest.fixture
 def mine(own: Server) -> Iterator[Any]:
-    with own.client(decode_responses=True) as client:
+    with own.client() as client:
         yield client
 
 
-def examine(
-    server: Server, capsys: pytest.CaptureFixture[str], *arguments: str, **settings: object
-) -> tuple[int, dict[str, tuple[str, str, str]]]:
-    """Return the exit code and the worst finding of each check."""
-    place = ("--key", KEY, "--queue", QUEUE, "--redis-url", server.url, *arguments)
-    code = command.call("doctor", *place, "--json", **settings)
-    found = json.loads(capsys.readouterr().out)["findings"]
-    order = ["ok", "advice", "loss"]
-    by_weight = sorted(found, key=lambda finding: order.index(finding["level"]))
-    return code, {each["check"]: (each["level"], each["text"], each["advice"]) for each in by_weight}
+def place_of(state: State, key: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the arguments and settings for a state."""
+    if state.settings is None:
+        return ("--key", filter_of(key), "--queue", queue_of(key), "--idle", "0"), {}
+    keys = {"SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s:requests", "SCHEDULER_DUPEFILTER_KEY": filter_of(key)}
+    return (state.spider,), {**OURS, **keys, "REDIS_START_URLS_KEY": f"{key}:%(name)s", **state.settings}
 
 
-def test_nothing_wrong(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A well-configured server has no findings, and the command writes nothing."""
-    code, found = examine(own, capsys)
-    assert code == 0
-    assert {level for level, _, _ in found.values()} == {"ok"}
-    assert not mine.keys()
-    assert command.call("doctor", "--key", KEY, "--redis-url", own.url) == 0
-    assert "No losses found." in capsys.readouterr().out
+def stored(client: Any, key: str) -> dict[str, Any]:
+    """Return all data of a test."""
+    return {name: client.dump(name) for name in client.scan_iter(f"*{key}*")}
 
 
-def test_server_settings(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", STATES)
+def test_state(name: str, own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A state is reported by one check, with its remedy, and nothing is changed."""
+    state = STATES[name]
+    arguments, settings = place_of(state, key)
+    state.make(mine, key)
+    before = stored(mine, key)
+    code, found = examine(own.url, capsys, *arguments, **settings)
+    assert stored(mine, key) == before
+    level, text, action = found[state.check]
+    assert (level, wrong(found).keys() - state.others) == (state.level, {state.check}), found
+    assert state.text.format(key=key) in text + action
+    assert action or "no crawl would start: " in text
+    assert code == ("loss" in wrong(found).values())
+    mine.delete(*before)
+
+
+def levels_of(check: checks.Check) -> set[tuple[str, str]]:
+    """Return the name of a check with each level of its findings, by its source."""
+    helpers = {"filter": (checks._stored,), "queue": (checks._queue,)}.get(name_of(check), ())
+    source = "".join(map(inspect.getsource, (inspect.unwrap(check), *helpers)))
+    kinds = {"loss": r"\b(loss|refused)\b", "advice": r"\b(advice|skipped)\b"}
+    return {(name_of(check), level) for level, pattern in kinds.items() if re.search(pattern, source)}
+
+
+def test_every_finding() -> None:
+    """Each check of stored data has a state for each level, and the page has a row for each level of a check."""
+    of_data = OF_SERVER[OF_SERVER.index(checks.filter_) :]
+    made = {(state.check, state.level) for state in STATES.values()}
+    wanted = set().union(*map(levels_of, of_data)) - {("permissions", "loss"), ("serializer", "advice")}
+    assert made == wanted
+    rows = {
+        (check, {"LOSS": "loss", "!": "advice"}[level]) for check, level, _ in tables("docs/commands.md", "doctor")[-1]
+    }
+    assert rows == set().union(*map(levels_of, (*OF_ANY, *OF_SPIDER, *OF_SERVER)))
+
+
+# Options of a server, settings, and the findings.
+SERVERS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, tuple[str, str]]]] = {
+    "allkeys-lru": (
+        {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"},
+        {},
+        {"eviction": ("loss", "with the queue its pending requests are lost")},
+    ),
+    "volatile-lru and a TTL": (
+        {"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"},
+        {"BLOOMFILTER_TTL": 3600},
+        {"eviction": ("loss", "keys with a TTL")},
+    ),
+    "little memory": ({"maxmemory": "4mb"}, {"BLOOMFILTER_CAPACITY": 10**7}, {"memory": ("advice", "MB more")}),
+    "nothing is kept": ({"appendonly": "no"}, {}, {"persistence": ("loss", "none: a restart")}),
+    "snapshots": ({"appendonly": "no", "save": "3600 1"}, {}, {"persistence": ("advice", "since the last snapshot")}),
+    "appendfsync no": ({"appendfsync": "no"}, {}, {"persistence": ("advice", "a crash of the machine loses")}),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_server(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory limits, eviction and persistence are reported where they lose data."""
-    mine.config_set("maxmemory", "4mb")
-    mine.config_set("maxmemory-policy", "allkeys-lru")
-    mine.config_set("appendonly", "no")
-    code, found = examine(own, capsys, BLOOMFILTER_CAPACITY=10**7)
-    assert code == 1
-    assert found["eviction"][0] == found["persistence"][0] == "loss"
-    assert "with the queue its pending requests are lost" in found["eviction"][1]
-    assert found["memory"][0] == "advice"
-    mine.config_set("maxmemory-policy", "volatile-lru")
-    mine.config_set("save", "3600 1")
-    code, found = examine(own, capsys, BLOOMFILTER_CAPACITY=10**7)
-    assert (code, found["eviction"][0], found["persistence"][0]) == (0, "ok", "advice")
-    code, found = examine(own, capsys, BLOOMFILTER_TTL=3600)
-    assert (code, found["eviction"][0]) == (1, "loss")
+    options, settings, expected = SERVERS[name]
+    with running(kind, "--appendonly", "yes") as server, server.client() as client:
+        for option, value in options.items():
+            client.config_set(option, value)
+        code, found = examine(server.url, capsys, "shop", **{**OURS, **settings})
+    assert wrong(found) == {check: level for check, (level, _) in expected.items()}
+    assert all(text in found[check][1] for check, (_, text) in expected.items())
+    assert code == ("loss" in wrong(found).values())
 
 
-def test_appendfsync(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """`appendfsync no` is reported; where CONFIG is denied, the check is unknown."""
-    for policy, level in (("no", "advice"), ("everysec", "ok"), ("always", "ok")):
-        mine.config_set("appendfsync", policy)
-        code, found = examine(own, capsys)
-        assert (code, found["persistence"][0]) == (0, level)
-        assert f"appendfsync {policy}" in found["persistence"][1]
+@pytest.mark.parametrize("kind", KINDS)
+def test_replicas(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replica in step is reported with its lag; in place of the master it is a loss."""
+    with (
+        running(kind, "--appendonly", "yes", "--repl-diskless-sync-delay", "0") as server,
+        running("valkey" if kind == "valkey" else kind, "--replicaof", f"127.0.0.1 {server.port}") as replica,
+        server.client() as client,
+    ):
+        filled(100)(client, "shop")
+        waiting.until(lambda: client.info().get("slave0", {}).get("state") == "online")
+        code, found = examine(server.url, capsys, "--key", filter_of("shop"))
+        assert (code, wrong(found), "behind" in found["replication"][1]) == (0, {}, True)
+        code, found = examine(replica.url, capsys, "--key", filter_of("shop"))
+        assert (code, found["replication"][0]) == (1, "loss")
+
+
+@pytest.mark.parametrize(
+    ("replica", "level"),
+    [
+        ({}, Level.OK),
+        ({"lag": 10}, Level.OK),
+        ({"lag": 11}, Level.ADVICE),
+        ({"offset": 20_000_000}, Level.OK),
+        ({"offset": 19_999_999}, Level.ADVICE),
+        ({"state": "wait_bgsave"}, Level.ADVICE),
+    ],
+)
+def test_lag(replica: dict[str, Any], level: Level) -> None:
+    """A replica is reported if it is silent for more than 10 seconds, or 10 MB behind."""
+    told = {"ip": "127.0.0.1", "port": 6380, "state": "online", "offset": 30_000_000, "lag": 0, **replica}
+    info = {"role": "master", "master_repl_offset": 30_000_000, "slave0": told}
+    crawl: Any = SimpleNamespace(nodes=[("", True, info)])
+    assert [finding.level for finding in findings_of(checks.replication(crawl))] == [level]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_without_info(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without INFO the server's checks are unknown, and the others run."""
     with running(kind, "--appendonly", "yes", "--rename-command", "INFO", "") as server:
-        code, found = examine(server, capsys)
-    assert (code, found["server"][0]) == (0, "advice")
+        code, found = examine(server.url, capsys, "shop", **OURS)
+    assert (code, wrong(found)) == (0, {"server": "advice"})
     assert "not checked" in found["server"][1]
     assert found["permissions"][0] == found["filter"][0] == "ok"
 
 
-def test_replicas(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A replica is reported, with its lag."""
-    mine.config_set("repl-diskless-sync-delay", 0)
-    with running("valkey", "--replicaof", f"127.0.0.1 {own.port}") as replica:
-        waiting.until(lambda: mine.info().get("slave0", {}).get("state") == "online")
-        code, found = examine(own, capsys)
-        assert (code, found["replication"][0]) == (0, "ok")
-        code, found = examine(replica, capsys)
-        assert (code, found["replication"][0]) == (1, "loss")
+# The scripts of a crawl's filter and of its queue, and the commands that the package sends beside them.
+FILTER = ("filter", "call", "open", "allocate", "add", "forget", "contains", "clear", "user", "info")
+QUEUE = ("queue", "join", "exchange", "heartbeat", "leave")
+SENT = ({"EVAL", "EVALSHA", "PTTL"}, {"HSCAN", "PING"})
 
 
-@pytest.mark.parametrize("missing", ["bitfield", "hsetnx", "zpopmin", "time", "zadd", "hincrby", "hset"])
-def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def called_by(scripts: tuple[str, ...]) -> set[str]:
+    """Return the commands that scripts call."""
+    folder = Path(checks.__file__).parents[1] / "lua"
+    texts = ((folder / f"{name}.lua").read_text() for name in scripts)
+    return {name for text in texts for name in re.findall(r"(?:call|in_parts)\('([A-Z]+)'", text)}
+
+
+def test_commands_of_the_scripts() -> None:
+    """The lists have the commands of the scripts, and those of the package."""
+    of_filter, of_queue = (called_by(scripts) | sent for scripts, sent in zip((FILTER, QUEUE), SENT, strict=True))
+    assert {*FILTER_COMMANDS} == of_filter
+    assert {*QUEUE_COMMANDS} == of_queue - of_filter
+
+
+def restrict(client: Any, *rules: str) -> None:
+    """Create a user with these rules, and the documented keys."""
+    keys = [f"~{name}" for key in ("shop:dupefilter", "shop:requests") for name in (key, f"{{{key}}}:*")]
+    client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *keys, *rules)
+
+
+PLACE = ("--key", "shop:dupefilter", "--queue", "shop:requests")
+ALLOWED = [f"+{name.lower()}" for name in (*FILTER_COMMANDS, *QUEUE_COMMANDS)]
+
+
+def test_permissions(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The suggested ACL rule is exactly the missing one; with it, permissions are complete."""
-    allowed = {command.lower() for command in (*FILTER_COMMANDS, *QUEUE_COMMANDS)} - {missing}
-    looking = ["+info", "+config|get", "+scan", "+object", "+memory"]
-    keys = [f"~{KEY}", f"~{KEY}:*", f"~{QUEUE}", f"~{{{QUEUE}}}:*"]
-    mine.execute_command(
-        "ACL", "SETUSER", "worker", "on", ">secret", *keys, *looking, *(f"+{each}" for each in allowed)
-    )
     url = own.url.replace("//", "//worker:secret@")
-    place = ["--key", KEY, "--queue", QUEUE, "--redis-url", url]
-    if missing != "time":  # without TIME no filter can be examined at all
-        assert command.call("doctor", *place) == 1
+    looking = ["+info", "+config|get", "+scan", "+object"]
+    for missing in ALLOWED:
+        restrict(mine, *looking, *ALLOWED, missing.replace("+", "-"))
+        assert command.call("doctor", *PLACE, "--redis-url", url) == 1
         said = capsys.readouterr()
-        assert f"ACL SETUSER worker +{missing}\n" in said.out
+        assert f"as an admin, run ACL SETUSER worker {missing}\n" in said.out
         assert "secret" not in said.out + said.err
-    mine.execute_command("ACL", "SETUSER", "worker", f"+{missing}")
-    assert command.call("doctor", *place) == 0
-    assert not mine.keys()
+        mine.execute_command("ACL", "SETUSER", "worker", missing)
+        assert command.call("doctor", *PLACE, "--redis-url", url) == 0
+        capsys.readouterr()
+    assert not mine.keys("*shop*")
 
 
-@pytest.mark.parametrize("missing", ["bitfield_ro", "hsetnx"])
+def test_permissions_for_keys(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Denied keys are named by their patterns."""
+    url = own.url.replace("//", "//worker:secret@")
+    patterns = [f"~{name}" for key in ("shop:dupefilter", "shop:requests") for name in (key, f"{{{key}}}:*")]
+    for missing in patterns:
+        restrict(mine, "resetkeys", *(each for each in patterns if each != missing), "+@all")
+        assert command.call("doctor", *PLACE, "--redis-url", url) == 1
+        assert f"run ACL SETUSER worker {missing}\n" in capsys.readouterr().out
+    restrict(mine, "resetkeys", "~other", "+@all")
+    assert command.call("doctor", *PLACE, "--redis-url", url) == 1
+    assert f"run ACL SETUSER worker {' '.join(patterns)}\n" in capsys.readouterr().out
+    restrict(mine, "+@all")
+    assert command.call("doctor", *PLACE, "--redis-url", url) == 0
+
+
+@pytest.mark.parametrize("missing", ["hincrby", "getrange"])
 def test_unknown_command(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A command that the server does not have, as a managed or a compatible one may not, is named."""
-    with running("redis", "--rename-command", missing, "") as server:
-        assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", server.url) == 1
+    with running("redis", "--appendonly", "yes", "--rename-command", missing, "") as server:
+        assert command.call("doctor", *PLACE, "--redis-url", server.url) == 1
         said = capsys.readouterr().out
-        assert f"the server does not know {missing.upper()}\n" in said
-        assert "use Redis 6.2 or newer, or Valkey" in said
+    assert f"the server does not know {missing.upper()}\n" in said
+    assert "use Redis 6.2 or newer, or Valkey" in said
 
 
-def test_keys_without_permission(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Denied keys are named by their patterns."""
-    mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", f"~{KEY}", f"~{KEY}:*", "~*none*", "+@all")
-    url = own.url.replace("//", "//worker:secret@")
-    assert command.call("doctor", "--key", KEY, "--redis-url", url) == 0
-    capsys.readouterr()
-    assert command.call("doctor", "--key", KEY, "--queue", "none", "--redis-url", url) == 0
-    mine.execute_command("ACL", "SETUSER", "worker", "resetkeys", f"~{QUEUE}", f"~{{{QUEUE}}}:*", f"~{KEY}")
-    assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", url) == 1
-    assert f"ACL SETUSER worker ~{KEY} ~{KEY}:*" in capsys.readouterr().out
-
-
-def test_filter(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A SET at the filter's key, an overfull filter and an incomplete one are reported."""
-    mine.sadd(KEY, "a")
-    code, found = examine(own, capsys)
-    assert (code, found["filter"][0]) == (1, "loss")
-    assert "scrapy bloom import" in found["filter"][1]
-    mine.delete(KEY)
-    bloom = BloomFilter(mine, KEY, capacity=100, expansion=0)
-    bloom.add_many([f"{number}" for number in range(300)])
-    code, found = examine(own, capsys)
-    assert (code, found["filter"][0]) == (1, "loss")
-    assert "too full" in found["filter"][1]
-    bloom.clear()
-    BloomFilter(mine, KEY).add("a")
-    assert examine(own, capsys)[1]["filter"][0] == "ok"
-    mine.hset(KEY, "unfinished", "restore")
-    code, found = examine(own, capsys)
-    assert (code, "scrapy bloom restore" in found["filter"][1]) == (1, True)
-
-
-def test_barely_too_full(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter is too full exactly when its error rate exceeds the allowed one."""
-    bloom = BloomFilter(mine, KEY, capacity=100, error_rate=0.01, expansion=0)
-    bloom.add_many([f"{number}" for number in range(100)])
-    assert bloom.info().estimated_error_rate <= 0.01
-    assert examine(own, capsys)[1]["filter"][0] == "ok"
-    number = 100
-    while bloom.info().estimated_error_rate <= 0.01:
-        bloom.add(f"{number}")
-        number += 1
-    assert bloom.info().estimated_error_rate < 0.015
-    code, found = examine(own, capsys)
-    assert (code, found["filter"][0]) == (1, "loss")
-
-
-def test_queue(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Dead letters, silent workers and orphaned leases are reported."""
-    keys = QueueKeys(QUEUE)
-    mine.hset(keys.workers, "worker-1", "60 7 1700000000000")
-    mine.hset(keys.workers, "worker-2", f"60 7 {time.time() * 1000:.0f}")
-    mine.zadd(keys.leases("worker-1"), {"a": 1})
-    code, found = examine(own, capsys)
-    assert (code, found["queue"][0]) == (0, "advice")
-    assert "1 worker silent" in found["queue"][1]
-    mine.zadd(keys.dead_letters, {"c": 1})
-    mine.zadd(keys.leases("worker-3"), {"b": 1})
-    code, found = examine(own, capsys)
-    assert (code, found["queue"][0], found["leases"][0]) == (1, "loss", "advice")
-    assert keys.leases("worker-3") in found["leases"][1]
-    assert keys.leases("worker-1") not in found["leases"][1]
-
-
-def test_serializers(own: Server, tmp_path: Path) -> None:
-    """A serializer that is missing, or cannot read the waiting requests, is reported."""
-    project = command.make_project(tmp_path, REDIS_URL=own.url)
-    with own.client() as client:
-        client.zadd(QUEUE, {pickle.dumps({"url": "https://example.com/"}): 0})
-    pickles = ("scrapy_bloom.serializers.json", "the pending requests are pickles")
-    for name, text in (("nosuch.module", "cannot be imported"), pickles):
-        said = command.run("doctor", "shop", "-s", f"SCHEDULER_SERIALIZER={name}", cwd=project)
-        assert (said.returncode, text in said.stdout) == (1, True), said.stdout
-    assert command.run("doctor", "shop", cwd=project).returncode == 0
-
-
-def test_keys_that_may_not_be_looked_at(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The ACL rule is suggested even where reading is denied."""
-    mine.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~other", "+@all")
-    url = own.url.replace("//", "//worker:secret@")
-    assert command.call("doctor", "--key", KEY, "--queue", QUEUE, "--redis-url", url) == 1
-    assert f"ACL SETUSER worker ~{KEY} ~{KEY}:* ~{QUEUE} ~{{{QUEUE}}}:*" in capsys.readouterr().out
-
-
-def test_undelivered(
-    own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_worker_that_joins_or_leaves_meanwhile(
+    own: Server, mine: Any, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead worker's file of undelivered requests is found where the next worker looks for it."""
-    (tmp_path / "undelivered-shop_requests-1.jsonl").write_text("")
-    monkeypatch.chdir(tmp_path)
-    assert examine(own, capsys)[1]["undelivered requests"][0] == "advice"
+    """Leases are those of registered workers, even if one joins or leaves between two reads."""
+    called, _ = command.parse("doctor", "--key", filter_of(key), "--queue", queue_of(key), "--redis-url", own.url)
+    assert called.settings is not None
+    scan, worker = Crawl.scan, None
+
+    def join_after(crawl: Crawl, pattern: str) -> Any:
+        nonlocal worker
+        found = scan(crawl, pattern)
+        if worker is None:
+            worker = working(mine, key)
+        else:
+            worker.leave()
+        return found
+
+    monkeypatch.setattr(Crawl, "scan", join_after)
+    for _ in range(2):
+        crawl = Crawl(called._options, called.settings)
+        assert [finding.level for finding in findings_of(checks.leases(crawl))] == [Level.OK]
 
 
 @pytest.mark.crawl
-def test_leftovers(own: Server, mine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The keys of a crawl killed under Scrapy's own scheduler are found."""
+def test_a_killed_crawl(own: Server, mine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The filter of a crawl killed under Scrapy's own scheduler is found."""
     with serving(MadeUpLinks(pages=5000, links=5)) as site:
         settings = {"SCHEDULER": crawling.OWN_SCHEDULER, "REDIS_URL": own.url}
         with crawling.crawling("killed", site.url + "/", tmp_path, **settings):
-            waiting.until(lambda: len(mine.keys("dupefilter:*")) > 3)
-    left = mine.keys("dupefilter:*")
-    assert examine(own, capsys)[1]["leftover filters"][0] == "ok"
-    code, found = examine(own, capsys, "--idle", "0")
-    level, text, what_to_do = found["leftover filters"]
+            waiting.until(lambda: len(mine.keys("*links:dupefilter:*")) > 1)
+    found = examine(own.url, capsys, *PLACE)[1]["leftover filters"]
+    assert found == ("ok", "none", "")
+    code, told = examine(own.url, capsys, *PLACE, "--idle", "0")
+    level, text, what_to_do = told["leftover filters"]
     assert (code, level) == (0, "advice")
-    assert f"1 filter of crawls killed under Scrapy's own scheduler, {len(left)} keys" in text
+    assert "1 filter of crawls killed under Scrapy's own scheduler" in text
     assert "scrapy bloom clear --yes --key KEY" in what_to_do
+    (key,) = mine.scan_iter("links:dupefilter:*")
+    assert key.decode() in text
 
 
-def test_a_filter_that_is_used_is_not_left_over(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A filter is in use if one of its keys is, even if its sealed layers have been idle for long."""
-    name = "dupefilter:1700000000-0123abcd"
-    bloom = BloomFilter(mine, name, capacity=100)
-    bloom.add_many([f"{number}" for number in range(200)])
-    keys = sorted(mine.scan_iter("dupefilter:*"))
-    assert len(keys) >= 3
-    with own.client() as client:
-        stored = {key: client.dump(key) for key in keys}
-        for idle, expected in ((7200, "advice"), (60, "ok"), (5000, "advice")):
-            # The most recently used key gives the idle time of the filter.
-            for key, dump in stored.items():
-                client.restore(key, 0, dump, replace=True, idletime=idle if key == keys[1] else 9000)
-            code, found = examine(own, capsys)
-            assert (code, found["leftover filters"][0]) == (0, expected)
-        assert (
-            f"1 filter of crawls killed under Scrapy's own scheduler, {len(keys)} keys"
-            in (found["leftover filters"][1])
-        )
+def on_cluster(key: str) -> dict[str, Any]:
+    """Return settings of a crawl with JSON, whose keys are the defaults of a cluster."""
+    keys = {"SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s", "REDIS_START_URLS_KEY": f"{key}:%(name)s"}
+    return {**OURS, **JSON, **keys}
 
 
-def test_in_a_project(own: Server, tmp_path: Path) -> None:
-    """Scrapy-redis's own classes are reported: with them a crawl would lose requests."""
-    project = command.make_project(tmp_path / "ours", REDIS_URL=own.url)
-    said = command.run("doctor", "shop", cwd=project)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "SCHEDULER_QUEUE_KEY" not in said.stdout
-    theirs: dict[str, Any] = {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    }
-    project = command.make_project(tmp_path / "theirs", REDIS_URL=own.url, **theirs)
-    found = command.report("doctor", "shop", cwd=project)["findings"]
-    assert {each["check"] for each in found if each["level"] == "loss"} == {"dupefilter", "scheduler"}
+def test_on_a_cluster(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every check asks all nodes of a cluster, and a filter in another slot than its queue is refused."""
+    with running_cluster(2, "--appendonly", "yes") as nodes, cluster_client(nodes[0]) as client:
+        settings, url = on_cluster(key), f"redis+cluster://127.0.0.1:{nodes[0].port}"
+        filled(10, fingerprint="scrapy-redis")(client, f"{{{key}:fed}}")
+        code, found = examine(url, capsys, "fed", **settings)
+        assert (code, wrong(found)) == (0, {})
+        assert {name_of(check) for check in (*OF_SPIDER, *OF_SERVER)} - found.keys() <= {"flush", "ttl", "replication"}
+        elsewhere = {**settings, "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s:dupefilter"}
+        code, found = examine(url, capsys, "fed", **elsewhere)
+        assert (code, wrong(found)) == (1, {"slots": "loss"})
+        assert f"set SCHEDULER_DUPEFILTER_KEY = '{{{key}:fed}}:dupefilter'" in found["slots"][1]
+        client.config_set("appendonly", "no", target_nodes=client.get_node(port=nodes[1].port, host="127.0.0.1"))
+        code, found = examine(url, capsys, "fed", **settings)
+        assert (code, wrong(found)) == (1, {"persistence": "loss"})
+        assert found["persistence"][1].startswith(f"127.0.0.1:{nodes[1].port}: none")
 
 
-def test_other_parameters(own: Server, mine: Any, tmp_path: Path) -> None:
-    """A stored filter whose parameters differ from the settings is reported: no worker would start."""
-    BloomFilter(mine, KEY, capacity=5000, fingerprint="scrapy-redis")
-    project = command.make_project(tmp_path, REDIS_URL=own.url)
-    said = command.run("doctor", "shop", cwd=project)
-    assert said.returncode == 1
-    assert "capacity = 1000000 here, 5000 in the stored filter" in said.stdout
+@pytest.mark.long
+def test_a_cluster_without_nodes(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dead replica and then a dead master are named, with the checks that need them; the others are made."""
+    with replicated_cluster("valkey") as cluster:
+        name, settings = f"{key}:fed", on_cluster(key)
+        master = next(node for node in cluster.nodes[:3] if node is not cluster.owner_of(name))
+        replica = cluster._replica_of(master)
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.config_set("appendonly", "yes")
+                client.config_set("cluster-replica-no-failover", "yes")
+        cluster.until_ready()
+        with cluster_client(cluster.nodes[0]) as client:
+            filled(1, fingerprint="scrapy-redis")(client, f"{{{name}}}")
+        assert examine(cluster.url, capsys, "fed", **settings)[1]["replication"][0] == "ok"
+        replica.kill()
+        level, text, _ = examine(cluster.url, capsys, "fed", **settings)[1]["server"]
+        assert (level, f"127.0.0.1:{replica.port}: the replica" in text) == ("advice", True)
+        master.kill()
+        code, found = examine(cluster.url, capsys, "fed", **settings)
+        level, text, _ = found["server"]
+        assert (code, level, f"127.0.0.1:{master.port}: the master cannot be asked" in text) == (1, "loss", True)
+        assert (found["leases"][0], "not checked" in found["leases"][1]) == ("loss", True)
+        assert found["filter"][0] == found["queue"][0] == "ok"
 
 
-OTHERS = """
-import scrapy
-
-class Unshared(scrapy.Spider):
-    name = "unshared"
-    custom_settings = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
-
-class Keyed(scrapy.Spider):
-    name = "keyed"
-    custom_settings = {"SCHEDULER_QUEUE_KEY": "%(spider)s:requests"}
-"""
-
-
-def test_a_queue_of_several_spiders(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Spiders that share a queue key are named, and no others."""
-    modules = ["project.spiders", "project.others"]
-    project = command.make_project(
-        tmp_path, REDIS_URL=valkey.url, SCHEDULER_QUEUE_KEY=f"{key}:all", SPIDER_MODULES=modules
-    )
-    (tmp_path / "project/others.py").write_text(OTHERS)
-    told = command.report("doctor", "shop", cwd=project)["findings"]
-    (finding,) = [each for each in told if "SCHEDULER_QUEUE_KEY" in each["text"]]
-    assert (finding["check"], finding["level"]) == ("queue", "advice")
-    assert f"{key}:all': other spiders (news) have the same queue" in finding["text"]
+def test_barely_too_full(own: Server, mine: Any, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter is too full exactly when its error rate exceeds the allowed one."""
+    bloom = filled(100, capacity=100, error_rate=0.01, expansion=0)(mine, key)
+    place = ("--key", filter_of(key))
+    number = 100
+    assert bloom.info().current_error_rate <= 0.01
+    assert examine(own.url, capsys, *place)[1]["filter"][0] == "ok"
+    while bloom.info().current_error_rate <= 0.01:
+        bloom.add(f"{number}")
+        number += 1
+    assert bloom.info().current_error_rate < 0.015
+    assert examine(own.url, capsys, *place)[1]["filter"][0] == "loss"

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from devtools import waiting
+from devtools import spiders
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong
@@ -41,27 +41,36 @@ def fill(count: int, **parameters: Any) -> Callable[[Any], None]:
     def prepare(client: Any) -> None:
         bloom = BloomFilter(client, KEY, fingerprint=SCHEME, **parameters)
         bloom.add_many([f"{number}" for number in range(count)])
-        bloom.add_reference(QUEUE)
+        bloom.add_user(QUEUE)
 
     return prepare
 
 
 def at_work(client: Any) -> None:
-    """Create a filter, a queue of JSON requests, and a live worker."""
+    """Create a queue of JSON requests, a live worker with leases, and failed requests for the next run."""
     fill(500)(client)
     client.zadd(QUEUE, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
-    seconds, _ = client.time()
-    client.hset(QueueKeys(QUEUE).workers, "worker-1", f"3600 7 {1000 * seconds}")
-    client.zadd(QueueKeys(QUEUE).leases("worker-1"), {"a": 1})
+    register(client, QUEUE, KEY, "ShopSpider")
+    client.zadd(QueueKeys(QUEUE).of_worker("worker-1")[0], {"a": 1})
+    client.hset(QueueKeys(QUEUE).failed, "b", "1 0 c")
+
+
+def register(client: Any, queue: str, key: str, spider: str) -> None:
+    """Register a worker with one lease, which is not made."""
+    now = client.time()[0] * 1_000_000
+    of_crawl = {"id": 1, "run": 1, "spider": f"tests.support.spiders.examined.{spider}", "filter": key}
+    waiting = client.zcard(queue)
+    client.hset(QueueKeys(queue).crawl, mapping={**of_crawl, "waiting": waiting, "losses": 0, "lost": 0})
+    client.hset(QueueKeys(queue).crawl, "@worker-1", f"1 1 0 1 1 0 {now} 3600000000 {now} {now} 0 0 0")
 
 
 def feed(client: Any) -> None:
     """Create start URLs, one of which a live worker has leased."""
     queue, start = "fed:requests", StartKeys("fed:start_urls")
-    seconds, _ = client.time()
-    client.hset(QueueKeys(queue).workers, "worker-1", f"3600 7 {1000 * seconds}")
+    register(client, queue, "fed:dupefilter", "FedSpider")
+    client.zadd(QueueKeys(queue).of_worker("worker-1")[1], {"a": 1})
     client.rpush(start.start, "http://localhost/1")
-    client.hset(start.leased, f"1:worker-1:{queue}", "http://localhost/2")
+    client.hset(start.leased, f"1:worker-1:{queue}", " http://localhost/2")
 
 
 def configure(**options: object) -> Callable[[Any], None]:
@@ -79,7 +88,7 @@ def allow(*commands: str) -> Callable[[Any], None]:
 
     def prepare(client: Any) -> None:
         fill(10)(client)
-        keys = [f"~{KEY}", f"~{KEY}:*", f"~{QUEUE}", f"~{{{QUEUE}}}:*"]
+        keys = [f"~{name}" for key in (KEY, QUEUE) for name in (key, f"{{{key}}}:*")]
         rights = [f"+{name.lower()}" for name in (*FILTER_COMMANDS, *QUEUE_COMMANDS, *commands)]
         client.execute_command("ACL", "SETUSER", "worker", "on", ">secret", *keys, *rights)
 
@@ -96,7 +105,7 @@ HEALTHY = {
     ),
     "a large one": Setup(nothing, {"BLOOMFILTER_CAPACITY": 10**8, "BLOOMFILTER_ERROR_RATE": 1e-9}),
     "with a TTL": Setup(fill(100, ttl=604_800), {"BLOOMFILTER_TTL": 604_800}),
-    "at work": Setup(at_work, JSON),
+    "at work": Setup(at_work, {**JSON, "BLOOMFILTER_RETRY_FAILED": True}),
     "fed": Setup(feed, spider="fed"),
     "kept": Setup(fill(500), {"SCHEDULER_PERSIST": True}),
     "appendfsync always": Setup(configure(appendfsync="always")),
@@ -139,30 +148,22 @@ def test_no_alarm(name: str, own: Server, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.crawl
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)
-def test_no_alarm_in_a_crawl(own: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_alarm_in_a_crawl(
+    own: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crawl whose workers join, grow the filter and leave has no finding at any moment."""
     settings = {**OURS, "BLOOMFILTER_CAPACITY": 60, "REDIS_URL": own.url, "TELNETCONSOLE_ENABLED": False}
     at_work = 0
+    # The workers run a file, so their spider has no package.
+    monkeypatch.syspath_prepend(str(Path(spiders.__file__).parent))
     with serving(MadeUpLinks(pages=200, links=5)) as site, ExitStack() as stack:
         workers = [
             stack.enter_context(crawling.crawling(name, site.url + "/", tmp_path, **settings)) for name in ("a", "b")
         ]
         while any(worker.process.poll() is None for worker in workers):
-            code, found = examine(own.url, capsys, "links", SPIDER_MODULES=["devtools.spiders"], **settings)
+            code, found = examine(own.url, capsys, "links", SPIDER_MODULES=["links"], **settings)
             # The queue may exceed the capacity of the filter, which is reported.
             assert (code, wrong(found).keys() - {"capacity"}) == (0, set())
             at_work = max(at_work, int(found["queue"][1].rpartition(", ")[2].split()[0]))
         assert {url for worker in workers for url in worker.wait().fetched}
     assert at_work >= 1
-
-
-def test_no_alarm_with_a_replica(own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A replica that is in step is no finding."""
-    with own.client(decode_responses=True) as client:
-        client.config_set("repl-diskless-sync-delay", 0)
-        fill(100)(client)
-        with running("valkey", "--replicaof", f"127.0.0.1 {own.port}"):
-            waiting.until(lambda: client.info().get("slave0", {}).get("state") == "online")
-            code, found = examine(own.url, capsys, "shop", **OURS)
-    assert (code, wrong(found)) == (0, {})
-    assert "behind" in found["replication"][1]

@@ -182,7 +182,7 @@ MISTAKES: dict[str, Mistake] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(mistake: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistake is named at its level; server, permissions and files are examined all the same."""
+    """A mistake is named at its level; server and permissions are examined all the same."""
     spider, settings, check, level, text = MISTAKES[mistake]
     code, found = examine(own.url, capsys, spider, **settings)
     assert found[check][0] == level, found
@@ -191,7 +191,7 @@ def test_mistakes(mistake: str, own: Server, capsys: pytest.CaptureFixture[str])
     if level == "advice":
         # It causes no further finding.
         assert wrong(found).keys() - {check} <= {"scheduler"}
-    assert {"versions", "eviction", "persistence", "filter", "permissions", "undelivered requests"} <= found.keys()
+    assert {"versions", "eviction", "persistence", "filter", "permissions"} <= found.keys()
 
 
 # Values exactly at a limit, which are no mistakes.
@@ -228,8 +228,6 @@ def test_an_address_that_cannot_be_used(own: Server, capsys: pytest.CaptureFixtu
         assert (code, findings["server"]["level"]) == (1, "loss")
         assert text in findings["server"]["text"] + findings["server"]["advice"]
         assert findings["dupefilter"]["level"] == "ok"
-        assert "undelivered requests" in findings
-        assert findings["serializer"]["level"] == "ok"
         assert "secret" not in printed.out + printed.err
 
 

@@ -12,24 +12,18 @@ import redis
 from scrapy import Request
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
-from scrapy_bloom.cli import key_contents
-from scrapy_bloom.cli.archive import exporting
-from scrapy_bloom.cli.archive.file_format import Archive
-from scrapy_bloom.errors import MismatchError
-from scrapy_bloom.storage.filter_keys import forgotten_key
-from scrapy_bloom.storage.forgotten import ScanForgotten
-from scrapy_bloom.storage.operation import Operations, Results
-from scrapy_bloom.storage.stores import RedisStore
+from scrapy_bloom.cli import forget
+from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS
 from tests.support import command
-from tests.support.examining import examine
-from tests.support.imports import OPTIONS, backup, fill, keys_of
-from tests.support.moving import SMALL, export, items, keys_at, killed_at, read, require, restore_file
+from tests.support.live_worker import PARAMETERS
 from tests.support.servers import Server
 
 URLS = [f"https://example.com/{number}" for number in range(4)]
 NEW = "https://example.com/new"
 # Items of three layers.
-ITEMS = items(600)
+SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
+ITEMS = [f"item {number}" for number in range(600)]
 
 Say = Callable[..., tuple[int, str]]
 
@@ -66,9 +60,9 @@ def told(say: Say, action: str, *arguments: str) -> tuple[int, dict[str, Any]]:
     return code, json.loads(said)
 
 
-def states(client: redis.Redis, key: str) -> dict[str, Any]:
+def states(client: redis.Redis, key: str) -> dict[Any, Any]:
     """Return all data of a filter."""
-    return {name: client.dump(name) for name in keys_at(client, key)}
+    return {name: client.dump(name) for name in client.keys(f"*{key}*") if b":call:" not in name}
 
 
 @pytest.fixture
@@ -79,11 +73,6 @@ def forgetful(client: redis.Redis, key: str) -> BloomFilter:
     assert bloom.info().layers == 3
     assert all(bloom.forget_many(ITEMS[::200]))
     return bloom
-
-
-def new_in(bloom: BloomFilter) -> list[str]:
-    """Return the items of `ITEMS` that are new to a filter, and add them."""
-    return [item for item, is_new in zip(ITEMS, bloom.add_many(ITEMS), strict=True) if is_new]
 
 
 def test_forget(pages: BloomRFPDupeFilter, say: Say) -> None:
@@ -160,9 +149,8 @@ def test_many_lines(client: redis.Redis, key: str, say: Say, tmp_path: Path) -> 
 
 BAD_FILES = {
     "": "the file is empty",
-    f"{URLS[0]}\nnothing": "line 2 is 'nothing', but the file begins with URLs",
-    f"{URLS[0]}\n{'0' * 40}": "line 2 is",
-    "example.com": "line 1 is 'example.com'; it must be",
+    f"{URLS[0]}\nnothing": "line 2 is 'nothing', but must be a fingerprint of 40 hexadecimal digits, or a URL",
+    "example.com": "line 1 is 'example.com', but must be",
 }
 
 
@@ -186,14 +174,13 @@ def test_wrong_arguments(pages: BloomRFPDupeFilter, say: Say, arguments: list[st
 
 REFUSED: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
     "nothing": (lambda _client, _key: None, "there is no filter at"),
-    "a SET": (lambda client, key: fill(client, key, 3), "holds a SET of 3 members"),
-    "an unfinished filter": (
-        lambda client, key: (BloomFilter(client, key).add(NEW), client.hset(key, "unfinished", "restore")),
-        "`scrapy bloom restore` is filling it",
-    ),
-    "foreign forgotten items": (
-        lambda client, key: (BloomFilter(client, key).add(NEW), client.rpush(forgotten_key(key), "a")),
-        "where the filter keeps its forgotten items, holds something that is not a filter's",
+    "a SET": (lambda client, key: client.sadd(key, *(f"{number:040}" for number in range(3))), "a SET of 3 members"),
+    "an incomplete filter": (
+        lambda client, key: (
+            BloomFilter(client, key, **SMALL).add(NEW),
+            client.hset(key, "parameters", f'{PARAMETERS.to_json()[:-1]}, "unfinished": "restore"}}'),
+        ),
+        "is not complete: finish `scrapy bloom restore` first",
     ),
 }
 
@@ -210,297 +197,71 @@ def test_refused(client: redis.Redis, key: str, say: Say, name: str) -> None:
     assert states(client, key) == before
 
 
-def test_info(forgetful: BloomFilter, client: redis.Redis, key: str, say: Say) -> None:
-    """The number and the memory of the forgotten requests, without the sentinel; nothing without any."""
-    found = told(say, "info")[1]
-    assert (found["forgotten"], found["has_lost_forgotten"]) == (3, False)
-    assert found["forgotten_bytes"] == client.memory_usage(forgotten_key(key))
+def test_info_and_clear(forgetful: BloomFilter, client: redis.Redis, key: str, say: Say) -> None:
+    """The number of the forgotten requests, as long as there are any; they are deleted with the filter."""
+    assert told(say, "info")[1]["forgotten"] == 3
     assert "3 requests to be new once more" in say("info")[1]
-    assert len(new_in(forgetful)) == 3
-    found = told(say, "info")[1]
-    assert (found["forgotten"], found["has_lost_forgotten"]) == (0, False)
-    assert "forgotten" not in say("info")[1]
-
-
-def test_info_without_the_set(forgetful: BloomFilter, client: redis.Redis, key: str, say: Say) -> None:
-    """A lost set is reported with its consequence."""
-    assert forgetful.is_open
-    client.delete(forgotten_key(key))
-    assert told(say, "info")[1]["has_lost_forgotten"]
-    assert "the filter begins anew" in say("info")[1]
-    code, said = say("doctor")
-    assert code == 1
-    assert "its forgotten requests were evicted or deleted: it begins anew" in said
-
-
-@pytest.fixture
-def restricted(client: Any, server: Server, key: str) -> Iterator[Callable[[str], str]]:
-    """Return a function that makes a user without a command, and returns a URL with the user."""
-    name = f"user-{key}"
-
-    def without(denied: str) -> str:
-        client.execute_command("ACL", "SETUSER", name, "on", ">secret", "~*", "+@all", f"-{denied}")
-        return server.url.replace("//", f"//{name.replace(':', '%3A')}:secret@")
-
-    yield without
-    client.execute_command("ACL", "DELUSER", name)
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_info_without_permission(key: str, restricted: Callable[[str], str], tmp_path: Path) -> None:
-    """Without MEMORY USAGE the memory is estimated."""
-    found = command.report("info", "--key", key, "--redis-url", restricted("memory"), cwd=tmp_path)
-    assert (found["forgotten"], found["forgotten_bytes"]) == (3, 480)
-
-
-@pytest.mark.parametrize("denied", ["zadd", "zmscore", "zrem", "zscore"])
-def test_permissions(
-    pages: BloomRFPDupeFilter,
-    key: str,
-    restricted: Callable[[str], str],
-    denied: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The commands of forgetting are needed by a crawl that forgets, or once something was forgotten."""
-    url, place = restricted(denied), ["--key", key]
-    assert examine(url, capsys, *place)[1]["permissions"][0] == "ok"
-    found = examine(url, capsys, *place, BLOOMFILTER_FORGET_FAILED=True)[1]["permissions"]
-    assert (found[0], found[2].rpartition(" ")[2]) == ("loss", f"+{denied}")
-    pages.filter.forget(pages.fingerprint_of(Request(URLS[0])))
-    found = examine(url, capsys, *place)[1]["permissions"]
-    assert (found[0], found[2].rpartition(" ")[2]) == ("loss", f"+{denied}")
-
-
-@pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
-def test_a_restored_filter_has_forgotten_the_same(
-    server: Server, key: str, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    """Each is new once more to the copy as well, and nothing else is."""
-    path = tmp_path / "file"
-    with server.client(**options) as client:
-        assert export(client, key, path).forgotten == 3
-        assert path.read_bytes().startswith(b"scrapy-bloom export 2\n")
-        assert restore_file(client, f"{key}:copy", path).forgotten == 3
-        copy, other = (BloomFilter(client, f"{key}:copy", **SMALL) for _ in range(2))
-        assert copy.forget(ITEMS[1])
-        assert sorted(new_in(other)) == sorted([*ITEMS[::200], ITEMS[1]])
-        assert new_in(copy) == []
-        assert new_in(BloomFilter(client, key, **SMALL)) == ITEMS[::200]
-        for name in (key, f"{key}:copy"):
-            store = RedisStore(client)
-            assert key_contents.delete_contents(store, key_contents.inspect_key(store, name))
-        assert not keys_at(client, key)
-
-
-def test_a_file_without_forgotten_items(client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """Has the first format, which earlier releases restore, and its copy has no set."""
-    path = tmp_path / "file"
-    BloomFilter(client, key, **SMALL).add("a")
-    export(client, key, path)
-    assert path.read_bytes().startswith(b"scrapy-bloom export 1\n")
-    assert restore_file(client, f"{key}:copy", path).forgotten == 0
-    assert not client.exists(forgotten_key(f"{key}:copy"))
-
-
-def test_forgotten_and_new_again_meanwhile(
-    forgetful: BloomFilter, client: redis.Redis, key: str, tmp_path: Path
-) -> None:
-    """An item that is forgotten during the export is new in the copy, even if the file lacks its bits."""
-    path = tmp_path / "file"
-
-    def meddle(_: int) -> None:
-        forgetful.add_many([ITEMS[0], "late"])
-        forgetful.forget_many([ITEMS[1], "late"])
-
-    export(client, key, path, advance=meddle)
-    restore_file(client, f"{key}:copy", path)
-    copy = BloomFilter(client, f"{key}:copy", **SMALL)
-    assert new_in(copy) == [ITEMS[1], ITEMS[200], ITEMS[400]]
-    assert copy.add("late")
-
-
-class Interrupted(RedisStore):
-    """A store where other workers act before the round trip with the number `at`."""
-
-    def __init__(self, client: redis.Redis, at: int, act: Callable[[], object]) -> None:
-        super().__init__(client)
-        self._at, self._act = at, act
-        self.names: list[str] = []
-
-    def execute(self, operations: Operations) -> Results:
-        if len(self.names) == self._at:
-            self._act()
-        self.names.append(type(operations[0]).__name__)
-        return super().execute(operations)
-
-
-def test_each_moment_of_an_export(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An item that is forgotten before the set is read is new to the copy, unless it was new to a worker again."""
-    with valkey.client() as client:
-        at, scanned = 0, None
-        while scanned is None or at < scanned + 3:
-            bloom = BloomFilter(client, key, **SMALL)
-            bloom.add_many(ITEMS)
-            bloom.forget_many(ITEMS[::200])
-
-            def act(bloom: BloomFilter = bloom) -> None:
-                assert bloom.add_many([ITEMS[0], "late"]) == [True, True]
-                assert bloom.forget_many([ITEMS[1], "late"]) == [True, True]
-
-            store, path = Interrupted(client, at, act), tmp_path / f"{at}"
-            exporting.export(store, require(RedisStore(client), key), path)
-            scanned = store.names.index("ScanForgotten")
-            restore_file(client, f"{key}:copy", path)
-            copy = BloomFilter(client, f"{key}:copy", **SMALL)
-            new = new_in(copy)
-            assert {ITEMS[200], ITEMS[400]} <= set(new) <= {*ITEMS[::200], ITEMS[1]}
-            assert (ITEMS[1] in new, ITEMS[0] in new) == (at <= scanned, at > scanned)
-            assert copy.add("late")
-            copy.clear()
-            bloom.clear()
-            at += 1
-        assert scanned > 6
-
-
-def test_lost_or_first_forgotten_during_an_export(client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """A file that may call forgotten items seen is not written."""
-    path = tmp_path / "file"
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add_many(ITEMS)
-    with pytest.raises(MismatchError, match="were first forgotten meanwhile: run it again"):
-        export(client, key, path, advance=lambda _: bloom.forget("item 1"))
-    with pytest.raises(MismatchError, match="has lost its forgotten items"):
-        export(client, key, path, advance=lambda _: client.delete(forgotten_key(key)))
-    with pytest.raises(MismatchError, match="has lost its forgotten items"):
-        export(client, key, path)
-    assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize("number", [3, 4, 6])
-def test_a_killed_restore(client: redis.Redis, key: str, number: int, tmp_path: Path) -> None:
-    """It is refused to workers; the next run finds its remains, and forgets the same."""
-    path = tmp_path / "file"
-    export(client, key, path)
-    copy = f"{key}:copy"
-    killed_at(number, lambda advance: restore_file(client, copy, path, advance=advance))
-    assert client.hget(copy, "unfinished")
-    assert restore_file(client, copy, path).forgotten == 3
-    assert client.zcard(forgotten_key(copy)) == 4
-    assert new_in(BloomFilter(client, copy, **SMALL)) == ITEMS[::200]
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_a_set_that_is_lost_during_a_restore(client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """The comparison notices it, and workers stay away."""
-    path, copy = tmp_path / "file", f"{key}:copy"
-    export(client, key, path)
-
-    def lose(_: int) -> None:
-        client.delete(forgotten_key(copy))
-
-    with pytest.raises(MismatchError, match="differ from the file"):
-        restore_file(client, copy, path, advance=lose)
-    assert client.hget(copy, "unfinished")
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_a_damaged_item(client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """The file's records of forgotten items are covered by its checksum."""
-    path = tmp_path / "file"
-    export(client, key, path)
-    assert [layer for _, layer in read_forgotten(path)] == [0, 1, 2]
-    path.write_bytes(path.read_bytes().replace(b"item 200", b"item 201"))
-    with pytest.raises(Exception, match="truncated or altered"):
-        read(path)
-
-
-def read_forgotten(path: Path) -> list[tuple[bytes, int]]:
-    """Return the forgotten items in a file, in their order."""
-    with path.open("rb") as file:
-        return sorted(Archive(path, file).forgotten())
-
-
-def test_clear(forgetful: BloomFilter, client: redis.Redis, key: str, say: Say) -> None:
-    """The forgotten requests are shown, and deleted with the filter."""
-    assert forgetful.is_open
     code, found = told(say, "clear")
     assert (code, found["filters"][0]["forgotten"]) == (1, 3)
     assert "3 forgotten requests" in say("clear")[1]
-    assert client.zcard(forgotten_key(key)) == 4
-    assert say("clear", "--yes")[0] == 0
-    assert not keys_of(client, key)
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_forgotten_items_alone(client: redis.Redis, key: str, say: Say, tmp_path: Path) -> None:
-    """The set of a filter that is gone is found, named and deleted, and no restore overwrites it silently."""
-    path = tmp_path / "file"
-    export(client, key, path)
-    client.delete(*(name for name in keys_at(client, key) if name != forgotten_key(key)))
-    code, found = told(say, "clear")
-    assert (code, [(each["kind"], each["forgotten"]) for each in found["filters"]]) == (1, [("forgotten items", 3)])
-    assert "forgotten requests of a filter that is gone: 3 forgotten requests" in say("clear")[1]
-    assert "forgotten requests of a filter that is gone" in say("doctor")[1]
-    assert told(say, "clear", "--with-queue", "--queue", f"{key}:queue")[1]["filters"][0]["forgotten"] == 3
-    code, said = say("restore", str(path))
-    assert code == 2
-    assert "holds forgotten requests of a filter that is gone: give another key" in said
-    assert say("clear", "--yes")[0] == 0
-    assert not keys_of(client, key)
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_forgotten_items_of_a_later_filter_stay(client: redis.Redis, key: str) -> None:
-    """A filter that another worker begins during the deletion keeps its forgotten items."""
-
-    class Meddled(RedisStore):
-        """A store where another filter forgets an item just before the set is deleted."""
-
-        def execute(self, operations: Operations) -> Results:
-            if isinstance(operations[0], ScanForgotten):
-                later = BloomFilter(client, key, **SMALL)
-                later.add_many(ITEMS[:10])
-                assert later.forget(ITEMS[0])
-            return super().execute(operations)
-
-    shown = key_contents.inspect_key(RedisStore(client), key)
-    assert key_contents.delete_contents(Meddled(client), shown)
-    assert client.zcard(forgotten_key(key)) == 2
-    assert BloomFilter(client, key, **SMALL).add_many(ITEMS[:10]) == [True] + [False] * 9
-
-
-@pytest.mark.parametrize("name", ["zset", "string"])
-def test_foreign_data(client: redis.Redis, key: str, say: Say, name: str) -> None:
-    """Foreign data at the key of the set is named, and stays."""
-    BloomFilter(client, key).add(NEW)
-    if name == "zset":
-        client.zadd(forgotten_key(key), {"somebody": 1})
-    else:
-        client.set(forgotten_key(key), "a")
-    code, said = say("clear", "--yes")
-    assert code == 2
-    assert "where the filter keeps its forgotten items" in said
-    assert client.exists(key, forgotten_key(key)) == 2
-    assert ("no request can be forgotten: the key" in say("doctor")[1]) == (name == "string")
-    assert say("info")[0] == 0
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_a_set_beside_an_imported_filter(client: redis.Redis, key: str, say: Say) -> None:
-    """Forgotten items of a filter that is gone do no harm to a filter that an import creates there."""
-    client.delete(*(name for name in keys_at(client, key) if name != forgotten_key(key)))
-    client.pexpire(forgotten_key(key), 3_600_000)
-    members = fill(client, key, 20)
-    assert say("import", "--capacity", "1000", "--error-rate", "1e-6", "--wait", "0")[0] == 0
-    bloom = BloomFilter(client, key, **OPTIONS)
-    assert all(bloom.contains_many(members))
+    assert sum(forgetful.add_many(ITEMS)) == 3
     assert told(say, "info")[1]["forgotten"] == 0
-    assert bloom.forget(members[0])
-    # The set lives as long as this filter.
-    assert client.pttl(forgotten_key(key)) == -1
-    assert bloom.add_many(members) == [True] + [False] * 19
-    client.delete(backup(key))
+    assert "forgotten" not in say("info")[1]
     assert say("clear", "--yes")[0] == 0
-    assert not keys_of(client, key)
+    assert not states(client, key)
+
+
+@pytest.fixture
+def restricted(client: Any, server: Server, key: str) -> Iterator[str]:
+    """A URL with a user who may use the filter's commands on the filter's keys only."""
+    name = f"user-{key}"
+    allowed = [f"+{each}" for each in FILTER_COMMANDS]
+    client.execute_command("ACL", "SETUSER", name, "on", ">secret", f"~{key}", f"~{{{key}}}:*", *allowed)
+    yield server.url.replace("//", f"//{name.replace(':', '%3A')}:secret@")
+    client.execute_command("ACL", "DELUSER", name)
+
+
+def test_permissions(pages: BloomRFPDupeFilter, restricted: str, key: str) -> None:
+    """The rights of a crawl that uses the filter are enough to inspect it, and to forget."""
+    place = ("--key", key, "--redis-url", restricted)
+    assert command.call("forget", *place, URLS[0]) == 0
+    assert command.call("check", *place, URLS[0]) == 1
+    assert command.call("info", *place) == 0
+    assert seen(pages, URLS[0]) == [False]
+
+
+def test_a_lost_reply(
+    pages: BloomRFPDupeFilter, client: redis.Redis, key: str, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call whose reply was lost is repeated, and gets the first one's reply."""
+    replies = []
+
+    class Lossy(Script):
+        def call(self, *arguments: Any) -> Any:
+            replies.append(super().call(*arguments))
+            if len(replies) == 1:
+                raise redis.ConnectionError("the reply is lost")
+            return replies[-1]
+
+    monkeypatch.setattr(forget, "_FORGET", Lossy("forget", "filter", "call"))
+    code, found = told(say, "forget", URLS[0], NEW)
+    assert (code, found["forgotten"], found["absent"], len(replies)) == (1, 1, 1, 2)
+    assert seen(pages, *URLS) == [False, True, True, True]
+    # The record of the calls belongs to the command alone.
+    assert len(client.keys(f"*{key}*:call:*")) == 1
+
+
+def test_replaced_meanwhile(
+    pages: BloomRFPDupeFilter, client: redis.Redis, key: str, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter that was deleted is not created again."""
+
+    class Late(Script):
+        def call(self, *arguments: Any) -> Any:
+            client.delete(key)
+            return super().call(*arguments)
+
+    assert all(seen(pages, *URLS))
+    monkeypatch.setattr(forget, "_FORGET", Late("forget", "filter", "call"))
+    code, said = say("forget", URLS[0])
+    assert (code, "was replaced or deleted meanwhile" in said, client.exists(key)) == (2, True, 0)

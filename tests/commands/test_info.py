@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,34 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP, Pace, pace_between
+from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.parameters import FORMAT
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import command
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
 
 
+def register(client: redis.Redis, key: str, name: str, *, holds: int, contact: int) -> None:
+    """Register a worker with a lease of a minute and a last contact at this Unix time."""
+    fields = [1, holds, 0, 1, 1, 0, contact * 1_000_000, 60_000_000, 1, 1, 0, 0, 0]
+    client.hset(QueueKeys(f"{key}:requests").crawl, f"@{name}", " ".join(map(str, fields)) + " ")
+
+
 def fill(client: redis.Redis, key: str) -> BloomFilter:
     """Create a filter of two layers, a queue, and a worker with an old heartbeat."""
-    bloom = BloomFilter(client, f"{key}:dupefilter", capacity=1000)
+    bloom = BloomFilter(client, f"{key}:dupefilter", capacity=1000, error_rate=1e-12)
     bloom.add_many([f"{number}" for number in range(1500)])
-    bloom.add_reference(f"{key}:requests")
+    bloom.add_user(f"{key}:requests")
     keys = QueueKeys(f"{key}:requests")
     client.zadd(keys.queue, {"a": 1, "b": 2})
     client.zadd(keys.dead_letters, {"c": 1})
-    client.zadd(keys.leases("worker-1"), {"d": 1, "e": 1, "f": 1})
-    client.hset(keys.workers, "worker-1", "60 7 1700000000000")
-    client.hset(keys.workers, "worker-2", "60 7 3 closing")
+    client.hset(keys.failed, "f", "1 0 x")
+    client.hset(keys.crawl, mapping={"id": 1, "spider": "project.Shop", "filter": f"{key}:dupefilter", "waiting": 2})
+    register(client, key, "worker-1", holds=3, contact=1_700_000_000)
+    register(client, key, "worker-2", holds=0, contact=int(client.time()[0]))
     return bloom
 
 
@@ -45,16 +55,17 @@ def test_as_an_object(server: Server, client: redis.Redis, key: str, capsys: pyt
     place = ["--key", f"{key}:dupefilter", "--redis-url", server.url]
     before = client.hgetall(f"{key}:dupefilter")
     found, info = told(capsys, *place), bloom.info()
-    for name in ("capacity", "error_rate", "layers", "shards", "bits", "hashes", "memory_bytes", "estimated_count"):
+    for name in ("capacity", "error_rate", "layers", "shards", "bits", "hashes", "memory_bytes", "count"):
         assert found[name] == getattr(info, name)
     assert [layer["capacity"] for layer in found["by_layer"]] == [1000, 2000]
     assert (found["users"], found["unfinished"], found["exists"]) == ([f"{key}:requests"], None, True)
+    assert (found["count"], found["age"], found["by_layer"][0]["created"]) == (1500, None, None)
     (queue,) = found["queues"]
-    assert (queue["waiting"], queue["dead_letters"]) == (2, 1)
-    first, second = sorted(queue["workers"], key=lambda worker: worker["name"])
-    assert (first["holds"], first["lease"], first["is_closing"]) == (3, 60.0, False)
+    assert (queue["waiting"], queue["dead_letters"], queue["failed"], queue["has_losses"]) == (2, 1, 1, False)
+    first, second = queue["workers"]
+    assert (first["name"], first["holds"], first["lease"], first["spider"]) == ("worker-1", 3, 60.0, "project.Shop")
     assert first["silent"] > 10_000_000
-    assert (second["holds"], second["silent"], second["is_closing"]) == (0, None, True)
+    assert (second["holds"], second["silent"] < 60) == (0, True)
     assert client.hgetall(f"{key}:dupefilter") == before
 
 
@@ -63,9 +74,10 @@ def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytes
     fill(client, key)
     assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url) == 0
     said = capsys.readouterr().out
-    assert re.search(r"^0 +\[#{20}\] ", said, re.MULTILINE)
+    assert re.search(r"^1 +\[#{20}\] ", said, re.MULTILINE)
+    assert "holds         1,500 of 1,000 requests" in said
     assert re.search(r"^worker-1 .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
-    assert "2 pending requests, 1 dead letter" in said
+    assert "2 pending requests, 1 dead letter, 1 failed request kept for the next run" in said
     # A quarter of the shortest lease.
     assert "worker    last heartbeat (every 15 s)" in said
 
@@ -104,9 +116,10 @@ def test_value_of_each_metric(
     info, keys = fill(client, key).info(), QueueKeys(f"{key}:requests")
     client.zadd(keys.queue, {f"{number}": 0 for number in range(3)})
     client.zadd(keys.dead_letters, {f"{number}": 0 for number in range(8)})
-    client.zadd(keys.leases("worker-2"), {f"{number}": 0 for number in range(3)})
+    client.hset(keys.failed, mapping={f"{number}": "1 0 x" for number in range(6)})
+    register(client, key, "worker-2", holds=8, contact=int(client.time()[0]))
     for name in ("worker-3", "worker-4"):
-        client.hset(keys.workers, name, "60 7 1700000000000")
+        register(client, key, name, holds=0, contact=1_700_000_000)
     assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url, "--prometheus") == 0
     values = {each.name: each.samples[0].value for each in text_string_to_metric_families(capsys.readouterr().out)}
     assert values == {
@@ -115,16 +128,17 @@ def test_value_of_each_metric(
         "scrapy_bloom_queue_silent_workers": 3,
         "scrapy_bloom_queue_workers": 4,
         "scrapy_bloom_queue_waiting": 5,
-        "scrapy_bloom_queue_leased": 6,
+        "scrapy_bloom_queue_leased": 11,
+        "scrapy_bloom_queue_failed": 7,
         "scrapy_bloom_queue_dead_letters": 9,
         "scrapy_bloom_capacity": 1000,
-        "scrapy_bloom_error_rate": 1e-6,
-        "scrapy_bloom_estimated_count": info.estimated_count,
-        "scrapy_bloom_estimated_error_rate": info.estimated_error_rate,
+        "scrapy_bloom_error_rate": 1e-12,
+        "scrapy_bloom_count": 1500,
+        "scrapy_bloom_current_error_rate": info.current_error_rate,
         "scrapy_bloom_fill_ratio": info.fill_ratio,
         "scrapy_bloom_memory_bytes": info.memory_bytes,
     }
-    assert len({*values.values()}) == len(values) == 13
+    assert len({*values.values()}) == len(values) == 14
 
 
 def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,10 +154,11 @@ def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[s
         assert not client.keys(f"{key}*")
 
 
-def test_of_an_older_format(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_filter(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A filter of a newer format, a SET and a foreign hash are each reported by type."""
     with valkey.client() as client:
-        client.hset(f"{key}:newer", "filter", json.dumps({"format": 99, "epoch": 1}))
+        newer = {"id": "1", "secret": "s", "parameters": json.dumps({"format": FORMAT + 1})}
+        client.hset(f"{key}:newer", mapping=newer)
         client.sadd(f"{key}:set", "a")
         client.hset(f"{key}:hash", "a", "b")
     for name, text in (("newer", "upgrade scrapy-bloom"), ("set", "scrapy bloom import"), ("hash", "not a filter")):
@@ -171,6 +186,68 @@ def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
         process.terminate()
         output.close()
     assert command.call("info", *place, "--watch", "0") == 2
+
+
+def test_losses(client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The loss of a queue with its requests is told at once, that of a shared queue cannot be."""
+    fill(client, key)
+    keys = QueueKeys(f"{key}:requests")
+    place = ["--key", f"{key}:dupefilter", "--redis-url", server.url]
+    client.delete(keys.queue)
+    (queue,) = told(capsys, *place)["queues"]
+    assert (queue["lost"], queue["has_losses"], queue["is_shared"]) == (2, True, False)
+    client.hset(keys.crawl, mapping={"waiting": -1, "losses": 1, "lost": 7})
+    (queue,) = told(capsys, *place)["queues"]
+    assert (queue["lost"], queue["has_losses"], queue["is_shared"]) == (7, True, True)
+    assert command.call("info", *place) == 0
+    said = capsys.readouterr().out
+    assert "7 or more requests LOST, losses not detectable (shared with scrapy-redis's scheduler)" in said
+
+
+def test_generations(client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a TTL, layers have ages, and lost shards are counted."""
+    bloom = BloomFilter(client, key, capacity=1000, ttl=1000.0, cache_size=0)
+    bloom.add("a")
+    client.delete(*client.keys(f"{{{key}}}:*:1:*"))
+    bloom.add("a")
+    found = told(capsys, "--key", key, "--redis-url", server.url)
+    assert (found["ttl"], found["is_new"], found["lost_shards"]) == (1000.0, False, 1)
+    assert 0 <= found["age"] == found["by_layer"][0]["age"] < 1000
+    assert command.call("info", "--key", key, "--redis-url", server.url) == 0
+    said = capsys.readouterr().out
+    assert "LOST          1 shard: their pages are fetched again" in said
+    assert "memory    age" in said
+
+
+# Of each layer the generation, the capacity and the count, before and after 25 seconds.
+PACES: dict[str, tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], float, float | None]] = {
+    "one layer": ([(1, 100, 10)], [(1, 100, 60)], 2.0, 20.0),
+    "a layer more": ([(1, 100, 60)], [(1, 100, 100), (1, 200, 50)], 3.6, 150 / 3.6),
+    "a generation that has gone": ([(1, 100, 100), (2, 100, 20)], [(2, 100, 70)], 2.0, 15.0),
+    "nothing new": ([(1, 100, 10)], [(1, 100, 10)], 0.0, None),
+    "a layer that is too full": ([(1, 100, 400)], [(1, 100, 425)], 1.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("case", PACES)
+def test_pace(valkey: Server, key: str, case: str) -> None:
+    """New requests a second by the server's clock, and the time until the newest layer is full."""
+    with valkey.client() as client:
+        BloomFilter(client, key, capacity=100)
+        found = stored.read(client, key)
+    assert found is not None
+    layer = found.info.by_layer[0]
+
+    def reading(now: float, layers: list[tuple[int, int, int]]) -> stored.StoredFilter:
+        by_layer = tuple(
+            replace(layer, created=float(created), capacity=capacity, count=count)
+            for created, capacity, count in layers
+        )
+        return replace(found, now=now, info=replace(found.info, by_layer=by_layer))
+
+    before, after, per_second, seconds_left = PACES[case]
+    assert pace_between(reading(1000.0, before), reading(1025.0, after)) == Pace(25.0, per_second, seconds_left)
+    assert pace_between(reading(1000.0, before), reading(1000.0, after)) is None
 
 
 def test_in_a_project(server: Server, client: redis.Redis, tmp_path: Path) -> None:

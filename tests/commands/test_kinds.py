@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scrapy_bloom._format import as_text
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import command
-from tests.support.imports import backup, fill, keys_of
+from tests.support.imports import fill
 from tests.support.kinds import Place
 from tests.support.selection import long_unless
-from tests.support.undelivered import entry, leave
 
 KINDS = ["redis", "redis+cluster", "redis+sentinel"]
 
@@ -20,42 +20,42 @@ KINDS = ["redis", "redis+cluster", "redis+sentinel"]
 def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: Path) -> None:
     """A SET becomes a filter, which is moved and deleted; requests are queued again, and forgotten."""
     place = places(kind)
-    at, queue, copy = ("--redis-url", place.url), f"{key}:queue", f"{key}:copy"
+    slot = f"{{{key}}}"  # queue and filter are in one
+    at, name, queue, copy = ("--redis-url", place.url), f"{slot}:seen", f"{slot}:queue", f"{slot}:copy"
     client = place.client()
+
+    def report(action: str, *arguments: str) -> dict[str, Any]:
+        return command.report(action, *arguments, *at, cwd=tmp_path)
+
     try:
-        fill(client, key, 2500)
-        found = command.report("import", "--key", key, "--wait", "0", *at, cwd=tmp_path)
-        assert (found["checked"], found["is_finished"], found["source"]) == (2500, True, backup(key))
-        found = command.report("info", "--key", key, *at, cwd=tmp_path)
-        assert (found["lost_shards"], abs(found["estimated_count"] - 2500) < 500) == (0, True)
-        (tmp_path / "lines").write_text("\n".join(map(as_text, client.srandmember(backup(key), 3))))
-        found = command.report("forget", "--key", key, "--from-file", "lines", *at, cwd=tmp_path)
+        fill(client, name, 2500)
+        found = report("import", "--key", name)
+        assert (found["members"], found["source"]) == (2500, f"{name}:set")
+        found = report("info", "--key", name)
+        assert (found["lost_shards"], found["count"]) == (0, 2500)
+        (tmp_path / "lines").write_text("\n".join(map(as_text, client.srandmember(f"{name}:set", 3))))
+        found = report("forget", "--key", name, "--from-file", "lines")
         assert (found["forgotten"], found["absent"]) == (3, 0)
-        assert command.report("info", "--key", key, *at, cwd=tmp_path)["forgotten"] == 3
-        found = command.report("export", "--key", key, "file", *at, cwd=tmp_path)
-        assert (found["layers"], found["forgotten"]) == (1, 3)
-        restored = command.report("restore", "--key", copy, "file", *at, cwd=tmp_path)
-        assert (restored["granted"], restored["forgotten"]) == (found["granted"], 3)
+        assert report("info", "--key", name)["forgotten"] == 3
+        found = report("export", "--key", name, "file")
+        assert (found["layers"], found["forgotten"], found["count"]) == (1, 3, 2500)
+        restored = report("restore", "--key", copy, "file")
+        assert (restored["count"], restored["forgotten"]) == (2500, 3)
 
-        path = leave(tmp_path, queue, 1, 2)
-        found = command.report("push", "--key", copy, *at, str(path), cwd=tmp_path)
-        assert [each["queued"] for each in found["files"]] == [2]
-        (letter,) = client.zrange(queue, 0, 0)
-        client.zrem(queue, letter)
-        client.zadd(QueueKeys(queue).dead_letters, {letter: 0})
-        assert command.report("requeue", "--queue", queue, "--key", copy, *at, cwd=tmp_path)["matching"] == 1
-        assert set(client.zrange(queue, 0, -1)) == {entry(number).member for number in (1, 2)}
-        found = command.report("check", "--key", copy, *at, "https://example.com/1", cwd=tmp_path)
+        (tmp_path / "lines").write_text("https://example.com/1\n")
+        assert report("import", "--key", copy, "--from-file", "lines")["added"] == 1
+        client.zadd(QueueKeys(queue).dead_letters, {"a": 0, "b": 0})
+        assert report("requeue", "--queue", queue, "--key", copy)["matching"] == 2
+        assert set(client.zrange(queue, 0, -1)) == {b"a", b"b"}
+        found = report("check", "--key", copy, "https://example.com/1")
         assert (found["requests"][0]["is_seen"], found["requests"][0]["places"][0]["is_lost"]) == (True, False)
-        found = command.report("forget", "--key", copy, *at, "https://example.com/1", cwd=tmp_path)
-        assert found["forgotten"] == 1
-        found = command.report("check", "--key", copy, *at, "https://example.com/1", cwd=tmp_path)
-        assert found["requests"][0]["is_forgotten"]
+        assert report("forget", "--key", copy, "https://example.com/1")["forgotten"] == 1
+        assert report("check", "--key", copy, "https://example.com/1")["requests"][0]["is_forgotten"]
 
-        options = ("--key", copy, "--queue", queue, "--with-queue", "--yes")
-        assert command.report("clear", *options, *at, cwd=tmp_path)["deleted"]
-        assert command.report("clear", "--key", key, "--yes", *at, cwd=tmp_path)["deleted"]
-        assert keys_of(client, key) == {as_text(backup(key))}
-        client.delete(backup(key))
+        assert report("clear", "--key", copy, "--queue", queue, "--with-queue", "--yes")["deleted"]
+        assert report("clear", "--key", name, "--yes")["deleted"]
+        left = {each for each in map(as_text, client.scan_iter(f"*{key}*")) if ":call:" not in each}
+        assert left == {f"{name}:set"}
+        client.delete(f"{name}:set")
     finally:
         client.close()

@@ -31,7 +31,7 @@ def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "missed"),
     [
-        ([], "about 0.05 pages of 1,000,000 expected, since a filter errs less until it is full"),
+        ([], "about 0.06 pages of 1,000,000 expected, since a filter errs less until it is full"),
         (["--ttl", "1000"], "about 1.00 pages of 1,000,000 if all layers are always full"),
     ],
 )
@@ -69,6 +69,14 @@ def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1e-9 " in capsys.readouterr().out
 
 
+def test_price(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below 1e-9 the plan has the price of blocks."""
+    assert command.call("plan", "--error-rate", "1e-9") == 0
+    assert "price" not in capsys.readouterr().out
+    assert command.call("plan", "--error-rate", "1e-12") == 0
+    assert "price       1.5 times the least bits possible" in capsys.readouterr().out
+
+
 def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None:
     """A filter without growth exceeds its error rate beyond its capacity, and the plan reports it."""
     growth = planned(capsys, "--capacity", "1000", "--expansion", "0")["growth"]
@@ -89,7 +97,7 @@ def test_refused_together(action: list[str], capsys: pytest.CaptureFixture[str])
     assert command.call(*action, "--capacity", "1e30", "-s", "BLOOMFILTER_ERROR_RATE=1e-3") == 2
     said = capsys.readouterr().err
     assert said.startswith(
-        "scrapy bloom: --capacity = 1000000000000000019884624838656: with BLOOMFILTER_ERROR_RATE = 0."
+        "scrapy bloom: --capacity = 1000000000000000019884624838656: with BLOOMFILTER_ERROR_RATE = 0.001 such "
     )
 
 

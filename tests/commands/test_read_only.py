@@ -91,15 +91,3 @@ def test_a_replica_is_not_away(kind: str, capsys: pytest.CaptureFixture[str]) ->
             assert "it is a replica" in said
             assert "unreachable" not in said
         assert client.exists(KEY)
-
-
-def test_reads_of_an_addition_stay_with_the_master(key: str, valkey: Server) -> None:
-    """An addition reads from the master, even in a client that reads from replicas."""
-    with valkey.client() as client:
-        bloom = BloomFilter(client, key, **OPTIONS)
-        bloom.add_many(KNOWN)
-        client.config_resetstat()
-        bloom.add_many(["one", "two"])
-        assert "cmdstat_bitfield_ro" not in client.info("commandstats")
-        assert "three" not in bloom
-        assert client.info("commandstats")["cmdstat_bitfield_ro"]["calls"] == bloom.info().layers > 1

@@ -17,14 +17,12 @@ import redis
 from devtools.crawl_process import LIMIT
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import _console
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import command
 from tests.support.imports import OPTIONS, fill
-from tests.support.moving import SMALL, export, items, keys_at
-from tests.support.scripts import calls
+from tests.support.moving import SMALL, items, keys_at
 from tests.support.servers import Server
 from tests.support.streams import BROKEN, CLOSED, FULL, written_to
-from tests.support.undelivered import leave
 
 # As shells have it for SIGPIPE.
 NO_READER = 141
@@ -38,9 +36,7 @@ def clear(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
 
 def import_(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
     members = fill(client, key, 3000)
-    return ["--capacity", "1000", "--wait", "0"], lambda: all(
-        BloomFilter(client, key, **OPTIONS).contains_many(members)
-    )
+    return ["--capacity", "1000"], lambda: all(BloomFilter(client, key, **OPTIONS).contains_many(members))
 
 
 def import_file(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
@@ -55,20 +51,16 @@ def import_file(client: redis.Redis, key: str, directory: Path) -> tuple[list[st
 def export_(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
-    bloom.add_reference(f"{key}:requests")
+    bloom.add_user(f"{key}:requests")
     client.zadd(f"{key}:requests", {"waits": 0})
     return [str(directory / "file")], (directory / "file").exists
 
 
 def restore(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
     BloomFilter(client, f"{key}:other", **SMALL).add_many(items(300))
-    export(client, f"{key}:other", directory / "file")
+    at = ("--key", f"{key}:other", "--redis-url", _url(client))
+    assert command.call("export", str(directory / "file"), *at) == 0
     return [str(directory / "file")], lambda: all(BloomFilter(client, key, **SMALL).contains_many(items(300)))
-
-
-def push(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
-    path = leave(directory, f"{key}:requests", 1, 2, 3)
-    return [str(path)], lambda: client.zcard(f"{key}:requests") == 3 and not path.exists()
 
 
 def requeue(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
@@ -88,7 +80,6 @@ WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] 
     "import --from-file": import_file,
     "export": export_,
     "restore": restore,
-    "push": push,
     "requeue": requeue,
 }
 
@@ -117,9 +108,9 @@ def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys:
     with valkey.client() as client:
         fill(client, key, 3000)
         with written_to(stderr=kind):
-            code = command.call("import", "--key", key, "--redis-url", valkey.url, "--wait", "0", "--json")
+            code = command.call("import", "--key", key, "--redis-url", valkey.url, "--json")
         assert code == 0
-        assert json.loads(capsys.readouterr().out)["checked"] == 3000
+        assert json.loads(capsys.readouterr().out)["members"] == 3000
 
 
 def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,17 +123,17 @@ def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.Captur
         """A client whose user closes the terminal while the members are copied."""
 
         def execute_command(self, *args: Any, **options: Any) -> Any:
-            if calls(args, "scrapy_bloom.cli.importing", "scan_source") and next(scans) == 3:
+            if args[0] == "SSCAN" and next(scans) == 3:
                 assert select.select([ours], [], [], LIMIT)[0]
                 os.close(ours)
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
 
-    options = ["--key", key, "--redis-url", valkey.url, "--wait", "0", "--json"]
+    options = ["--key", key, "--redis-url", valkey.url, "--json"]
     with valkey.client() as client, os.fdopen(theirs, "w", 1) as terminal, pytest.MonkeyPatch.context() as patch:
         fill(client, key, 20_000)
         patch.setattr(sys, "stderr", terminal)
         assert command.call("import", *options, REDIS_PARAMS={"redis_cls": Closing}) == 0
-    assert json.loads(capsys.readouterr().out)["checked"] == 20_000
+    assert json.loads(capsys.readouterr().out)["members"] == 20_000
     assert next(scans) > 3
 
 

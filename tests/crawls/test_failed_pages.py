@@ -1,4 +1,7 @@
-"""Crawls with pages that fail: with BLOOMFILTER_FORGET_FAILED the next crawl fetches these, and no others."""
+"""Crawls with pages that fail: with BLOOMFILTER_RETRY_FAILED the next crawl fetches these, and no others.
+
+BloomScheduler keeps the requests, see also `test_kept_pages`; under others the filter forgets them.
+"""
 
 import random
 import signal
@@ -13,14 +16,13 @@ from tests.support.outages import Outage
 from tests.support.pages import star
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, PAGES, Kind, Scene, assert_ended_well, scene
 from tests.support.servers import Server
-from tests.support.spiders import deadly, failing, newer, raising, unfiltered
+from tests.support.spiders import failing, raising, unfiltered
 
 pytestmark = pytest.mark.crawl
 
-FORGETS: Kind = {"BLOOMFILTER_FORGET_FAILED": True, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
+FORGETS: Kind = {"BLOOMFILTER_RETRY_FAILED": True, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
 FORGOTTEN = "bloomfilter/forgotten"
 SCHEDULERS: dict[str, Kind] = {
-    "BloomScheduler": OURS,
     "scrapy-redis": FILTER_ALONE,
     "Scrapy": {"SCHEDULER": crawling.OWN_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM},
 }
@@ -111,6 +113,30 @@ def test_a_fifth_fails_at_first(kind: Kind, valkey: Server, key: str, tmp_path: 
     assert_ended_well(first, second)
 
 
+def test_failures_of_every_kind_are_kept(valkey: Server, key: str, tmp_path: Path) -> None:
+    """BloomScheduler keeps each failed request once, and the next crawl fetches it again."""
+    links = {"/": LINKED, **{path: [] for path in (*FAILED, *RAISING, *FINE, "/well")}}
+    settings: Kind = {
+        **FORGETS,
+        **OURS,
+        "DOWNLOADER_MIDDLEWARES": f'{{"{failing.__name__}.OwnRetry": 550, '
+        '"scrapy.downloadermiddlewares.retry.RetryMiddleware": null}',
+    }
+    kept = {*FAILED, *RAISING} - {"/moved", "/moved-again"}
+    with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
+        played.spider = failing.__file__
+        played.site.answers = {**FAILED, **FINE}
+        first = played.crawl(settings, "first", FAILS=1)
+        assert client.hlen(f"{{{key}:queue}}:failed") == len(kept)
+        played.site.answers = {}
+        before = len(played.site.fetched)
+        second = played.crawl(settings, "second", FAILS=0)
+        again = {path for _, path in played.site.fetched[before:]}
+    assert first.stats["bloomfilter/failed"] == len(kept)
+    assert again == {*kept, "/"}
+    assert second.stats["finish_reason"] == "finished"
+
+
 def test_default(valkey: Server, key: str, tmp_path: Path) -> None:
     """Without the setting, a failed page is seen, and nothing watches the pages."""
     with scene(star(13), tmp_path, valkey.url, key) as played:
@@ -155,34 +181,8 @@ def test_kills_and_an_outage(durable: Server, key: str, tmp_path: Path) -> None:
         got = played.fetched.keys() - failed
         played.site.answers = {}
         second = played.crawl(settings, "second")
-        assert played.site.links.keys() - got - answers_of(played, "second") == set()
-        assert answers_of(played, "second") >= failed
+        again = {url.removeprefix(played.site.url) for url in second.fetched}
+        assert played.site.links.keys() - got - again == set()
+        assert again >= failed
     assert len([crawl for crawl in crawls if crawl.exit_code == -signal.SIGKILL]) == 3
     assert_ended_well(second, *(crawl for crawl in crawls if crawl.exit_code != -signal.SIGKILL))
-
-
-def test_dead_letters(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A dead letter is forgotten, unless its serializer cannot read it."""
-    settings: Kind = {**OURS, **LEASE, **FORGETS}
-    with valkey.client() as client, scene(star(13), tmp_path, valkey.url, key) as played:
-        # The start request alone is done: the older version of the spider cannot read its links.
-        played.spider = newer.__file__
-        played.crawl(settings, "newer", CLOSESPIDER_PAGECOUNT=1, CONCURRENT_REQUESTS=1)
-        waiting = client.zcard(f"{key}:queue")
-        client.zadd(f"{key}:queue", {b"not a request": 0})
-        played.spider = unfiltered.__file__
-        older = played.crawl(settings, "older", CLOSESPIDER_PAGECOUNT=0)
-        assert (older.stats["bloomfilter/dead_letters"], older.stats[FORGOTTEN]) == (waiting + 1, waiting)
-
-
-def test_deadly_page(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A page that killed too many workers is forgotten with its dead letter, and a link leads to it again."""
-    settings: Kind = {**OURS, **LEASE, **FORGETS, "BLOOMFILTER_MAX_DELIVERIES": 2}
-    with scene(star(5), tmp_path, valkey.url, key) as played:
-        played.spider = deadly.__file__
-        ends = [played.crawl(settings, f"worker-{number}", DEADLY="/page/2") for number in range(3)]
-        assert [ended.exit_code for ended in ends] == [-signal.SIGKILL, -signal.SIGKILL, 0]
-        assert ends[-1].stats[FORGOTTEN] == 1
-        played.spider = unfiltered.__file__
-        assert_ended_well(played.crawl(settings, "later"))
-        assert answers_of(played, "later") == {"/", "/page/2"}

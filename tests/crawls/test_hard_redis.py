@@ -100,7 +100,7 @@ def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
     """A user with exactly the permissions named by the error's advice crawls with a growing filter."""
     advice = advice_for(redis.exceptions.NoPermissionError())
     commands = {f"+{word}" for word in re.findall(r"\b[A-Z]{3,}\b", str(advice))}
-    keys = (f"~{key}", f"~{key}:*", f"~{{{key}:queue}}:*")
+    keys = (f"~{key}", f"~{{{key}}}:*", f"~{key}:queue", f"~{{{key}:queue}}:*")
     with running(kind) as server, server.client() as client:
         client.execute_command("ACL", "SETUSER", "crawler", "on", f">{SECRET}", *keys, *commands)
         url = f"redis://crawler:{SECRET}@127.0.0.1:{server.port}"

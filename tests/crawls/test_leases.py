@@ -10,8 +10,7 @@ import redis
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from scrapy_bloom._format import as_text
-from scrapy_bloom.queue.operations import Registration
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.support.pages import chain, star, tree
 from tests.support.scenario import (
     LEASE,
@@ -36,13 +35,13 @@ SHORT: Kind = {"BLOOMFILTER_LEASE": 0.5}
 LOOKS = 12
 
 
-def looks_pass(client: redis.Redis, key: str, lease: object, number: int = LOOKS) -> None:
-    """Wait for so many heartbeats of the worker with this lease."""
+def looks_pass(client: redis.Redis, key: str, lease: float, number: int = LOOKS) -> None:
+    """Wait for so many contacts of the workers with this lease."""
     beats: set[str] = set()
 
     def look() -> bool:
-        values = map(as_text, client.hvals(QueueKeys(f"{key}:queue").workers))
-        beats.update(value for value in values if Registration.parse(value).lease == lease)
+        registrations = [as_text(each).split() for each in client.hvals(QueueKeys(f"{key}:queue").crawl)]
+        beats.update(each[6] for each in registrations if len(each) > 7 and int(each[7]) == round(lease * 1e6))
         return len(beats) > number
 
     until(look)
@@ -59,7 +58,7 @@ def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -
             elif not arrived.is_set():
                 arrived.set()
                 # The other has no work, and some of its leases pass.
-                looks_pass(client, key, SHORT["BLOOMFILTER_LEASE"])
+                looks_pass(client, key, 0.5)
 
         played.site.on["/"] = lambda _: played.opened("short", "long")
         played.site.on |= dict.fromkeys(("/page/1", "/page/2", "/page/3"), hold)
@@ -69,6 +68,18 @@ def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -
         assert played.missed == set()
         assert played.twice == 0
         assert keys_of(client, key) == set()
+    assert_ended_well(*crawls)
+    assert all(ended.stats.get("bloomfilter/recovered", 0) == 0 for ended in crawls)
+
+
+def test_page_that_takes_longer_than_the_lease(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A slow page is not fetched by another worker: heartbeats keep its lease."""
+    with valkey.client() as client, scene(star(4), tmp_path, valkey.url, key) as played:
+        played.site.on["/"] = lambda _: played.opened("left", "right")
+        played.site.on["/page/1"] = lambda _: looks_pass(client, key, 0.5, 4 * LOOKS)
+        crawls = [worker.wait() for worker in [played.start(name, {**OURS, **SHORT}) for name in ("left", "right")]]
+        assert played.missed == set()
+        assert played.twice == 0
     assert_ended_well(*crawls)
     assert all(ended.stats.get("bloomfilter/recovered", 0) == 0 for ended in crawls)
 

@@ -42,7 +42,8 @@ def warning_of_loss(valkey: Server, key: str, directory: Path, lost: Callable[[s
         assert max(played.fetched.values()) <= 2
         assert keys_of(client, key) == set()
     assert_ended_well(ended)
-    (warning,) = complaints_in(ended.log)
+    warning, *repeats = complaints_in(ended.log)
+    assert all("since the last such line" in each for each in repeats)
     # The next check noticed it, not the final report.
     assert ended.log.index(warning) < ended.log.index("Closing spider")
     return warning
@@ -55,7 +56,7 @@ def test_filter_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 
 def test_shard_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
     """An evicted shard is noticed and recreated, with one warning."""
-    assert "1 of 1 shards" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys - {key})
+    assert "shards (evicted?)" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys - {key})
 
 
 def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -70,14 +71,14 @@ def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
 
         played.moments.when(MIDDLE, lose)
         ended = played.crawl(OURS)
-        # Queued requests exist nowhere else, and are lost with the pages below them; requests in progress are not. The
-        # number of queued requests depends on chance: the queue may have been empty.
+        # Queued requests exist nowhere else, and are lost with the pages below them, unless a page that was in progress
+        # leads to them again. Their number depends on chance: the queue may have been empty.
         assert len(played.fetched) >= MIDDLE
-        assert len(played.missed) >= queued
-        assert bool(played.missed) == bool(queued)
+        assert queued or not played.missed
         assert keys_of(client, key) == set()
-    assert_ended_well(ended)
-    assert [line for line in complaints_in(ended.log) if "replaced" in line]
+    assert ended.stats["finish_reason"] == "bloomfilter_queue_lost"
+    (complaint,) = complaints_in(ended.log)
+    assert "has lost the crawl of the queue" in complaint
 
 
 @pytest.mark.long
@@ -118,4 +119,4 @@ def test_set_in_the_place_of_a_filter(
         assert_ended_well(ended)
     else:
         assert ended.exit_code == crawling.REFUSED_EXIT_CODE
-        assert f"the key {key!r} holds a SET of 61 members" in ended.log
+        assert f"the key {key!r} holds a SET, as scrapy-redis leaves it" in ended.log

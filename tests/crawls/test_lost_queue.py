@@ -28,7 +28,7 @@ from tests.support.servers import Server
 pytestmark = pytest.mark.crawl
 
 KIND: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
-LOST = "requests that waited in the queue"
+LOST = "requests in the queue"
 
 
 def test_queue_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_queue_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
         assert keys_of(client, key) == set()
     for ended in crawls:
         (complaint,) = complaints_in(ended.log)
-        assert f"ERROR: {len(gone):,} {LOST} '{key}:queue' are gone" in complaint
+        assert f"ERROR: {len(gone):,} {LOST} '{key}:queue' or leased from it are gone" in complaint
         assert ended.stats["bloomfilter/queue_losses"] == 1
         assert ended.stats["finish_reason"] == "bloomfilter_queue_lost"
 
@@ -129,8 +129,8 @@ def test_another_spider_is_refused(flush: bool, valkey: Server, key: str, tmp_pa
         played.spider = own
         last = refused.log.rstrip().splitlines()[-1]
         assert refused.exit_code == 1
-        assert last.startswith("scrapy_bloom: SCHEDULER_QUEUE_KEY: worker ")
-        assert f"of the spider 'links' is registered with the queue '{key}:queue'" in last
+        assert last.startswith("scrapy_bloom: SCHEDULER_QUEUE_KEY: workers of the spider 'links.LinksSpider' are ")
+        assert f"registered with the queue '{key}:queue'" in last
         release.set()
         ended = first.wait()
         assert_ended_well(ended)

@@ -113,13 +113,13 @@ def make_room(client: redis.Redis) -> None:
 
 
 def forbid(client: redis.Redis) -> None:
-    """Deny BITFIELD to all users."""
-    client.acl_setuser("default", enabled=True, commands=["-bitfield"], reset=False)
+    """Deny ZADD to all users."""
+    client.acl_setuser("default", enabled=True, commands=["-zadd"], reset=False)
 
 
 def allow(client: redis.Redis) -> None:
     """Undo that."""
-    client.acl_setuser("default", enabled=True, commands=["+bitfield"], reset=False)
+    client.acl_setuser("default", enabled=True, commands=["+zadd"], reset=False)
 
 
 def lock_out(client: redis.Redis) -> None:
@@ -135,8 +135,8 @@ def let_in(client: redis.Redis) -> None:
 
 REFUSALS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], None], str]] = {
     "memory full": (fill_up, make_room, "maxmemory"),
-    "permission taken": (forbid, allow, "allow BITFIELD"),
-    "password changed": (lock_out, let_in, "password in REDIS_URL"),
+    "permission taken": (forbid, allow, "on the filter's keys"),
+    "password changed": (lock_out, let_in, "REDIS_URL or REDIS_PARAMS"),
 }
 
 

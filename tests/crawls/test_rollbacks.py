@@ -12,7 +12,6 @@ import pytest
 from redis.crc import key_slot
 
 from devtools.spiders.links import LinksSpider
-from scrapy_bloom.storage.filter_keys import shard_key
 from tests.support.clusters import running_cluster
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, Scene, assert_ended_well, scene, tell
@@ -73,22 +72,9 @@ def in_half(half: int, template: str) -> str:
 
 def test_cluster(nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a cluster the default key keeps filter and queue on one node."""
-    half = 1 - half_of(shard_key(f"{LinksSpider.name}:dupefilter", 0, 0))
+    half = 1 - half_of(f"{LinksSpider.name}:dupefilter")
     settings = {"SCHEDULER_QUEUE_KEY": in_half(half, key + ":%(spider)s:{}"), "SCHEDULER_DUPEFILTER_KEY": ""}
     played = crawl_with_rollback(nodes[half], nodes[half].url, key, tmp_path, **CLUSTER, **settings)
     tell(capsys, f"rollback of a node: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
     assert played.missed == set()
     assert played.twice > 0
-
-
-@pytest.mark.long
-def test_cluster_with_filter_elsewhere(
-    nodes: list[Server], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The control: a filter on another node knows requests that the queue has lost."""
-    half = half_of(f"{key}:queue")
-    elsewhere = in_half(1 - half, f"{{{{{key}:{{}}}}}}:filter")
-    settings = {"SCHEDULER_DUPEFILTER_KEY": elsewhere}
-    played = crawl_with_rollback(nodes[half], nodes[half].url, key, tmp_path, **CLUSTER, **settings)
-    tell(capsys, f"rollback of the queue's node alone: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
-    assert played.missed

@@ -15,11 +15,11 @@ import redis
 from devtools.proxy.faults import CUTS, Place, at_random, proxying
 from devtools.site import path_of
 from devtools.waiting import until
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.start_urls import leases
 from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
-from tests.support.scripts import text_and_hash
 from tests.support.selection import long_unless
 from tests.support.servers import Server, free_port, running
 from tests.support.spiders import started, stock_started
@@ -32,6 +32,8 @@ list_first = pytest.mark.parametrize("kind", long_unless(lambda kind: kind == "l
 NUMBER = 40
 PATHS = [path_of(page) for page in range(NUMBER)]
 DEADLY = path_of(7)
+# The script of start URLs, as a proxy sees it.
+SCRIPT = leases._EXCHANGE._hash.encode()
 
 
 class FedScene:
@@ -122,7 +124,7 @@ def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
         fed.tell("deadly", PATHS[1])
         fed.played.crawl({**OURS, **fed.settings}, "first")
         assert fed.leased == 3
-        client.delete(QueueKeys(f"{key}:queue").workers)
+        client.delete(QueueKeys(f"{key}:queue").crawl)
         second = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 1}, "second")
         assert list(fed.played.fetched) == PATHS[:3]
         assert fed.leased == 0
@@ -168,7 +170,7 @@ def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> N
     assert_ended_well(ended)
 
 
-@pytest.mark.parametrize("command", ["LLEN", "HKEYS"])
+@pytest.mark.parametrize("command", ["EVALSHA", "HKEYS"])
 def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker that cannot read start URLs does not end, even past its idle time, and logs it once."""
     with (
@@ -185,6 +187,7 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
             yield Place.BEFORE
 
         (tmp_path / "idle").unlink()
+        proxy.naming = SCRIPT if command == "EVALSHA" else b""
         proxy.plan = fail_later()
         ended = fed.played.crawl({**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 1000})
         assert proxy.faults == 1
@@ -218,7 +221,8 @@ def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
         url, port = servers[0].url, servers[0].port
         cluster_or_server: Any = redis.Redis if params is SINGLE else redis.RedisCluster
         client = stack.enter_context(cluster_or_server(host="127.0.0.1", port=port))
-        fed = stack.enter_context(fed_scene(url, key, tmp_path, client))
+        # In one slot of a cluster.
+        fed = stack.enter_context(fed_scene(url, f"{{{key}}}", tmp_path, client))
         fed.feed("list", PATHS)
         for server in servers:
             server.kill()
@@ -242,43 +246,40 @@ def test_redis_never_up(key: str, tmp_path: Path) -> None:
 
 def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:
     """No worker ends while another holds start URLs; they are fetched if it dies."""
-    workers = QueueKeys(f"{key}:queue").workers
     with (
         valkey.client() as client,
-        proxying(valkey.port, "LLEN") as proxy,
+        proxying(valkey.port, "EVALSHA") as proxy,
         fed_scene(proxy.url, key, tmp_path, client) as fed,
     ):
-        client.hset(workers, "other", "2 0 0")
-        client.hset(fed.keys.leased, f"0:other:{key}:queue", f" {PATHS[1]}")
+        proxy.naming = SCRIPT
+        fed.feed("list", PATHS[:1])
+        fed.tell("deadly", PATHS[0])
+        fed.played.crawl({**OURS, **fed.settings, "BLOOMFILTER_LEASE": 1000}, "other")
+        crawl = QueueKeys(f"{key}:queue").crawl
+        (dead,) = (field for field in client.hkeys(crawl) if field.startswith(b"@"))
         worker = fed.played.start("worker", {**OURS, **fed.settings})
-        beats = 0
-
-        def has_looked_often() -> bool:
-            nonlocal beats
-            beats += 1
-            client.hset(workers, "other", f"2 0 {beats}")
-            return proxy.done.total() >= 3 or worker.process.poll() is not None
-
-        until(has_looked_often)
+        before = proxy.done.total()
+        until(lambda: proxy.done.total() >= before + 3 or worker.process.poll() is not None)
         assert not fed.played.fetched
+        assert fed.leased == 1
+        client.hdel(crawl, dead)
         ended = worker.wait()
-        assert list(fed.played.fetched) == [PATHS[1]]
+        assert list(fed.played.fetched) == PATHS[:1]
     assert_ended_well(ended)
 
 
-def test_lost_leases(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every second reply to a lease is lost: no start URL is lost with it."""
+def test_lost_leases(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Replies to the script are lost: no start URL is lost with it."""
     with (
         valkey.client() as client,
-        proxying(valkey.port) as proxy,
+        proxying(valkey.port, "EVALSHA") as proxy,
         fed_scene(proxy.url, key, tmp_path, client) as fed,
     ):
-        lease = [form.encode() for form in text_and_hash("scrapy_bloom.start_urls", "start_key", "lease_start")]
-        monkeypatch.setattr(proxy, "is_aimed_at", lambda command: any(form in command for form in lease))
+        proxy.naming = SCRIPT
         fed.feed("list", PATHS)
-        proxy.fail(*[Place.AFTER, None, Place.REPLY, None] * 2)
+        proxy.fail(None, Place.AFTER, None, Place.REPLY)
         ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 8})
-        assert proxy.faults == 4
+        assert proxy.faults == 2
         assert fed.played.missed == set()
         assert fed.played.twice == 0
         assert fed.leased == 0
@@ -290,7 +291,7 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     """The connection is cut at arbitrary points: no start URL is lost."""
     with (
         valkey.client() as client,
-        proxying(valkey.port, "EVAL", "EVALSHA", "HKEYS", "HDEL", "LLEN") as proxy,
+        proxying(valkey.port, "EVAL", "EVALSHA", "HKEYS") as proxy,
         fed_scene(proxy.url, key, tmp_path, client) as fed,
     ):
         fed.feed("list", PATHS)

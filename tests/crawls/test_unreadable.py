@@ -5,14 +5,11 @@ from pathlib import Path
 import pytest
 
 from devtools.proxy.faults import Place, proxying
-from devtools.spiders import links
-from devtools.waiting import until
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
 from tests.support.pages import tree
 from tests.support.scenario import (
     LEASE,
     OURS,
-    PAGES,
     Kind,
     complaints_in,
     holders_of,
@@ -21,7 +18,6 @@ from tests.support.scenario import (
     tell,
 )
 from tests.support.servers import Server
-from tests.support.spiders import newer
 
 pytestmark = pytest.mark.crawl
 
@@ -56,22 +52,6 @@ def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path
         assert proxy.faults >= 4
         assert played.missed == set()
         assert all(holders_of(client, key, member) for member in unreadable)
-    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
-
-
-def test_one_worker_can_read_what_another_cannot(valkey: Server, key: str, tmp_path: Path) -> None:
-    """In a rolling deploy only newer workers can read requests with a new callback."""
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.05) as played:
-        played.site.on["/"] = lambda _: played.opened("older", "newer")
-        played.spider = newer.__file__
-        workers = [played.start("newer", {**OURS, **LEASE})]
-        # The newer worker has the first page, whose links the older one cannot read.
-        until(lambda: played.site.fetched)
-        played.spider = links.__file__
-        workers.append(played.start("older", {**OURS, **LEASE}))
-        crawls = [worker.wait(SOON) for worker in workers]
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
     assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
 
 

@@ -26,7 +26,7 @@ def test_a_flush_that_is_no_bool(client: redis.Redis, key: str, flush: Any) -> N
 BATCHES: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
     "add_many": MemoryBloomFilter.add_many,
     "contains_many": MemoryBloomFilter.contains_many,
-    "mark_ambiguous": MemoryBloomFilter.mark_ambiguous,
+    "forget_many": MemoryBloomFilter.forget_many,
 }
 
 
@@ -44,6 +44,7 @@ ITEMS: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
     "add": MemoryBloomFilter.add,
     "is_cached": MemoryBloomFilter.is_cached,
     "in": MemoryBloomFilter.__contains__,
+    "forget": MemoryBloomFilter.forget,
 }
 
 
@@ -78,6 +79,12 @@ def test_a_key_that_is_none(valkey: Server, name: Any) -> None:
     """A key that is empty, or cannot be encoded as UTF-8, is refused."""
     with valkey.client() as client, pytest.raises(ConfigError, match=re.escape(f"key = {name!r}: must be text")):
         BloomFilter(client, name)
+
+
+def test_a_key_as_bytes_is_the_same_key(client: redis.Redis, key: str) -> None:
+    """A key given as bytes names the same filter as its text."""
+    assert BloomFilter(client, key, capacity=1000).add("a")
+    assert not BloomFilter(client, key.encode(), capacity=1000).add("a")
 
 
 CLIENTS: dict[str, Callable[[Any], Any]] = {

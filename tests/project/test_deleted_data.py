@@ -1,58 +1,50 @@
 """Each way to start over deletes the data that the page lists, and keeps the rest."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, BloomScheduler
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from tests.commands.test_info import register
 from tests.support import command, crawling
 from tests.support.documentation import table
-from tests.support.imports import OPTIONS, staging
+from tests.support.imports import OPTIONS
 from tests.support.in_process import start
 from tests.support.servers import Server
-from tests.support.undelivered import leave
-
-NEVER_AGAIN = 1_700_000_000_000  # the last heartbeat, in ms since 1970
 
 
 class Crawl:
     """All data of a stopped crawl whose only worker was killed."""
 
-    def __init__(self, client: redis.Redis, key: str, directory: Path) -> None:
-        self.filter, self.queue, self.directory = f"{key}:dupefilter", f"{key}:requests", directory
+    def __init__(self, client: redis.Redis, key: str) -> None:
+        self.filter, self.queue = f"{key}:dupefilter", f"{key}:requests"
         self._client = client
         keys, urls = QueueKeys(self.queue), StartKeys(f"{key}:start_urls")
-        for place in (self.filter, staging(self.filter)):
-            BloomFilter(client, place, **OPTIONS).add("a")
+        BloomFilter(client, self.filter, **OPTIONS).add("a")
         client.sadd(f"{{{self.filter}}}:set", "a")
-        client.hset(keys.workers, "worker", f"60 7 {NEVER_AGAIN}")
-        for name in (self.queue, keys.leases("worker"), keys.dead_letters):
+        leases, _ = keys.of_worker("worker")
+        register(client, key, "worker", holds=1, contact=1_700_000_000)
+        for name in (self.queue, leases, keys.dead_letters):
             client.zadd(name, {"request": 0})
+        client.hset(keys.failed, "request", "1 0 x")
         client.rpush(f"{key}:start_urls", "https://example.com/")
         client.hset(urls.leased, "https://example.com/", "worker")
-        self._file = leave(directory, self.queue, 1)
         self._keys = (
             (self.filter,),
-            (self.queue, keys.leases("worker"), keys.dead_letters),
-            (staging(self.filter),),
+            (self.queue, leases, keys.dead_letters, keys.failed),
             (f"{{{self.filter}}}:set",),
             (f"{key}:start_urls", urls.leased),
         )
-
         self._before = {name: client.dump(name) for names in self._keys for name in names}
 
     def fates(self) -> list[str]:
         """Return the fate of each kind of data, in the order of the page; a new value is not the old one."""
         same = {name for name, value in self._before.items() if self._client.dump(name) == value}
         return [
-            *(
-                "kept" if same.issuperset(names) else "partly" if same.intersection(names) else "deleted"
-                for names in self._keys
-            ),
-            "kept" if self._file.exists() else "queued by the starting worker",
+            "kept" if same.issuperset(names) else "partly" if same.intersection(names) else "deleted"
+            for names in self._keys
         ]
 
 
@@ -66,13 +58,11 @@ def flush(server: Server, crawl: Crawl) -> None:
             "SCHEDULER_QUEUE_KEY": crawl.queue,
             "SCHEDULER_FLUSH_ON_START": True,
             "BLOOMFILTER_CAPACITY": 2 * OPTIONS["capacity"],
-            "JOBDIR": str(crawl.directory),
         }
     )
     scheduler = BloomScheduler.from_crawler(crawler)
     assert crawler.spider is not None
     scheduler.open(crawler.spider)
-    assert len(scheduler) == 1, "the request of the file"
     scheduler.close("finished")
 
 
@@ -87,10 +77,10 @@ def clear(*options: str) -> Callable[[Server, Crawl], None]:
 
 
 @pytest.mark.parametrize("column", [1, 2, 3], ids=["flush", "clear", "with the queue"])
-def test_deleted_data(column: int, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_deleted_data(column: int, valkey: Server, key: str) -> None:
     """The data are kept or deleted as the page says."""
     with valkey.client() as client:
-        crawl = Crawl(client, key, tmp_path)
+        crawl = Crawl(client, key)
         assert set(crawl.fates()) == {"kept"}
         way = {1: flush, 2: clear(), 3: clear("--with-queue", "--queue", crawl.queue)}[column]
         way(valkey, crawl)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from scrapy_bloom import MemoryBloomFilter
-from scrapy_bloom.filter.sizing import LayerSize, error_rate_at
+from scrapy_bloom.cli.planning import make_plan
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.options import ERROR_RATE
 from scrapy_bloom.transport.server_info import OLDEST_REDIS
 from tests.project.test_imports import LEVELS
@@ -40,19 +40,14 @@ def anchors(file: str) -> set[str]:
 
 
 def test_pages_missed() -> None:
-    """The expected missed pages and the memory are those of a filter of the default capacity.
-
-    The pages are the sum of the error rates at each addition, taken here in a thousand steps.
-    """
+    """The expected missed pages and the memory are those of a filter of the default capacity."""
     rows = table("docs/error-rate.md", "Effect on a crawl")[:-1]
     assert float(rows[0][1]) == ERROR_RATE.default
     for _, error_rate, missed, memory in rows:
-        (layer,) = MemoryBloomFilter(error_rate=float(error_rate)).info().by_layer
-        size = LayerSize(layer.hashes, layer.bits, layer.shards)
-        pages = sum(1000 * error_rate_at(size, 1000 * step + 500) for step in range(1000))
+        plan = make_plan(FilterParameters(error_rate=float(error_rate)))
         decimals = len(missed.partition(".")[2])
-        assert f"{pages:.{decimals}f}" == missed
-        assert f"{layer.memory_bytes / 1e6:.1f} MB" == memory
+        assert f"{plan.expected_false_positives:.{decimals}f}" == missed
+        assert f"{plan.memory_bytes / 1e6:.1f} MB" == memory
 
 
 def test_readme_has_the_default_of_that_table() -> None:

@@ -36,9 +36,12 @@ def of_this_package(thing: object) -> bool:
 
 
 def members(cls: type) -> Iterator[tuple[str, FunctionType, bool]]:
-    """Yield a class's public methods and properties, and whether each is a property."""
-    for base in cls.__mro__:
+    """Yield a class's public methods and properties, without overrides, and whether each is a property."""
+    for i, base in enumerate(cls.__mro__):
+        above = [other for other in cls.__mro__[i + 1 :] if of_this_package(other)]
         for name, member in vars(base).items():
+            if any(name in vars(other) for other in above):
+                continue
             is_property = isinstance(member, property)
             function = member.fget if is_property else inspect.unwrap(getattr(member, "__func__", member))
             if not name.startswith("_") and inspect.isfunction(function) and of_this_package(base):

@@ -14,7 +14,7 @@ import redis
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import forked
 from tests.support.pages import linked
 from tests.support.scenario import assert_ended_well, keys_of
@@ -95,7 +95,8 @@ def test_project_is_polite(setting: str, value: str, project: Path) -> None:
 def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
     """Two workers fetch each page once between them, and leave no keys."""
     # Otherwise one of them would finish this small site before the other starts.
-    site.on["/"] = lambda _: until(lambda: stored.hlen(QueueKeys(f"{key}:queue").workers) == 2)
+    registrations = QueueKeys(f"{key}:queue").crawl
+    site.on["/"] = lambda _: until(lambda: sum(name[:1] == b"@" for name in stored.hkeys(registrations)) == 2)
     workers = [start(name, "shared", start_url=site.url) for name in ("left", "right")]
     assert_ended_well(*(worker.wait() for worker in workers))
     assert Counter(site.paths) == dict.fromkeys(site.links, 1)

@@ -82,8 +82,6 @@ def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:
         "scrapy>=2.13",
         "scrapy-redis>=0.9.1",
         "redis[hiredis]>=6",
-        "hiredis>=3",
-        "mmh3>=5",
         "tqdm>=4.66",
     }
 

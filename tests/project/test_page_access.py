@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from devtools.site import serving
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, FORGET_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import command
 from tests.support.documentation import blocks
 from tests.support.pages import linked
@@ -36,7 +36,7 @@ def rules() -> list[list[str]]:
 def test_commands() -> None:
     """The rule has exactly the commands that `doctor` tries."""
     allowed = {word[1:].upper() for word in rules()[0] if word.startswith("+")}
-    assert allowed == {*FILTER_COMMANDS, *FORGET_COMMANDS, *QUEUE_COMMANDS}
+    assert allowed == {*FILTER_COMMANDS, *QUEUE_COMMANDS}
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])

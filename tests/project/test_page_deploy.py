@@ -21,7 +21,7 @@ import yaml  # type: ignore[import-untyped]
 
 from devtools.crawl_process import LIMIT
 from devtools.site import Site, serving
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.project.test_start import SPIDER
 from tests.support import command
 from tests.support.documentation import blocks
@@ -35,7 +35,7 @@ QUEUE = "news:requests"
 POLITENESS = {"DOWNLOAD_DELAY": 0, "ROBOTSTXT_OBEY": False, "TELNETCONSOLE_ENABLED": False}
 SCRIPTS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 # Of https://docs.docker.com/reference/dockerfile/.
-INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "VOLUME", "ENV", "STOPSIGNAL", "ENTRYPOINT"}
+INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "STOPSIGNAL", "ENTRYPOINT"}
 # Of systemd.unit(5), systemd.service(5), systemd.exec(5) and systemd.timer(5).
 DIRECTIVES = {
     "Service": {"Type", "WorkingDirectory", "EnvironmentFile", "ExecStart"},
@@ -57,11 +57,7 @@ class Container:
         instructions = dict(dockerfile())
         self._command = json.loads(instructions["ENTRYPOINT"])
         self._signal = signal.Signals[instructions["STOPSIGNAL"]]
-        self.volume = directory / instructions["VOLUME"].strip("/")
-        self.volume.mkdir()
-        image = dict(pair.split("=") for pair in instructions["ENV"].split())
-        assert image == {"JOBDIR": instructions["VOLUME"]}
-        self._environment = {**os.environ, "PATH": SCRIPTS, "REDIS_URL": server.url, "JOBDIR": str(self.volume)}
+        self._environment = {**os.environ, "PATH": SCRIPTS, "REDIS_URL": server.url}
         self._directory = command.make_project(directory / "crawler", **POLITENESS)
         (settings,) = (block for block in blocks("deploy.md", "python") if "ADDONS" in block)
         with (self._directory / "project" / "settings.py").open("a") as file:
@@ -84,10 +80,6 @@ class Container:
         """Send the signal of the Dockerfile."""
         process.send_signal(self._signal)
 
-    def undelivered(self) -> list[Path]:
-        """Return the files of undelivered requests on the volume."""
-        return list(self.volume.glob("undelivered-*.jsonl"))
-
 
 def test_stopped_container(tmp_path: Path) -> None:
     """A stopped container exits with 0 and leaves its requests in the queue; the next one completes the crawl."""
@@ -98,15 +90,14 @@ def test_stopped_container(tmp_path: Path) -> None:
             assert process.wait(LIMIT) == 0
         site.on.clear()
         assert client.zcard(QUEUE) > 0
-        assert client.hgetall(QueueKeys(QUEUE).workers) == {}
-        assert container.undelivered() == []
+        assert [field for field in client.hkeys(QueueKeys(QUEUE).crawl) if field.startswith(b"@")] == []
         with container.started() as process:
             assert process.wait(LIMIT) == 0
         assert {path for _, path in site.fetched} >= {*site.links}
 
 
 def test_container_stopped_without_redis(tmp_path: Path) -> None:
-    """A container that is stopped while Redis is unreachable leaves its requests on the volume for the next one."""
+    """A container stopped while Redis is unreachable leaves its leases; the next one completes the crawl."""
     with running("valkey", "--appendonly", "yes") as server, serving(linked(PAGES)) as site:
         container = Container(tmp_path, server, site)
         with container.started() as process:
@@ -118,11 +109,9 @@ def test_container_stopped_without_redis(tmp_path: Path) -> None:
             site.on[MIDDLE] = stop
             assert process.wait(LIMIT) == 0
         site.on.clear()
-        assert len(container.undelivered()) == 1
         server.start()
         with container.started() as process:
             assert process.wait(LIMIT) == 0
-        assert container.undelivered() == []
         assert {path for _, path in site.fetched} >= {*site.links}
 
 
@@ -134,7 +123,6 @@ def test_dockerfile() -> None:
     assert isinstance(json.loads(arguments["ENTRYPOINT"]), list)
     (wheel, build, run), *_ = (map(shlex.split, block.splitlines()) for block in blocks("deploy.md", "bash"))
     assert f"{wheel[wheel.index('--wheel-dir') + 1]}/*.whl" in arguments["RUN"].split()
-    assert run[run.index("--volume") + 1].partition(":")[2] == arguments["VOLUME"]
     assert build[build.index("--tag") + 1] == run[-1]
 
 
@@ -144,18 +132,15 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def test_manifests() -> None:
-    """The StatefulSet with the probe is valid by Kubernetes' schema, and agrees with the Dockerfile."""
+    """The Deployment with the probe is valid by Kubernetes' schema, and agrees with the Secret."""
     workers, probe = manifests()
     (container,) = workers["spec"]["template"]["spec"]["containers"]
     container |= probe
     kubernetes_validate.validate(workers, kubernetes_validate.latest_version(), strict=True)
-    assert {"name": "JOBDIR", "value": dict(dockerfile())["VOLUME"]} in container["env"]
     assert workers["spec"]["selector"]["matchLabels"] == workers["spec"]["template"]["metadata"]["labels"]
     (secret,) = (shlex.split(block) for block in blocks("deploy.md", "bash") if "secret" in block)
     reference = {"name": secret[4], "key": secret[5].partition("=")[2].partition("=")[0]}
     assert {"name": "REDIS_URL", "valueFrom": {"secretKeyRef": reference}} in container["env"]
-    (claim,) = workers["spec"]["volumeClaimTemplates"]
-    assert [mount["name"] for mount in container["volumeMounts"]] == [claim["metadata"]["name"]]
 
 
 def test_wrong_manifest() -> None:

@@ -40,16 +40,15 @@ def settings_of(block: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply(chosen: dict[str, Any]) -> Settings:
-    """Return settings to which the add-on was applied, after making the clients of the queue and of the filter.
+    """Return settings to which the add-on was applied, after making the client.
 
-    Clients connect at their first command, and those of a cluster at once: its nodes refuse the connection.
+    It connects at its first command, and that of a cluster at once: its nodes refuse the connection.
     """
     settings = Settings(chosen)
     Addon(Crawler(PageSpider, settings)).update_settings(settings)
-    for server in (RedisSettings(settings), RedisSettings.of_filter(settings)):
-        with contextlib.suppress(redis.exceptions.ConnectionError, redis.exceptions.RedisClusterException):
-            client = get_redis_from_settings(server.for_scrapy_redis())
-            assert client.get_connection_kwargs().get("password") in (None, SECRET, "password")
+    with contextlib.suppress(redis.exceptions.ConnectionError, redis.exceptions.RedisClusterException):
+        client = get_redis_from_settings(RedisSettings(settings).for_scrapy_redis())
+        assert client.get_connection_kwargs().get("password") in (None, SECRET, "password")
     return settings
 
 
@@ -72,9 +71,7 @@ def test_settings_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         'BLOOMFILTER_TTL = "a week"',
         'REDIS_URL = "redis+sentinel://host:26379/0"',
         f'REDIS_URL = "redis+cluster://{REFUSES}/3"',
-        'BLOOMFILTER_REDIS_URL = "redis+clusters://host:7000"',
         'SCHEDULER_SERIALIZER = "scrapy_bloom.serializers.jsn"',
-        'BLOOMFILTER_REDIS_PARAMS = {"socket_timeout": 2}',
     ],
 )
 def test_wrong_settings(block: str) -> None:

@@ -12,13 +12,12 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli._exit_codes import ExitCode
 from scrapy_bloom.cli.bloom import _HELP, _MODULES, ACTIONS
-from scrapy_bloom.cli.checks.case import MEANINGS
+from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import OPTIONS
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.settings import FORGET_FAILED, FORGET_STATUSES, SERVER_SETTINGS, SETTINGS, BloomSettings
-from scrapy_bloom.storage import filter_keys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.settings import RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.redis_url import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
@@ -39,14 +38,13 @@ def test_settings() -> None:
 def test_settings_of_failed_pages() -> None:
     """The settings of failed pages have a row each, with their defaults."""
     rows = {row[0].strip("`"): row[1].strip("`") for row in table("docs/settings.md", "Pages that failed")}
-    assert tuple(rows) == (FORGET_FAILED, FORGET_STATUSES)
+    assert tuple(rows) == (RETRY_FAILED, RETRY_STATUSES)
     read = BloomSettings.from_settings(Settings({name: ast.literal_eval(value) for name, value in rows.items()}))
     assert read == BloomSettings()
 
 
-def test_settings_of_the_server() -> None:
-    """The settings of the filter's server have a row each, and each beginning of a URL has one."""
-    assert tuple(row[0].strip("`") for row in table("docs/settings.md", "The filter's server")) == SERVER_SETTINGS
+def test_kinds_of_servers() -> None:
+    """Each beginning of a URL has a row."""
     rows = [row[0].strip("`") for row in table("docs/connect.md", "Kinds of servers")]
     assert sorted(row.partition("://")[0] + "://" for row in rows) == sorted(SCHEMES)
 
@@ -74,21 +72,21 @@ def test_stats_that_are_named(page: str) -> None:
 
 def test_keys() -> None:
     """The patterns of the keys are those of the code."""
-    patterns = [row[0].strip("`") for row in table("docs/keys.md", "Keys")]
-    assert patterns == [
+    of_queue, of_start = QueueKeys("<queue>"), StartKeys("<start>")
+    assert [row[0].strip("`") for row in table("docs/keys.md", "Keys")] == [
         "<key>",
-        filter_keys.shard_key("<key>", 1, 2).replace(":1:2", ":<layer>:<shard>"),
-        re.sub(r":1:2\{\d+\}", ":<layer>:<shard>{<tag>}", filter_keys.shard_key("<key>", 1, 2, 3)),
-        filter_keys.forgotten_key("<key>"),
-        QueueKeys("<queue>").leases("<worker>"),
-        QueueKeys("<queue>").workers,
-        QueueKeys("<queue>").dead_letters,
-        QueueKeys("<queue>").deliveries,
-        QueueKeys("<queue>").audit,
-        StartKeys("<start>").leased,
-        StartKeys("<start>").dead_letters,
+        "{<key>}:<id>:<layer>:<shard>",
+        "{<key>}:call:<caller>",
+        of_queue.crawl,
+        of_queue.departed,
+        *of_queue.of_worker("<worker>"),
+        of_queue.dead_letters,
+        of_queue.failed,
+        of_queue.deliveries,
+        of_queue.suspects,
+        of_start.leased,
+        of_start.dead_letters,
     ]
-    assert filter_keys.layer_of_field(filter_keys.layer_field(7)) == 7
 
 
 def test_actions() -> None:
@@ -138,15 +136,9 @@ def test_exit_codes() -> None:
 
 
 def test_checks() -> None:
-    """Every check of `doctor` has a row for each cause of a loss or of advice."""
-    causes = [
-        [check, level, cause]
-        for check, texts in MEANINGS.items()
-        for level, several in zip(("LOSS", "!"), texts, strict=True)
-        for cause in several.split("; ")
-        if cause
-    ]
-    assert tables("docs/commands.md", "doctor")[-1] == causes
+    """Every check of `doctor` has a row, and each row a check."""
+    rows = tables("docs/commands.md", "doctor")[-1]
+    assert {row[0] for row in rows} | {"versions"} == set(map(name_of, (*OF_ANY, *OF_SPIDER, *OF_SERVER)))
 
 
 def messages() -> list[list[str]]:
@@ -160,7 +152,7 @@ def nodes(kind: type[Node], *, with_cli: bool) -> list[Node]:
     return [
         node
         for path in (ROOT / "scrapy_bloom").rglob("*.py")
-        if (with_cli or "cli" not in path.parts) and "atomic" not in path.parts  # the pages describe the core in use
+        if with_cli or "cli" not in path.parts
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, kind)
     ]
@@ -200,7 +192,7 @@ def test_every_warning_has_an_action() -> None:
         for argument in call.args[:2]
         if " " in literal(argument)
     ]
-    assert len(logged) > 30
+    assert len(logged) > 20
     assert without_action(logged) == []
 
 
@@ -218,9 +210,8 @@ def test_every_refusal_has_an_action() -> None:
 def test_metrics() -> None:
     """Every metric has its row, with its meaning."""
     rows = {row[0].strip("`"): row[1] for row in table("docs/commands.md", "Prometheus")}
-    told = {name: meaning for name, (meaning, _) in {**FILTER_METRICS, **QUEUE_METRICS}.items()}
     assert {name: meaning.lower() for name, meaning in rows.items() if name != UP} == {
-        name: meaning.lower() for name, meaning in told.items()
+        name: meaning.lower() for name, meaning in (FILTER_METRICS | QUEUE_METRICS).items()
     }
     assert UP in rows
     assert set(re.findall(r"scrapy_bloom_\w+", text("docs/monitoring.md"))) <= {*rows}

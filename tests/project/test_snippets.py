@@ -21,7 +21,8 @@ import redis
 from devtools.crawl_process import LIMIT, Process
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.inspection import inspect
+from tests.commands.test_info import register
 from tests.support import forked
 from tests.support.documentation import DOCS, EVERY_PAGE, blocks, matches, text_of
 from tests.support.pages import linked
@@ -136,7 +137,7 @@ def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redi
 
     def wait_for_both(_: str) -> None:
         """Answer the first page when both workers run: one alone would finish this small site."""
-        until(lambda: stored.hlen("{pages:requests}:workers") == 2)
+        until(lambda: len(inspect(stored, "pages:requests").workers) == 2)
 
     site.on["/"] = wait_for_both
     project = Project(tmp_path, site, own)
@@ -212,12 +213,10 @@ def test_probe(own: Server, stored: redis.Redis, tmp_path: Path) -> None:
             check=False,
         ).returncode
 
-    workers, host = QueueKeys("shared:requests").workers, socket.gethostname()
     assert exit_code(own.url) == 0
-    stored.hset(workers, "another-host-7-1a2b3c4d", "60 7 1700000000000")
-    assert exit_code(own.url) == 0
-    stored.hset(workers, f"{host}-7-1a2b3c4d", "60 7 1700000000000")
-    assert exit_code(own.url) == 1
+    for name, code in (("another-host", 0), (socket.gethostname(), 1)):
+        register(stored, "shared", f"{name}-7-1a2b3c4d", holds=0, contact=1_700_000_000)
+        assert exit_code(own.url) == code
     assert exit_code("redis://localhost:1") == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from devtools.crawl_process import LIMIT
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.queue.queue_keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from tests.project.test_snippets import PLACEHOLDER
 from tests.support.documentation import blocks, matches
 from tests.support.pages import linked
@@ -48,7 +48,9 @@ def two_workers(project: Path, server: Server, site: Site) -> Iterator[None]:
     workers = [subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL) for _ in range(2)]
     try:
         with server.client() as client:
-            until(lambda: client.hlen(QueueKeys("news:requests").workers) == 2 and len(site.fetched) >= MIDDLE)
+            crawl = QueueKeys("news:requests").crawl
+            until(lambda: sum(field.startswith(b"@") for field in client.hkeys(crawl)) == 2)
+            until(lambda: len(site.fetched) >= MIDDLE)
         yield
         released.set()
         assert [worker.wait(LIMIT) for worker in workers] == [0, 0]

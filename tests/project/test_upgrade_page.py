@@ -1,21 +1,19 @@
 """The page on upgrades quotes the log lines and errors of a release that is too old."""
 
 import json
-import logging
 import re
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import redis
 
 from devtools.crawl_process import ROOT
-from scrapy_bloom import BloomFilter, ConfigError, MismatchError
-from scrapy_bloom.cli.archive.file_format import FORMATS, Archive
-from scrapy_bloom.delivery import codec
-from scrapy_bloom.filter import parameters
-from scrapy_bloom.spool.directory import SpoolDirectory
-from scrapy_bloom.spool.file import FORMAT
-from tests.support.undelivered import leave
+from scrapy_bloom import BloomFilter, MismatchError, codec
+from scrapy_bloom.cli.export import DESCRIPTION
+from scrapy_bloom.filter.parameters import FORMAT
+from tests.support import command
+from tests.support.servers import Server
 
 PAGE = (ROOT / "docs" / "upgrade.md").read_text()
 
@@ -29,30 +27,21 @@ def quoted(data: str) -> str:
 def test_filter(client: redis.Redis, key: str) -> None:
     """A newer filter is refused, and not changed."""
     BloomFilter(client, key)
-    stored = json.loads(client.hget(key, "filter") or "")
-    client.hset(key, "filter", json.dumps({**stored, "format": parameters.FORMAT + 1}))
+    stored = json.loads(client.hget(key, "parameters") or "")
+    client.hset(key, "parameters", json.dumps({**stored, "format": FORMAT + 1}))
     before = client.hgetall(key)
     with pytest.raises(MismatchError, match=re.escape(quoted("filter"))):
         BloomFilter(client, key)
     assert client.hgetall(key) == before
 
 
-def test_export(tmp_path: Path) -> None:
+def test_export(server: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A newer export is refused."""
     newer = tmp_path / "news.bloom"
-    newer.write_bytes(b"scrapy-bloom export %d\n" % (FORMATS[-1] + 1))
-    with newer.open("rb") as file, pytest.raises(ConfigError, match=re.escape(quoted("export"))):
-        Archive(newer, file)
-
-
-def test_undelivered_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A newer file stays, with a warning."""
-    path = leave(tmp_path, "queue", 1)
-    path.write_text(path.read_text().replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
-    with caplog.at_level(logging.WARNING):
-        assert list(SpoolDirectory("queue", tmp_path).load()) == []
-    assert quoted("file") in caplog.text
-    assert path.exists()
+    with ZipFile(newer, "w") as archive:
+        archive.writestr(DESCRIPTION, json.dumps({"format": FORMAT + 1}))
+    assert command.call("restore", "--key", key, "--redis-url", server.url, str(newer)) == 2
+    assert quoted("export") in capsys.readouterr().err
 
 
 def test_request() -> None:

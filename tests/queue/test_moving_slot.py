@@ -7,13 +7,16 @@ import redis
 from redis import exceptions
 
 from devtools.clusters import Cluster, running_cluster, slot_of
-from scrapy_bloom.queue.entries import QueueEntry
-from scrapy_bloom.queue.operations import Join, RequestQueue, Status, Sync
+from scrapy_bloom.errors import UnavailableError
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.start_urls.leases import StartUrls
-from scrapy_bloom.storage.shards import MADE, CreateShard
-from scrapy_bloom.storage.stores import RedisStore, RetryingStore
 from scrapy_bloom.transport.client import disconnect
+from tests.support.driven import Driven
 from tests.support.servers import running
+
+# redis-py repeats a refused command a few times.
+_REFUSED = (exceptions.TryAgainError, exceptions.ClusterError)
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
@@ -48,24 +51,27 @@ def end_move(cluster: Cluster, key: str) -> None:
             direct.execute_command("CLUSTER", "SETSLOT", slot_of(key), "STABLE")
 
 
-def test_sync(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
-    """A sync that ends the last lease and takes the last request loses neither of them."""
-    queue = RequestQueue(client, key)
-    queue.execute(Join("worker", "60", 0, True))
-    leased, waiting = QueueEntry(0, b"leased"), QueueEntry(0, b"waiting")
-    queue.execute(Sync("worker", 1, 0, leases=(leased,), pushes=(waiting,)))
-    # All keys of a queue exist in a crawl with dead letters.
-    client.zadd(queue.keys.dead_letters, {"letter": 0})
-    client.hset(queue.keys.deliveries, "letter", "3")
+def test_exchange(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
+    """An exchange that ends the last lease and takes the last request loses neither of them."""
+    driven = Driven.on_server(client, key, "worker")
+    driven.offer(b"leased", b"waiting")
+    assert driven.take() == [b"leased"]
+    # All keys of a queue exist in a crawl with dead letters and kept requests.
+    keys = QueueKeys(key)
+    client.zadd(keys.dead_letters, {"letter": 0})
+    client.hset(keys.deliveries, "letter", "3")
+    client.hset(keys.failed, "failed", "1 0 f")
+    client.hset(keys.departed, "@other", "1 " * 13)
+    client.hset(keys.suspects, "other", "letter")
     begin_move(cluster, key)
-    sync = Sync("worker", 2, 1, acks=(b"leased",))
-    with pytest.raises(exceptions.TryAgainError):
-        queue.execute(sync)
+    driven.worker.finish(b"leased")
+    with pytest.raises(_REFUSED):
+        driven.step(1)
     assert client.zrange(key, 0, -1) == [b"waiting"]
-    assert client.zrange(queue.keys.leases("worker"), 0, -1) == [b"leased"]
+    assert sum(client.zcard(name) for name in keys.of_worker("worker")) == 1
     end_move(cluster, key)
-    reply = queue.execute(sync)
-    assert (reply.status, reply.entries) == (Status.OK, (waiting,))
+    driven.step(1)
+    assert [entry.member for entry in driven.worker.ready] == [b"waiting"]
 
 
 def test_start_urls(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
@@ -77,19 +83,20 @@ def test_start_urls(cluster: Cluster, client: redis.RedisCluster, key: str) -> N
     for url in urls.ready:
         urls.bury(url)
     begin_move(cluster, key)
-    with pytest.raises(exceptions.TryAgainError):
+    with pytest.raises(_REFUSED):
         urls.sync()
     end_move(cluster, key)
     urls.sync()
     assert client.lrange(urls.keys.dead_letters, 0, -1) == [b"former", b"a", b"b"]
 
 
-def test_shard(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
-    """The shard of an earlier filter is replaced: the node deletes the old string, the next one gets the new string."""
-    store = RetryingStore(RedisStore(client), 10)
-    create = [CreateShard(key, 128, epoch, sealed=False, expires=None) for epoch in (1, 2)]
-    assert store.execute(create[:1])[0].outcome == MADE
+def test_filter(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
+    """A call is refused as a whole while its slot is moved, and its items are new to its caller afterwards."""
+    bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-12, cache_size=0, retry_timeout=0)
+    bloom.add("first")
     begin_move(cluster, key)
-    assert store.execute(create[1:])[0].outcome == MADE
-    client.unlink(key)
+    with pytest.raises(UnavailableError):
+        bloom.add("second")
+    assert bloom.info().count == 1
     end_move(cluster, key)
+    assert bloom.add_many(["first", "second"]) == [False, True]

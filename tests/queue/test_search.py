@@ -1,40 +1,85 @@
-"""The promises S1 to S9 hold in every order of operations and faults, and each mistake breaks one.
+"""The promises S1 to S9 hold in every order of scripts and faults, and each wrong design breaks one."""
 
-The head of `scrapy_bloom/queue/worker.py` has the promises, `tests/support/queue_search.py` the search.
-"""
+import random
 
 import pytest
 
-from tests.support.queue_scenarios import MISTAKES, SCENARIOS
-from tests.support.queue_search import search
+from tests.queue.search import TOO_MANY, search, walk
+from tests.queue.search.mistakes import MISTAKES
+from tests.queue.search.model import Model
+from tests.queue.search.moves import Crawl
+from tests.queue.search.scenarios import LOST, SCENARIOS, scripts
+from tests.queue.search.world import Scenario
+from tests.support.explore import BrokenPromiseError
 from tests.support.scenario import tell
 from tests.support.selection import long_unless
 
-QUICK = ("no fault, ", "crash", "the queue is deleted")
-# Among them, those of more than half a second.
-LARGE = ("another", "one joins late", "two queues", "equal requests", "twice", "a tree")
+# Scenarios of which all states are few.
+SMALL = ("no fault", "no fault, a page that leads to itself", "poison, two at once")
+# The states that one scenario visits here; `python -m tests.queue.search` visits them all.
+LIMIT = 20_000
+WALKS = 5
+PAGES = 12
 
 
-def is_quick(name: str) -> bool:
-    """Return whether the search of a scenario takes at most half a second."""
-    return name.startswith(QUICK) and not any(part in name for part in LARGE)
+@pytest.mark.parametrize("name", long_unless(SMALL.__contains__, SCENARIOS))
+def test_promises(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each state keeps S1 to S9, of all of them or of the nearest ones."""
+    found, most = search(SCENARIOS[name], limit=LIMIT)
+    tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves, at most {most} fetches of a page")
+    assert found.violation in (None, TOO_MANY), "\n".join([f"{found.violation}:", *found.trace])
 
 
-@pytest.mark.parametrize("name", long_unless(is_quick, SCENARIOS))
-def test_nothing_is_lost(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every state of the scenario keeps S1 to S9."""
-    found = search(SCENARIOS[name])
-    tell(capsys, f"{name}: {found.states:,} states, {found.moves:,} moves")
-    assert found.violation is None, "\n".join([f"{found.violation}:", *found.trace])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_walks(name: str) -> None:
+    """So does each state of random walks, which reach the end of the crawl."""
+    crawl, draw = Crawl(Model(SCENARIOS[name], scripts())), random.Random(name)
+    for _ in range(WALKS):
+        walk(crawl, draw)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_found(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistake breaks a promise."""
+@pytest.mark.parametrize("name", long_unless(lambda name: not MISTAKES[name].is_long, MISTAKES))
+def test_mistakes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong design breaks a promise."""
     mistake = MISTAKES[name]
-    found = search(
-        mistake.scenario, worker=mistake.worker, memory=mistake.memory, broken_rules=frozenset(mistake.rules)
+    violation, draw = None, random.Random(mistake.seed)
+    crawl = Crawl(Model(mistake.scenario, mistake.scripts(), mistake.worker))
+    try:
+        for _ in range(mistake.walks):
+            walk(crawl, draw)
+    except BrokenPromiseError as error:
+        violation = str(error)
+    if not mistake.walks:
+        found, _ = search(mistake.scenario, worker=mistake.worker, texts=mistake.scripts(), limit=100_000)
+        violation = found.violation
+    tell(capsys, f"{name}: {violation}")
+    assert violation not in (None, TOO_MANY)
+
+
+@pytest.mark.parametrize("seed", long_unless(range(2).__contains__, range(40)))
+def test_long_walks(seed: int) -> None:
+    """A crawl of twelve pages by three workers, and three more, keeps the promises with six faults of many kinds."""
+    draw = random.Random(seed)
+    links = tuple(
+        tuple(
+            sorted(
+                {child for child in (2 * page + 1, 2 * page + 2) if child < PAGES} | {draw.randrange(PAGES)} - {page}
+            )
+        )
+        for page in range(PAGES)
     )
-    tell(capsys, f"{name}: {found.violation} (after {found.states:,} states)")
-    assert found.violation is not None
+    losses = draw.choice([("flushall",), ("queue",), ("lease",), ("rollback",), ("filter", "shard"), ()])
+    scenario = Scenario(
+        links,
+        ((0,),) * 6,
+        faults=6,
+        kinds=(*LOST, *losses),
+        spare=(3, 4, 5),
+        want=draw.choice([1, 3]),
+        at_once=draw.choice([1, 2]),
+        batch=draw.choice([1, 2, 8]),
+        is_slow=True,
+        unfiltered=draw.choice([0, 2]),
+        most=99,
+    )
+    walk(Crawl(Model(scenario, scripts())), draw, chance=0.03)

@@ -1,6 +1,6 @@
 """Start URLs are leased, acknowledged and released, on each kind of server and of start key."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -9,11 +9,9 @@ import redis
 from devtools.proxy.faults import Place, proxying
 from devtools.waiting import until
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.queue.queue_keys import QueueKeys, StartKeys
-from scrapy_bloom.start_urls.leases import StartUrls
-from scrapy_bloom.transport.commands import Failure
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.start_urls.leases import StartUrls, inspect
 from scrapy_bloom.transport.retry import disable_client_retries
-from scrapy_bloom.transport.transport import Transport
 from tests.support.clusters import cluster_client
 from tests.support.servers import Server, free_port, running
 
@@ -42,10 +40,9 @@ class Start:
 
     def register(self, *workers: str, queue: str | None = None) -> None:
         """Register these workers, and no others."""
-        key = QueueKeys(queue or self._queue).workers
+        key = QueueKeys(queue or self._queue).crawl
         self.client.delete(key)
-        for worker in workers:
-            self.client.hset(key, worker, "5 0 0")
+        self.client.hset(key, mapping={"waiting": "0", **{f"@{worker}": "1 0" for worker in workers}})
 
     def seen_by(self, worker: str, client: Any = None, queue: str | None = None) -> StartUrls:
         """The start URLs of a worker."""
@@ -123,6 +120,7 @@ def test_lost_reply(start: Start, server: Server) -> None:
     """Start URLs of a lost reply are released by the next recovery, and leased again."""
     with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis(port=proxy.port) as client:
         one = start.seen_by("one", disable_client_retries(client))
+        one.sync()  # from now on the server knows the script, and executes it at the first attempt
         proxy.fail(Place.AFTER)
         with pytest.raises(redis.ConnectionError):
             one.lease(3)
@@ -135,29 +133,26 @@ def test_lost_reply(start: Start, server: Server) -> None:
 def test_late_lease(start: Start) -> None:
     """A lease that is executed late is released, too."""
     one = start.seen_by("one")
-    commands: list[Any] = []
-    transport = one._transport
+    sent: list[Any] = []
 
-    class Slow(Transport):
-        """A link that delays the first command."""
+    class Slow:
+        """A link that delays a command."""
 
-        connections = 1
+        def execute_command(self, *command: Any, **options: Any) -> None:
+            sent.append((command, options))
+            raise redis.ConnectionError
 
-        def attempt(self, sent: Any) -> list[Any]:
-            commands.append(sent)
-            return [Failure(redis.ConnectionError(), is_in_doubt=True)] * len(sent)
-
-    one._transport = Slow()
+    one.sync()
+    client, one._client = one._client, Slow()
     with pytest.raises(redis.ConnectionError):
         one.lease(2)
-    one._transport = transport
+    one._client = client
     first = taken(one, 2)
-    transport.execute(*commands)
+    ((command, options),) = sent
+    client.execute_command(*command, **options)
     assert start.leased == 4
-    fields = {field.decode() for field in start.client.hkeys(start.keys.leased)}
-    assert {url.field for url in first} < fields
     assert one.recover() == 2
-    assert start.leased == len(first)
+    assert {field.decode() for field in start.client.hkeys(start.keys.leased)} == {url.field for url in first}
     assert len(start.waiting) == 3
 
 
@@ -198,37 +193,73 @@ def test_workers_of_another_queue(start: Start) -> None:
     assert one.recover() == 2
 
 
+class Interrupted:
+    """A client: after its first HKEYS, or before its first command of another name, something else happens."""
+
+    def __init__(self, client: Any, command: str, happens: Callable[[], object]) -> None:
+        self._client = client
+        self._at = {command: happens}
+
+    def execute_command(self, name: str, *rest: Any, **options: Any) -> Any:
+        happens = self._at.pop(name, lambda: None)
+        if name != "HKEYS":
+            happens()
+        reply = self._client.execute_command(name, *rest, **options)
+        if name == "HKEYS":
+            happens()
+        return reply
+
+
 def test_both_give_back(start: Start) -> None:
     """Two workers that find the same orphans at once release them once."""
     start.seen_by("dead").lease(3)
-    one, other = start.seen_by("one"), start.seen_by("other")
-    release = other._release
-
-    def release_late(fields: Iterable[str]) -> int:
-        assert one.recover() == 3
-        return release(fields)
-
-    other._release = release_late  # type: ignore[method-assign]
+    one = start.seen_by("one")
+    found: list[int] = []
+    other = start.seen_by("other", Interrupted(start.client, "EVALSHA", lambda: found.append(one.recover())))
     assert other.recover() == 0
+    assert found == [3]
     assert start.waiting == start.in_order(URLS)
 
 
 def test_registered_between(start: Start) -> None:
     """A worker that registers and leases during a recovery is not presumed dead."""
-    one, late = start.seen_by("one"), start.seen_by("late")
+    late = start.seen_by("late")
     start.seen_by("other").lease(1)
-    execute = one._transport.execute
 
-    def execute_first(commands: Any) -> list[Any]:
-        found = execute(commands)
+    def begin() -> None:
         start.register("one", "other", "late")
         late.lease(1)
-        one._transport.execute = execute  # type: ignore[method-assign]
-        return found
 
-    one._transport.execute = execute_first  # type: ignore[method-assign]
-    assert one.recover() == 0
+    assert start.seen_by("one", Interrupted(start.client, "HKEYS", begin)).recover() == 0
     assert start.leased == 2
+
+
+def test_inspected(start: Start) -> None:
+    """The state of a start key; a worker that leaves meanwhile has abandoned nothing."""
+    one, dead = start.seen_by("one"), start.seen_by("dead")
+    one.lease(2)
+    dead.lease(1)
+    one.bury(one.ready.popleft())
+    one.sync()
+    keys = start.keys
+    assert inspect(start.client, keys.start) == (keys.start, 2, 1, 1, keys.dead_letters)
+
+    def leave() -> None:
+        start.register("other")
+        assert one.release() == 1
+
+    class Late(Interrupted):
+        def llen(self, name: str) -> int:
+            return int(start.client.llen(name))
+
+    assert inspect(Late(start.client, "HKEYS", leave), keys.start).abandoned == 1
+    assert inspect(start.client, f"{keys.start}:other") == (
+        f"{keys.start}:other",
+        0,
+        0,
+        0,
+        f"{{{keys.start}:other}}:dead-letter",
+    )
 
 
 def test_dead_letters(start: Start) -> None:
@@ -247,9 +278,9 @@ def test_count(start: Start) -> None:
     """Ready start URLs count as waiting."""
     one = start.seen_by("one")
     one.lease(2)
-    assert one.count() == 5
+    assert one.sync() == 5
     one.ready.popleft()
-    assert one.count() == 4
+    assert one.sync() == 4
 
 
 def test_newer_score_stays(client: redis.Redis, key: str) -> None:
@@ -269,10 +300,34 @@ def test_other_type(start: Start) -> None:
     one.lease(2)
     start.client.delete(start.keys.start)
     start.client.set(start.keys.start, "x")
-    for work in (one.count, lambda: one.lease(1), one.release):
+    for work in (one.sync, lambda: one.lease(1), one.release):
         with pytest.raises(WrongTypeError, match=f"holds a string, but start URLs are read from a {start.kind}"):
             work()
     assert start.leased == 2
+
+
+def test_acknowledged_beside_another_type(start: Start) -> None:
+    """Whether or not the start key has changed its type, no start URL is fetched twice."""
+    one = start.seen_by("one")
+    done, dead = taken(one, 2)
+    start.client.delete(start.keys.start)
+    start.client.set(start.keys.start, "x")
+    one.acknowledge(done)
+    one.bury(dead)
+    with pytest.raises(WrongTypeError):
+        one.release()
+    assert start.leased == 0
+    assert start.client.lrange(start.keys.dead_letters, 0, -1) == [dead.data]
+
+
+def test_another_type_than_before(client: redis.Redis, key: str) -> None:
+    """Start URLs that were leased from a list return to a sorted set, if the settings have changed."""
+    start = Start(client, key, "list")
+    start.fill([b"a b"])
+    start.seen_by("dead").lease(1)
+    start.kind = "zset"
+    assert start.seen_by("one").recover() == 1
+    assert client.zscore(start.keys.start, b"a b") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -292,7 +347,7 @@ def test_full_server(kind: str, key: str) -> None:
 
 
 def test_many(start: Start) -> None:
-    """More start URLs than one script moves keep their order when released."""
+    """Many start URLs keep their order when released, with any number of digits."""
     urls = [b"%d" % number for number in range(1234)]
     start.client.delete(start.keys.start)
     start.fill(urls)
@@ -324,4 +379,4 @@ def test_cluster(kind: str, key: str) -> None:
                 one.acknowledge(other)
                 one.sync()
                 assert one.release() == 2
-                assert (one.count(), start.leased) == (3, 0)
+                assert (one.sync(), start.leased) == (3, 0)

@@ -3,18 +3,14 @@
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
-
-from scrapy_bloom import BloomScheduler
-from scrapy_bloom._runtime import TUNING
 
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a scheduler's call take as long as it needs: on a busy machine it would stop half-way."""
-    monkeypatch.setattr(BloomScheduler, "_tuning", replace(TUNING, reactor_seconds=math.inf))
+    monkeypatch.setattr("scrapy_bloom.delivery._REACTOR_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """All connections of a crawl's parts are closed at its end."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
+from scrapy_bloom.queue.values import Call
 from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.in_process import start
@@ -24,7 +26,7 @@ def crawler_at(server: Server, key: str, **params: object) -> Crawler:
             "REDIS_URL": server.url,
             "REDIS_PARAMS": {"client_name": key.replace(":", "-"), **params},
             "SCHEDULER_DUPEFILTER_KEY": key,
-            "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+            "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
             "BLOOMFILTER_CAPACITY": 1000,
             "BLOOMFILTER_LEASE": 0.1,
         }
@@ -60,12 +62,38 @@ def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> No
     scheduler.open(spider_of(crawler))
     assert scheduler.enqueue_request(Request("https://example.com/"))
     assert scheduler.next_request() is not None
-    assert number_of(watching, key) >= 2
+    until(lambda: number_of(watching, key) >= 2)
     scheduler.close("shutdown")
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
     until(lambda: number_of(watching, key) == 0)
     # They stay open until here: the garbage collector has closed none.
     assert scheduler.df.server is not scheduler.server
+
+
+def test_end_with_a_single_connection(
+    valkey: Server, watching: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reactor and the heartbeats do not wait for each other: each has a client of its own."""
+    crawler = crawler_at(valkey, key, max_connections=1)
+    scheduler = BloomScheduler.from_crawler(crawler)
+    scheduler.open(spider_of(crawler))
+    replies: list[Any] = []
+    queue = scheduler._heartbeat._queue
+    send = queue.send
+
+    def note(worker: str, call: Call) -> Any:
+        replies.append(send(worker, call))
+        return replies[-1]
+
+    monkeypatch.setattr(queue, "send", note)
+    until(lambda: len(replies) > 1)
+    for number in range(300):
+        assert scheduler.enqueue_request(Request(f"https://example.com/{number}"))
+    assert scheduler.next_request() is not None
+    assert number_of(watching, key) == 2
+    scheduler.close("shutdown")
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    until(lambda: number_of(watching, key) == 0)
 
 
 def test_end_over_a_cluster(key: str) -> None:
@@ -74,7 +102,7 @@ def test_end_over_a_cluster(key: str) -> None:
         crawler = crawler_at(nodes[0], key, redis_cls="redis.RedisCluster")
         scheduler = BloomScheduler.from_crawler(crawler)
         scheduler.open(spider_of(crawler))
-        assert number_of(watching, key) >= 2
+        until(lambda: number_of(watching, key) >= 2)
         scheduler.close("shutdown")
         crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
         until(lambda: number_of(watching, key) == 0)
@@ -100,15 +128,3 @@ def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, ke
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
     until(lambda: number_of(watching, key) == 1)
     scheduler.server.close()
-
-
-def test_client_of_a_user(crawler: Crawler, valkey: Server, watching: redis.Redis, key: str) -> None:
-    """A client passed in by the user stays open."""
-    with valkey.client(client_name=key.replace(":", "-")) as client:
-        scheduler = BloomScheduler(client, queue_key=f"{key}:queue", dupefilter_key=key, dupefilter_cls=crawling.BLOOM)
-        scheduler.stats = crawler.stats
-        scheduler.df = BloomRFPDupeFilter(client, key)
-        scheduler.open(spider_of(crawler))
-        scheduler.close("shutdown")
-        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
-        assert number_of(watching, key) >= 1

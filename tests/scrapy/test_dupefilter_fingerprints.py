@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomRFPDupeFilter, ConfigError, MismatchError
@@ -83,6 +84,53 @@ def test_fingerprinter_that_needs_a_crawler(valkey: Server, key: str) -> None:
     assert f"REQUEST_FINGERPRINTER_CLASS = {BUILT_FROM_CRAWLER!r}" in str(refusal.value)
 
 
+class HeadersToo:
+    """A fingerprinter that reads more than method, URL and body."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return fingerprint(request, include_headers=["X-A"])
+
+
+class PageToo(RequestFingerprinter):
+    """Scrapy's fingerprinter, plus a value in the request's meta."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return super().fingerprint(request) + str(request.meta["page"]).encode()
+
+
+class OverriddenDupeFilter(BloomRFPDupeFilter):
+    """An overridden `request_fingerprint`, as scrapy-redis allows."""
+
+    def request_fingerprint(self, request: Request) -> str:
+        return f"{request.url} {request.meta.get('page')}"
+
+
+USERS: dict[str, tuple[type[BloomRFPDupeFilter], dict[str, Any]]] = {
+    "overridden": (OverriddenDupeFilter, {}),
+    "fingerprinter": (BloomRFPDupeFilter, {"REQUEST_FINGERPRINTER_CLASS": HeadersToo}),
+    "subclass of Scrapy's": (BloomRFPDupeFilter, {"REQUEST_FINGERPRINTER_CLASS": PageToo}),
+}
+
+
+@pytest.mark.parametrize(("dupefilter_class", "settings"), USERS.values(), ids=USERS)
+def test_users_fingerprints_are_never_remembered(
+    dupefilter_class: type[BloomRFPDupeFilter], settings: dict[str, Any], valkey: Server, key: str
+) -> None:
+    """Requests of equal method, URL and body differ if the user's fingerprinter tells them apart."""
+    dupefilter = dupefilter_class.from_crawler(crawler_of(valkey, **{KEY: key}, **settings))
+    different = [Request("http://a.test/", headers={"X-A": each}, meta={"page": each}) for each in ("1", "2")]
+    assert [dupefilter.request_seen(request) for request in (*different, *different)] == [False, False, True, True]
+
+
+def test_what_scrapys_fingerprint_depends_on_besides(valkey: Server, key: str) -> None:
+    """A request whose meta changes Scrapy's own fingerprint gets that fingerprint."""
+    scrapys = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+    dupefilter = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **{KEY: key}, **scrapys))
+    url = "http://a.test/?b=2&a=1"
+    for request in (Request(url), Request(url, meta={"verbatim_url": True}), Request(url)):
+        assert dupefilter.fingerprint_of(request) == fingerprint(request).hex().encode()
+
+
 @pytest.mark.parametrize("settings", [{}, {"REQUEST_FINGERPRINTER_CLASS": PATH_FINGERPRINTER}], ids=["alone", "both"])
 def test_overridden_fingerprint_wins(valkey: Server, key: str, settings: dict[str, str]) -> None:
     """A subclass that overrides `request_fingerprint` makes the fingerprints, with any settings."""
@@ -151,13 +199,6 @@ def test_what_is_the_same_request(valkey: Server, key: str, second: Request, exp
     dupefilter = build(valkey, key)
     assert dupefilter.request_seen(Request("http://shop.test/a")) is False
     assert dupefilter.request_seen(second) is expected
-
-
-def test_order_of_the_query_makes_no_difference(valkey: Server, key: str) -> None:
-    """URLs are compared in their canonical form."""
-    dupefilter = build(valkey, key)
-    assert not dupefilter.request_seen(Request("http://shop.test/?a=1&b=2"))
-    assert dupefilter.request_seen(Request("http://shop.test/?b=2&a=1"))
 
 
 @pytest.mark.parametrize("cache_size", [0, 16, 65_536])

@@ -19,6 +19,7 @@ from tests.support.dupefilters import (
     build,
     crawler_of,
     every_way,
+    id_of,
     keys_of,
     lose,
     page,
@@ -33,8 +34,8 @@ PUTS: dict[str, Callable[[redis.Redis, str], object]] = {
     "list": lambda client, key: client.rpush(key, "x"),
     "zset": lambda client, key: client.zadd(key, {"x": 1}),
     "hash": lambda client, key: client.hset(key, "x", "y"),
-    "hash-with-our-field": lambda client, key: client.hset(key, "filter", "not JSON"),
-    "hash-with-other-json": lambda client, key: client.hset(key, "filter", '{"x": 1}'),
+    "hash-with-our-field": lambda client, key: client.hset(key, "id", "x"),
+    "hash-with-another": lambda client, key: client.hset(key, "parameters", "x"),
 }
 every_put = pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
 
@@ -47,7 +48,7 @@ def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key
         way(crawler_of(server, **{KEY: key}))
     text = str(refusal.value)
     assert repr(key) in text
-    assert re.search(r"1[,_]?234\b", text)
+    assert "holds a SET" in text
     assert "scrapy bloom import" in text
     assert client.scard(key) == 1234
 
@@ -102,7 +103,7 @@ def test_format_of_the_future_is_refused(server: Server, client: redis.Redis, ke
     build(server, key)
     stored = parameters_of(client, key)
     newer = FORMAT + 41
-    client.hset(key, "filter", json.dumps({**stored, "format": newer}))
+    client.hset(key, "parameters", json.dumps({**stored, "format": newer}))
     with pytest.raises(MismatchError) as refusal:
         build(server, key)
     text = str(refusal.value).replace(repr(key), "")
@@ -127,22 +128,12 @@ def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.R
     other = build(server, key, BLOOMFILTER_CAPACITY=20)
     for number in range(100):
         other.request_seen(page(number))
-    assert len(keys_of(client, key)) > 3
+    name = id_of(client, key)
+    assert len([each for each in keys_of(client, key) if name in each]) > 2
     dupefilter = way(crawler_of(server, SCHEDULER_FLUSH_ON_START=True, **{KEY: key}))
     assert parameters_of(client, key)["capacity"] == 1000
-    assert keys_of(client, key) == [key]
+    assert not [each for each in keys_of(client, key) if name in each]
     assert not dupefilter.request_seen(page(1))
-    assert keys_of(client, key) == [key, f"{key}:0:0"]
-
-
-def test_flush_on_start_deletes_the_future(server: Server, client: redis.Redis, key: str) -> None:
-    """With SCHEDULER_FLUSH_ON_START a filter of a newer format is replaced."""
-    build(server, key)
-    client.hset(key, "filter", json.dumps({"format": 42, "epoch": 5}))
-    client.hset(key, "layer:0", json.dumps({"size": "another layout"}))
-    dupefilter = build(server, key, SCHEDULER_FLUSH_ON_START=True)
-    assert not dupefilter.request_seen(page(1))
-    assert dupefilter.request_seen(page(1))
 
 
 @every_way
@@ -177,6 +168,6 @@ def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.L
     # The server may refuse writes after the warning.
     with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
         build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
-    needed = BloomSettings(capacity=1_000_000).parameters().memory_bytes
+    needed = BloomSettings(capacity=1_000_000).parameters().sizes()[0].memory_bytes
     assert needed > 3 * 2**20
     assert [each for each in warnings_in(caplog) if f"{needed:,}" in each and f"{3 * 2**20:,}" in each]

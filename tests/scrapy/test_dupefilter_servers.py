@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
 from scrapy_bloom.errors import RefusedError
-from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, page, spider_of, warnings_in
+from tests.support.dupefilters import KEY, WAYS, build, crawler_of, id_of, keys_of, lose, page, spider_of, warnings_in
 from tests.support.in_process import start
 from tests.support.servers import KINDS, Server, running
 
@@ -44,6 +44,7 @@ def test_connection(server: Server, key: str, db: int, settings: Callable[[Serve
     assert all(second.request_seen(page(number)) for number in range(50))
     with server.client(db=db) as client:
         assert len(keys_of(client, key)) > 2
+        second.filter.close()
         first.close("finished")
         assert keys_of(client, key) == []
 
@@ -65,7 +66,8 @@ def begun_anew(_: redis.Redis, __: str, other: BloomRFPDupeFilter) -> None:
 
 
 def shard_evicted(client: redis.Redis, key: str, _: BloomRFPDupeFilter) -> None:
-    client.unlink(f"{key}:0:0")
+    name = id_of(client, key)
+    client.unlink(*(each for each in keys_of(client, key) if name in each))
 
 
 @pytest.mark.parametrize("harm", [lost, cleared, begun_anew, shard_evicted])
@@ -106,15 +108,17 @@ def test_workers_meet_again_after_a_loss(server: Server, client: redis.Redis, ke
 
 
 def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The first loss is logged at once; further losses within a minute are counted."""
-    dupefilter = build(valkey, key)
+    """The first loss is logged at once; further losses within a minute are counted, and logged at the end."""
+    crawler = crawler_of(valkey, **{KEY: key})
+    dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
     with valkey.client() as client:
         for number in range(3):
             lose(client, key)
             assert not dupefilter.request_seen(page(number))
             assert not dupefilter.request_seen(page(10 + number))
             assert len(warnings_in(caplog)) == 1
-    dupefilter.filter.close()
+        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+        assert not [each for each in keys_of(client, key) if ":call:" in each]
     assert warnings_in(caplog)[1:] == [f"{warnings_in(caplog)[0]} (2x since the last such line)"]
 
 

@@ -12,7 +12,8 @@ from scrapy_redis import spiders
 
 from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
-from scrapy_bloom.queue.queue_keys import StartKeys
+from scrapy_bloom.queue.keys import StartKeys
+from scrapy_bloom.start_urls import leases
 from tests.support import crawling
 from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server
@@ -59,7 +60,7 @@ class Beside:
         self._settings = {
             "DUPEFILTER_CLASS": crawling.BLOOM,
             "REDIS_URL": proxy.url,
-            "SCHEDULER_DUPEFILTER_KEY": key,
+            "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter",
             "SCHEDULER_QUEUE_KEY": f"{key}:queue",
             "REDIS_START_URLS_KEY": self.keys.start,
             "MAX_IDLE_TIME_BEFORE_CLOSE": 1,
@@ -91,8 +92,9 @@ class Beside:
 
 @pytest.fixture
 def beside(valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
-    """A proxy that can fail the commands on start keys."""
-    with proxying(valkey.port, "LLEN", "HKEYS") as proxy, valkey.client() as client:
+    """A proxy that can fail the script of start URLs."""
+    with proxying(valkey.port, "EVALSHA") as proxy, valkey.client() as client:
+        proxy.naming = leases._EXCHANGE._hash.encode()
         yield Beside(proxy, client, key, monkeypatch)
 
 
@@ -148,34 +150,19 @@ def test_error_of_the_spider(beside: Beside) -> None:
     beside.close()
 
 
-MANY = 501
-
-
-def test_many_at_the_end(beside: Beside) -> None:
-    """More finished start URLs than fit into one command are all acknowledged at the end."""
-    beside.client.rpush(beside.keys.start, *(f"http://{number}" for number in range(MANY)))
-    spider = beside.open()
-    spider.redis_batch_size = MANY + 1
-    for request in spider.next_requests():
-        beside.scheduler.enqueue_request(request)
-    beside.close()
-    assert beside.left() == ([], 0, [])
-
-
 def test_acknowledgement_that_is_lost(beside: Beside) -> None:
     """Start URLs whose acknowledgement was lost are acknowledged with the next one."""
     beside.client.rpush(beside.keys.start, "http://a", "http://b")
     spider = beside.open()
     for request in spider.next_requests():
         beside.scheduler.enqueue_request(request)
-    beside.scheduler.deliver()
+    beside.scheduler.has_pending_requests()
     (urls,) = spider._start_url_feed._urls.values()
-    assert urls.needs_sync
-    beside.client.rename(beside.keys.leased, leased := f"{beside.keys.leased}:kept")
-    beside.client.set(beside.keys.leased, "in the way")
-    with pytest.raises(redis.ResponseError):
-        urls.sync()
-    beside.client.rename(leased, beside.keys.leased)
+    for place in (Place.BEFORE, Place.AFTER):
+        beside.proxy.fail(place)
+        with pytest.raises(redis.ConnectionError):
+            urls.sync()
+        assert urls.needs_sync
     beside.close()
     assert beside.left() == ([], 0, [])
 
@@ -188,7 +175,7 @@ def test_redis_away(beside: Beside) -> None:
         beside.proxy.fail(place)
         with pytest.raises(DontCloseSpider):
             spider.spider_idle()
-        beside.scheduler._dispatcher.breaker._next_probe = 0.0
+        beside.scheduler._delivery._breaker._next_probe = 0.0
     spider.spider_idle()
     beside.close()
 

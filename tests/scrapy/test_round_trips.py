@@ -4,7 +4,6 @@ Round trips, commands and bytes: higher numbers make crawls slower everywhere; w
 here.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,14 +12,14 @@ import redis
 from scrapy import Request, Spider
 
 from devtools.round_trips import counting
-from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom._runtime import RUNTIME
 from tests.support import crawling
 from tests.support.in_process import start
 from tests.support.real_links import pages
 from tests.support.servers import Server
 
-COMMANDS = ("bitfield", "eval", "zadd")
+COMMANDS = ("evalsha", "getrange", "setrange")
 
 Give = Callable[[Sequence[Request]], None]
 
@@ -31,13 +30,6 @@ class Cost(NamedTuple):
     trips: int
     bytes: int
     commands: dict[str, int]
-
-
-@pytest.fixture(autouse=True)
-def on_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exclude the effects of a slow machine on credit and checks."""
-    for seconds in ("credit._FAST_SECONDS", "credit._IDLE_SECONDS", "layer_stack._STALE_SECONDS"):
-        monkeypatch.setattr(f"scrapy_bloom.filter.{seconds}", math.inf)
 
 
 @pytest.fixture
@@ -62,20 +54,15 @@ def spider(crawler_settings: dict[str, Any]) -> Spider:
 
 
 @pytest.fixture
-def scheduler(spider: Spider) -> Iterator[BloomScheduler]:
-    """An open scheduler."""
+def scheduler(spider: Spider, monkeypatch: pytest.MonkeyPatch) -> Iterator[BloomScheduler]:
+    """An open scheduler, whose clock stands: no pause ends."""
+    monkeypatch.setattr(RUNTIME, "monotonic", lambda: 0.0)
     scheduler = BloomScheduler.from_crawler(spider.crawler)
     scheduler.open(spider)
-    begin(scheduler.df)
-    # The first heartbeat, which is the only one within the lease.
-    until(lambda: scheduler._heartbeats._failure_detector._last_check is not None)
+    scheduler.enqueue_request(Request("http://shop.test/first"))
+    scheduler.has_pending_requests()
     yield scheduler
     scheduler.close("finished")
-
-
-def begin(dupefilter: BloomRFPDupeFilter) -> None:
-    """Create the filter with its first addition, a cost once in its life."""
-    dupefilter.filter.add("the first")
 
 
 def cost(client: redis.Redis, site: str, give: Give) -> Cost:
@@ -85,44 +72,37 @@ def cost(client: redis.Redis, site: str, give: Give) -> Cost:
         for links in pages(site):
             give([Request(link) for link in links])
     found = client.info("commandstats")
-    commands = {name: found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COMMANDS}
-    commands["eval"] += found.get("cmdstat_evalsha", {"calls": 0})["calls"]
-    return Cost(sent.trips, sent.bytes, commands)
+    return Cost(sent.trips, sent.bytes, {name: found[f"cmdstat_{name}"]["calls"] for name in COMMANDS})
 
 
 def test_dupefilter(client: redis.Redis, spider: Spider) -> None:
-    """Under scrapy-redis's Scheduler a new request is one command, a repeat is free."""
+    """Under scrapy-redis's Scheduler a new request is one script, a repeat is free."""
     dupefilter = BloomRFPDupeFilter.from_spider(spider)
-    begin(dupefilter)
+    dupefilter.filter.add("the first")  # creates the filter, a cost once in its life
 
     def give(requests: Sequence[Request]) -> None:
         for request in requests:
             dupefilter.request_seen(request)
 
     trips, size, commands = cost(client, "postgresql", give)
-    assert (trips, commands) == (1169, {"bitfield": 1169, "eval": 2, "zadd": 0})
-    assert size <= 1169 * 660
+    assert (trips, commands) == (1169, dict.fromkeys(COMMANDS, 1169))
+    assert size <= 1169 * 370
 
 
-# A page costs at most a fifth of a round trip, including taking its requests. A new request is one BITFIELD, and each
-# script serves many requests.
-SITES = {
-    "python": (89, {"bitfield": 530, "eval": 77, "zadd": 93}),
-    "postgresql": (188, {"bitfield": 1169, "eval": 170, "zadd": 190}),
-}
+# Of each site the round trips, and the new requests.
+SITES = {"python": (39, 530), "postgresql": (85, 1169)}
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_scheduler(site: str, client: redis.Redis, scheduler: BloomScheduler) -> None:
-    """BloomScheduler checks, queues and takes requests in batches."""
-    trips, commands = SITES[site]
+    """BloomScheduler checks, queues, takes and acknowledges requests in batches of one script each."""
 
     def give(requests: Sequence[Request]) -> None:
         for request in requests:
             scheduler.enqueue_request(request)
         scheduler.next_request()
 
-    found = cost(client, site, give)
-    assert (found.trips, found.commands) == (trips, commands)
-    # The check, and the serialized request three times: pending, pushed and leased.
-    assert found.bytes <= 2400 * commands["bitfield"]
+    found, (trips, new) = cost(client, site, give), SITES[site]
+    assert (found.trips, found.commands) == (trips, {"evalsha": trips, "getrange": new, "setrange": new})
+    # The digest, and the serialized request twice: offered and acknowledged.
+    assert found.bytes <= 640 * new

@@ -1,7 +1,6 @@
 """BloomScheduler as Scrapy sees it: its refusals, and the order and fate of requests."""
 
 import contextlib
-import logging
 import math
 import operator
 import warnings
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
@@ -22,12 +20,8 @@ from scrapy_redis.scheduler import Scheduler
 from devtools.proxy.link import forwarding
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
-from scrapy_bloom.delivery.dispatcher import Dispatcher
-from scrapy_bloom.errors import ConfigError, RefusedError, UnavailableError
-from scrapy_bloom.queue.entries import OutboxEntry
-from scrapy_bloom.queue.operations import ForgetFailed, QueueOperation, Reply, RequestQueue, ResolveInDoubt, Sync
-from scrapy_bloom.queue.worker_state import Phase
-from scrapy_bloom.spool.directory import SpoolDirectory
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.queue.values import Call
 from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
 from tests.support.in_process import start
@@ -110,8 +104,8 @@ def opened(
     settings = {
         "DUPEFILTER_CLASS": crawling.BLOOM,
         "REDIS_URL": request.getfixturevalue("places")(kind).url if kind else valkey.url,
-        "SCHEDULER_DUPEFILTER_KEY": key,
-        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}",
+        "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
         "BLOOMFILTER_ERROR_RATE": 1e-12,
     }
@@ -165,15 +159,15 @@ def test_request_on_its_last_delivery(max_deliveries: int, leased: int, valkey: 
     scheduler = opened(BLOOMFILTER_MAX_DELIVERIES=max_deliveries)
     for number in range(6):
         scheduler.enqueue_request(Request(f"http://shop.test/{number}", priority=-number))
-    scheduler.deliver()
+    scheduler._delivery.deliver()
     keys = scheduler.queue_keys
     with valkey.client() as client:
         first = client.zrange(keys.queue, 0, 0)[0]
         client.hset(keys.deliveries, first, "1")
         client.zremrangebyrank(keys.queue, 2, -1)
         assert [request.url for request in taken_from(scheduler, 1)] == ["http://shop.test/0"]
-        assert client.hget(keys.deliveries, first) == f"1 {scheduler.worker_name}".encode()
-        assert client.zcard(keys.leases(scheduler.worker_name)) == leased
+        assert client.hget(keys.suspects, scheduler.worker_name) == first
+        assert sum(map(client.zcard, keys.of_worker(scheduler.worker_name))) == leased
     assert [request.url for request in taken_from(scheduler)] == ["http://shop.test/1"]
 
 
@@ -196,85 +190,18 @@ def test_dont_filter(opened: Opened) -> None:
 
 @every_kind
 def test_always(opened: Opened) -> None:
-    """A request of BLOOMFILTER_ALWAYS is new once in each process, although another one has marked it."""
+    """A request of BLOOMFILTER_ALWAYS is new once in each run, to any of its workers."""
     page, sitemap = Request("http://shop.test/page"), Request("http://shop.test/sitemap.xml")
     for expected in ([page.url, sitemap.url], [sitemap.url]):
-        scheduler = opened(BLOOMFILTER_ALWAYS=[r"/sitemap\.xml$", "^http://shop.test/$"])
+        patterns = [r"/sitemap\.xml$", "^http://shop.test/$"]
+        scheduler, other = (opened(BLOOMFILTER_ALWAYS=patterns, SCHEDULER_PERSIST=True) for _ in range(2))
         for request in (sitemap, page, sitemap, page):
             scheduler.enqueue_request(request)
         assert sorted(request.url for request in taken_from(scheduler)) == expected
-        assert not scheduler.enqueue_request(sitemap)
-
-
-@every_kind
-def test_failed_requests(opened: Opened) -> None:
-    """Failed requests are forgotten before they are acknowledged, in one call, each with those redirected to it."""
-    scheduler = opened(BLOOMFILTER_FORGET_FAILED=True)
-    moved, page, well = given = [Request(f"http://shop.test/{name}") for name in ("moved", "page", "well")]
-    for request in given:
-        scheduler.enqueue_request(request)
-    assert len(taken_from(scheduler, 3)) == 3
-    scheduler.df.note_failed(page.replace(meta={"redirect_urls": [moved.url]}))
-    # An errback that raises notes a request twice.
-    scheduler.df.note_failed(page)
-    scheduler._dispatcher.note_finished()
-    executor = scheduler._dispatcher._executor
-    operations = []
-    while executor.worker.has_news:
-        operations.append(type(executor.execute_next()[0]))
-    assert operations == [ForgetFailed, Sync]
-    assert scheduler.stats.get_value("bloomfilter/forgotten") == 2
-    for expected in ([moved, page], []):
-        for request in given:
-            scheduler.enqueue_request(request)
-        assert {request.url for request in taken_from(scheduler)} == {request.url for request in expected}
-    assert scheduler.df.fingerprint_of(well) in scheduler.df.filter
-
-
-def test_given_up_requests_of_an_endless_crawl(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links to a request that has failed three times are ignored until the TTL has passed, not for ever."""
-    due: list[tuple[float, Callable[[], object]]] = []
-    scheduler = opened(BLOOMFILTER_FORGET_FAILED=True, BLOOMFILTER_TTL=3600)
-
-    def call_later(seconds: float, call: Callable[[], object]) -> bool:
-        due.append((seconds, call))
-        return True
-
-    monkeypatch.setattr(scheduler.df._runtime, "call_later", call_later)
-    page = Request("http://shop.test/")
-    for _ in range(3):
-        assert scheduler.enqueue_request(page)
-        (taken,) = taken_from(scheduler, 1)
-        scheduler.df.note_failed(taken)
-        scheduler._dispatcher.note_finished()
-        while scheduler._worker.has_news:
-            scheduler._dispatcher._executor.execute_next()
-    assert not scheduler.enqueue_request(page)
-    (reset,) = (call for seconds, call in due if seconds == 3600)
-    reset()
-    assert scheduler.enqueue_request(page)
-    assert len(taken_from(scheduler, 1)) == 1
-
-
-def test_forgetting_without_a_reply(valkey: Server, opened: Opened) -> None:
-    """A failed request is acknowledged only after Redis has confirmed that the filter forgot it."""
-    page = Request("http://shop.test/")
-    with forwarding(valkey.port) as link:
-        scheduler = opened(REDIS_URL=link.url, BLOOMFILTER_FORGET_FAILED=True)
-        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
-        scheduler.enqueue_request(page)
-        scheduler.df.note_failed(taken_from(scheduler, 1)[0])
-        scheduler._dispatcher.note_finished()
-        executor = scheduler._dispatcher._executor
-        link.link.lost_replies = 1
-        with pytest.raises(UnavailableError):
-            executor.execute_next()
-        operations = []
-        while executor.worker.has_news:
-            operations.append(type(executor.execute_next()[0]))
-        assert operations == [ForgetFailed, Sync]
-        assert scheduler.df.fingerprint_of(page) not in scheduler.df.filter
+        other.enqueue_request(sitemap)
+        assert taken_from(other) == []
         scheduler.close("finished")
+        other.close("finished")
 
 
 @every_kind
@@ -300,82 +227,6 @@ def test_repeat_of_another_worker_is_dropped_as_any(opened: Opened) -> None:
     assert dropped == [(page.url, "shop")]
     crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
     assert crawler.stats.get_value("dupefilter/filtered") == 2
-
-
-def undelivered(scheduler: BloomScheduler, *requests: Request) -> Path:
-    """Write the file of a worker that ended while the filter's reply for these requests was pending."""
-    parcels = [
-        OutboxEntry(
-            scheduler.queue._encode_request(request),
-            -request.priority,
-            scheduler.df.fingerprint_of(request),
-            is_unsure=True,
-        )
-        for request in requests
-    ]
-    return SpoolDirectory(scheduler.queue_key).save(parcels)
-
-
-@every_kind
-def test_what_was_not_delivered_may_be_in_the_filter(opened: Opened) -> None:
-    """A request in a file is fetched even if its worker had added it to the filter."""
-    first = opened(SCHEDULER_PERSIST=True)
-    marked, unmarked = Request("http://shop.test/marked"), Request("http://shop.test/unmarked", priority=-1)
-    assert not first.df.request_seen(marked)
-    file = undelivered(first, marked, unmarked)
-    second = opened(SCHEDULER_PERSIST=True)
-    assert [request.url for request in taken_from(second)] == [marked.url, unmarked.url]
-    assert not file.exists()
-    assert not second.enqueue_request(marked)
-
-
-def test_file_stays_until_it_is_delivered(
-    valkey: Server, key: str, opened: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The file survives a start that fails before all its requests are queued."""
-    caplog.set_level(logging.INFO)
-    first = opened(SCHEDULER_PERSIST=True)
-    first.df.request_seen(Request("http://shop.test/other"))
-    page = Request("http://shop.test/")
-    file = undelivered(first, page)
-    with valkey.client() as client:
-        # The queue is read-only; the crawl's other keys may be written.
-        allowed = (f"%R~{key}:queue", f"~{key}", f"~{key}:[0-9]*", f"~{key}:queue:*")
-        client.execute_command("ACL", "SETUSER", "default", "resetkeys", *allowed)
-        try:
-            with pytest.raises(RefusedError, match="NoPermissionError"):
-                opened(SCHEDULER_PERSIST=True)
-        finally:
-            client.execute_command("ACL", "SETUSER", "default", "allkeys")
-    assert file.exists()
-    assert "undelivered request" not in caplog.text
-    assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
-    assert not file.exists()
-    assert f"Queued 1 undelivered request of an earlier crawl, from {file}" in caplog.messages
-
-
-def test_file_stays_where_its_requests_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file survives if its first request is refused after the join."""
-    first, page = opened(SCHEDULER_PERSIST=True), Request("http://shop.test/")
-    file = undelivered(first, page)
-    execute = RequestQueue.execute
-    was_there: list[bool] = []
-
-    def refuse(queue: RequestQueue, operation: QueueOperation) -> Reply:
-        if isinstance(operation, Sync):
-            was_there.append(file.exists())
-            raise redis.exceptions.NoPermissionError("NOPERM")
-        return execute(queue, operation)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RequestQueue, "execute", refuse)
-        with pytest.raises(RefusedError, match="NoPermissionError"):
-            opened(SCHEDULER_PERSIST=True)
-    assert was_there
-    assert all(was_there)
-    assert file.exists()
-    assert [request.url for request in taken_from(opened(SCHEDULER_PERSIST=True))] == [page.url]
-    assert not file.exists()
 
 
 def test_lost_reply_at_the_end(valkey: Server, key: str, opened: Opened) -> None:
@@ -423,41 +274,12 @@ def test_receipt_at_the_end(opened: Opened) -> None:
     assert called == ["queued"]
 
 
-def test_start_while_the_queue_is_closed(
-    valkey: Server, key: str, opened: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A start that waits for a closing worker logs it once; a closing worker that died is replaced."""
-    caplog.set_level("INFO")
-    with valkey.client() as client:
-        client.hset(f"{{{key}:queue}}:workers", "dead", "0.5 3 7 closing")
-        scheduler = opened(BLOOMFILTER_LEASE=0.5)
-        assert scheduler.enqueue_request(Request("http://shop.test/"))
-        assert len(taken_from(scheduler)) == 1
-        assert b"dead" not in client.hkeys(f"{{{key}:queue}}:workers")
-    assert sum("closes the queue" in message for message in caplog.messages) == 1
-
-
-def test_crawl_while_the_queue_is_closed(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """An active worker that waits for a flushing one logs it once."""
-    caplog.set_level("INFO")
-    scheduler = opened(BLOOMFILTER_LEASE=60)
-    scheduler.enqueue_request(Request("http://shop.test/"))
-    with valkey.client() as client:
-        client.delete(scheduler.queue_keys.workers)
-        client.hset(scheduler.queue_keys.workers, "starter", "60 0 7 closing")
-        for _ in range(10):
-            assert scheduler.has_pending_requests()
-        client.delete(scheduler.queue_keys.workers)
-    assert len(taken_from(scheduler)) == 1
-    assert sum("closes the queue" in message for message in caplog.messages) == 1
-
-
 def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) -> None:
     """A request of any priority is queued in its right place."""
     scheduler = opened(REDIS_URL=valkey.url)
     for name, priority in (("last", -(10**400)), ("first", 10**400), ("second", 1)):
         scheduler.enqueue_request(Request(f"http://shop.test/{name}", dont_filter=True, priority=priority))
-    scheduler.deliver()
+    scheduler._delivery.deliver()
     taken: list[str] = []
 
     def takes_all() -> bool:
@@ -466,14 +288,6 @@ def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) 
 
     until(takes_all)
     assert taken == ["first", "second", "last"]
-
-
-def _remembering(set_up: Callable[..., None], schedulers: list[BloomScheduler]) -> Callable[..., None]:
-    def remember(scheduler: BloomScheduler, spider: Spider) -> None:
-        schedulers.append(scheduler)
-        set_up(scheduler, spider)
-
-    return remember
 
 
 class Score:
@@ -518,38 +332,21 @@ def test_priority_that_is_like_an_int(priority: Any, serializer: str, opened: Op
     assert (type(taken.priority), taken.priority) == (int, operator.index(priority))
 
 
-def test_end_that_fails(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An end that fails writes the undelivered requests to a file, which the next start reads."""
-    scheduler = opened(SCHEDULER_PERSIST=True)
-    assert scheduler.enqueue_request(Request("http://shop.test/"))
-
-    def fail(_: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(scheduler._requests, "execute", fail)
-        with pytest.raises(MemoryError):
-            scheduler.close("shutdown")
-    (file,) = tmp_path.glob("undelivered-*.jsonl")
-    assert len(taken_from(opened(SCHEDULER_PERSIST=True))) == 1
-    assert not file.exists()
-
-
 def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync whose reply was lost by an error in this process is resolved."""
     scheduler = opened()
-    execute = scheduler._requests.execute
+    send = scheduler._requests.send
 
-    def fail(operation: QueueOperation) -> None:
-        execute(operation)
+    def fail(worker: str, call: Call) -> None:
+        send(worker, call)
         raise MemoryError
 
     first, second = (Request(f"http://shop.test/{name}", dont_filter=True) for name in ("first", "second"))
     assert scheduler.enqueue_request(first)
     with monkeypatch.context() as patched:
-        patched.setattr(scheduler._requests, "execute", fail)
+        patched.setattr(scheduler._requests, "send", fail)
         with pytest.raises(MemoryError):
-            scheduler.deliver()
+            scheduler._delivery.deliver()
     assert scheduler.enqueue_request(second)
     assert sorted(request.url for request in taken_from(scheduler)) == [first.url, second.url]
 
@@ -560,10 +357,10 @@ def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
         scheduler = opened(REDIS_URL=link.url)
         first, second = (Request(f"http://shop.test/{name}", dont_filter=True) for name in ("first", "second"))
         scheduler.enqueue_request(first)
-        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
+        scheduler._heartbeat.stop()  # or the lost reply may be that of a heartbeat
         link.link.lost_replies = 1
         with pytest.raises(RedisUnreachableError):
-            scheduler.deliver()
+            scheduler._delivery.deliver()
         scheduler.enqueue_request(second)
         taken: list[str] = []
 
@@ -574,44 +371,6 @@ def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:
         until(takes_both)
         assert sorted(taken) == [first.url, second.url]
         scheduler.close("finished")
-
-
-def test_exchanges_that_get_no_reply_now_and_then(
-    valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Occasional lost replies are not taken for a slow link, however many they become."""
-    with forwarding(valkey.port) as link:
-        scheduler = opened(REDIS_URL=link.url)
-        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
-        executor = scheduler._dispatcher._executor
-        for number in range(20):
-            scheduler.enqueue_request(Request(f"http://shop.test/{number}", dont_filter=True))
-            link.link.lost_replies = 1
-            with pytest.raises(redis.ConnectionError):
-                executor.execute_next()
-            scheduler.enqueue_request(Request(f"http://shop.test/more/{number}", dont_filter=True))
-            while executor.worker.has_news:
-                executor.execute_next()
-        scheduler.close("finished")
-    assert "syncs in a row" not in caplog.text
-
-
-def test_exchanges_that_get_no_reply(valkey: Server, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """If one sync after another is lost although Redis answers, the log gives the likely cause once."""
-    with forwarding(valkey.port) as link:
-        scheduler = opened(REDIS_URL=link.url)
-        scheduler._heartbeats.stop()  # or the lost reply may be that of a heartbeat
-        executor = scheduler._dispatcher._executor
-        for number in range(20):
-            scheduler.enqueue_request(Request(f"http://shop.test/{number}", dont_filter=True))
-            link.link.lost_replies = 1
-            with pytest.raises(redis.ConnectionError):
-                executor.execute_next()
-            assert isinstance(executor.execute_next()[0], ResolveInDoubt)
-        scheduler.close("finished")
-        told = [record.getMessage() for record in caplog.records if "syncs in a row" in record.getMessage()]
-        assert len(told) == 1
-        assert "socket_timeout" in told[0]
 
 
 @pytest.mark.parametrize("setting", ["SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY"])
@@ -630,7 +389,7 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
     """
     first = opened(SCHEDULER_PERSIST=True)
     first.enqueue_request(Request("https://example.com/"))
-    first.deliver()
+    first._delivery.deliver()
     assert len(taken_from(first)) == 1
     if left == "a request":
         first.server.zadd(first.queue_keys.queue, {b"nothing that a worker reads": 0})
@@ -640,8 +399,9 @@ def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest
     if left == "a worker":
         first.close("finished")
     second.enqueue_request(Request("https://example.com/"))
-    second.deliver()
+    second._delivery.deliver()
     assert taken_from(second) == []
+    second.close("finished")
     second.spider.crawler.signals.send_catch_log(signals.spider_closed, spider=second.spider, reason="finished")
     assert ("nothing was fetched" in caplog.text) == (left == "nothing")
 
@@ -657,52 +417,10 @@ def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: s
     scheduler.server.zadd(scheduler.queue_keys.queue, {member: 0})
     scheduler.close("finished")
     with valkey.client() as client:
-        assert client.zrange(f"{key}:queue", 0, -1) == [member]
-        assert client.exists(key)
+        assert client.zrange(scheduler.queue_keys.queue, 0, -1) == [member]
+        assert client.exists(f"{{{key}}}")
     following = opened()
     assert [request.url for request in taken_from(following)] == ["http://shop.test/late"]
-
-
-def test_filter_never_blocks_the_reactor(opened: Opened) -> None:
-    """During a crawl the filter never waits for Redis."""
-    assert opened(BLOOMFILTER_RETRY_TIMEOUT=30).df.filter.retry_timeout == 0
-
-
-def test_start_that_fails_while_it_joins(
-    opened: Opened, valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker registered by a start that fails deregisters at its end."""
-    schedulers: list[BloomScheduler] = []
-
-    def fail(dispatcher: Dispatcher, timeout: float) -> None:
-        while dispatcher._worker.phase is not Phase.WORKING:
-            dispatcher._executor.execute_next()
-        raise UnavailableError(timeout, "it went away")
-
-    monkeypatch.setattr(Dispatcher, "join", fail)
-    monkeypatch.setattr(BloomScheduler, "_set_up_delivery", _remembering(BloomScheduler._set_up_delivery, schedulers))
-    with pytest.raises(UnavailableError):
-        opened(SCHEDULER_PERSIST=True)
-    (scheduler,) = schedulers
-    with valkey.client() as client:
-        assert client.hlen(f"{{{key}:queue}}:workers") == 1
-        scheduler.close("shutdown")
-        assert client.hlen(f"{{{key}:queue}}:workers") == 0
-
-
-def test_worker_that_was_taken_for_dead_clears_nothing(opened: Opened, valkey: Server) -> None:
-    """A worker taken for dead, and stopped before it joins again, leaves the queue to the others."""
-    scheduler = opened()
-    keys = scheduler.queue_keys
-    scheduler.enqueue_request(Request("http://shop.test/"))
-    with valkey.client() as client:
-        client.hdel(keys.workers, scheduler.worker_name)
-        client.zadd(keys.queue, {b"a request of the others": 0})
-        # The worker learns it from its next sync.
-        assert scheduler.has_pending_requests()
-        assert scheduler._worker.phase is Phase.JOINING
-        scheduler.close("shutdown")
-        assert client.zscore(keys.queue, b"a request of the others") is not None
 
 
 @every_kind

@@ -16,7 +16,6 @@ from tests.support.bloom_settings import (
     LEASE,
     MAX_DELIVERIES,
     RETRY_TIMEOUT,
-    SHARD_BYTES,
     TTL,
     field_of,
     read,
@@ -28,7 +27,6 @@ DEFAULTS = {
     EXPANSION: 2,
     TTL: None,
     CACHE_SIZE: 65_536,
-    SHARD_BYTES: None,
     RETRY_TIMEOUT: 30.0,
     BATCH_SIZE: 100,
     LEASE: 60.0,
@@ -39,7 +37,7 @@ DEFAULTS = {
 def test_defaults() -> None:
     """The default values."""
     defaults = {field_of(setting): value for setting, value in DEFAULTS.items()}
-    of_failed_pages = {"forget_failed": False, "forget_statuses": {*range(500, 600), 408, 429}}
+    of_failed_pages = {"retry_failed": False, "retry_statuses": {*range(500, 600), 408, 429}}
     assert dataclasses.asdict(read({})) == {**defaults, "always": (), **of_failed_pages}
     assert read({}) == BloomSettings()
 

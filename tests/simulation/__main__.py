@@ -1,43 +1,67 @@
 """Simulate crawls: `python -m tests.simulation [--kind K --seed N]`."""
 
 import argparse
-import os
 import secrets
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import islice
 
-from tests.simulation.crawl import Outcome, simulate
 from tests.simulation.plan import KINDS, plan_for
-from tests.simulation.shrink import shrink
-from tests.simulation.story import story, whole
+from tests.simulation.world import Outcome, simulate
 
-# Failing crawls whose story is printed.
+# Failing crawls that are shrunk and told.
 _MAX_STORIES = 3
+# Courses tried for each smaller crawl: with fewer draws, chance takes another way.
+_COURSES = 6
+_PROCESSES = 2
 
 
 def main() -> int:
     """Run crawls; return 1 if one has a problem."""
     options = _parse()
-    warnings.simplefilter("ignore")  # of scrapy-redis
-    if options.seed is not None:
-        return _show(simulate(plan_for(options.kind[0], options.seed)), options)
-    return _run(options)
+    return _run(options) if options.seed is None else _show(options)
 
 
-def _show(outcome: Outcome, options: argparse.Namespace) -> int:
-    """Print the story of one crawl."""
+def _show(options: argparse.Namespace) -> int:
+    """Print one crawl, the whole log or its story."""
+    outcome = simulate(plan_for(options.kind[0], options.seed))
     if outcome.problems and options.shrink:
-        outcome = shrink(outcome)
-    print(outcome.plan)
-    print(*(whole(outcome) if options.verbose else story(outcome)), sep="\n")
-    for problem in outcome.problems:
-        print(f"{problem.kind}: {problem.text}\n{problem.details}")
-    if not outcome.problems:
-        print("no problem")
+        outcome = _shrink(outcome)
+    _tell(outcome, is_whole=options.verbose)
     return int(bool(outcome.problems))
+
+
+def _tell(outcome: Outcome, *, is_whole: bool) -> None:
+    print(outcome.plan)
+    for at, who, text in outcome.log:
+        if is_whole or not who.endswith(">"):
+            print(f"{at:8.3f} {who:>5} {text}")
+    print(*[f"{problem.kind}: {problem.text}" for problem in outcome.problems] or ["no problem"], sep="\n")
+
+
+def _shrink(outcome: Outcome) -> Outcome:
+    """Return the smallest crawl found with one of the problems of this one."""
+    while smaller := next(_smaller(outcome), None):
+        outcome = smaller
+    return outcome
+
+
+def _smaller(outcome: Outcome) -> Iterator[Outcome]:
+    for plan in outcome.plan.smaller():
+        for course in range(_COURSES):
+            tried = simulate(replace(plan, course=course))
+            if tried.kinds & outcome.kinds:
+                yield tried
+
+
+def _simulated(crawl: tuple[str, int]) -> Outcome:
+    outcome = simulate(plan_for(*crawl))
+    outcome.log = []
+    return outcome
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -45,29 +69,32 @@ def _run(options: argparse.Namespace) -> int:
     begin, failed = time.monotonic(), []
     crawls, faults, problems = Counter[str](), Counter[str](), Counter[str]()
     fetches: Counter[int] = Counter()
-    virtual = 0.0
-    for kind, seed in _crawls(options, begin):
-        outcome = simulate(plan_for(kind, seed))
-        crawls[kind] += 1
-        faults.update(fault.kind for fault in outcome.plan.faults)
-        fetches.update(outcome.fetches.values())
-        virtual += outcome.seconds
-        if outcome.problems:
-            problems.update(outcome.kinds)
-            failed.append(outcome)
-            print(f"--kind {kind} --seed {seed}: {', '.join(sorted(outcome.kinds))}", flush=True)
+    calls, virtual = 0, 0.0
+    with ProcessPoolExecutor(_PROCESSES) as pool:
+        planned = _crawls(options, begin)
+        while batch := list(islice(planned, 50)):
+            for outcome in pool.map(_simulated, batch, chunksize=5):
+                plan = outcome.plan
+                crawls[plan.kind] += 1
+                faults.update(fault.kind for fault in plan.faults)
+                fetches.update(outcome.fetches.values())
+                calls += outcome.calls
+                virtual += outcome.seconds
+                if outcome.problems:
+                    problems.update(outcome.kinds)
+                    failed.append(plan)
+                    print(f"--kind {plan.kind} --seed {plan.seed}: {', '.join(sorted(outcome.kinds))}", flush=True)
     took = time.monotonic() - begin
-    number = crawls.total()
-    print(f"{number:,} crawls, {number / took:.0f} a second, {virtual / took:.0f} times real time")
+    print(f"{crawls.total():,} crawls with {calls:,} scripts in {took:.0f} s, {virtual / took:.0f} times real time")
     print("crawls:", _counted(crawls))
     print("faults:", _counted(faults))
     pages = max(fetches.total(), 1)
     shares = ", ".join(f"{times}: {count / pages:.3%}" for times, count in sorted(fetches.items()))
     print(f"fetches of {pages:,} pages: {shares}")
     print("problems:", _counted(problems) or "none")
-    for outcome in failed[:_MAX_STORIES]:
-        print(f"\nThe story of --kind {outcome.plan.kind} --seed {outcome.plan.seed}, reduced:")
-        print(*story(shrink(outcome)), sep="\n")
+    for plan in failed[:_MAX_STORIES]:
+        print(f"\nThe story of --kind {plan.kind} --seed {plan.seed}, reduced:")
+        _tell(_shrink(simulate(plan)), is_whole=False)
     return int(bool(failed))
 
 
@@ -76,8 +103,7 @@ def _crawls(options: argparse.Namespace, begin: float) -> Iterator[tuple[str, in
     seed, number = options.first, 0
     while True:
         for kind in options.kind or KINDS:
-            is_over = number >= options.count if options.count else time.monotonic() - begin >= options.seconds
-            if is_over:
+            if number >= options.count if options.count else time.monotonic() - begin >= options.seconds:
                 return
             number += 1
             yield kind, seed
@@ -92,7 +118,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", type=lambda text: text.split(","), help=f"kinds of crawls, of {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, help="run this crawl of the kind, and print its story")
-    parser.add_argument("--verbose", action="store_true", help="with --seed: print the whole log")
+    parser.add_argument("--verbose", action="store_true", help="with --seed: print the scripts, too")
     parser.add_argument("--shrink", action="store_true", help="with --seed: first shrink a failing crawl")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds to run new crawls")
     parser.add_argument("--count", type=int, default=0, help="number of crawls to run, instead of --seconds")
@@ -100,8 +126,7 @@ def _parse() -> argparse.Namespace:
         "--first", type=lambda text: int(text, 0), default=secrets.randbelow(1 << 32), help="the first seed"
     )
     options = parser.parse_args()
-    unknown = set(options.kind or ()).difference(KINDS)
-    if unknown:
+    if unknown := set(options.kind or ()).difference(KINDS):
         parser.error(f"--kind: {', '.join(sorted(unknown))} must be of {', '.join(KINDS)}")
     if options.seed is not None and len(options.kind or ()) != 1:
         parser.error("--seed needs one --kind")
@@ -109,8 +134,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # The order of a set of strings depends on this number alone.
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])  # noqa: S606
     sys.exit(main())

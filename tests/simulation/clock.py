@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events, and processes whose blocking code runs in greenlets.
+"""Virtual time: a heap of events, and threads of processes as greenlets.
 
 Code that would wait for a socket, an Event or `sleep` switches to the hub, which runs the next event. So a worker
 really blocks while others act, and can be stopped or killed between any two of its round trips.
@@ -6,17 +6,14 @@ really blocks while others act, and can be stopped or killed between any two of 
 
 import heapq
 from collections.abc import Callable
-from random import Random
 from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from scrapy_bloom._runtime import Runtime
 
-# Unix time at which each simulation begins, in seconds.
-BEGIN = 1.7e9
 # This many events at one moment are taken for an endless loop.
-_MAX_EVENTS_AT_ONCE = 20_000
+_MAX_EVENTS_AT_ONCE = 5_000
 
 
 class Owner(Protocol):
@@ -26,10 +23,7 @@ class Owner(Protocol):
     is_dead: bool
     stopped_until: float
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> None:
-        """Have the reactor of the process call a function."""
-
-    def crash(self, error: BaseException) -> None:
+    def crash(self, error: Exception) -> None:
         """End by an uncaught error."""
 
 
@@ -45,8 +39,7 @@ class Hub:
         self.current: Owner | None = None
         self._greenlet = getcurrent()
         self._events: list[tuple[float, int, Callable[[], object]]] = []
-        self._number = 0
-        self._at_once = 0
+        self._number = self._at_once = 0
         self._is_over = False
         self._all: list[greenlet] = []
 
@@ -89,17 +82,14 @@ class Hub:
         before, self.current = self.current, owner
         try:
             thread.switch(value)
-        except GreenletExit:
-            pass
-        except BaseException as error:
+        except Exception as error:
             owner.crash(error)
         finally:
             self.current = before
 
     def block(self) -> Any:
         """Block the current thread until it is resumed; return the value it is resumed with."""
-        if self._is_over or self.current is None or self.current.is_dead:
-            raise GreenletExit
+        self.thread()
         value = self._greenlet.switch()
         if self._is_over:
             raise GreenletExit
@@ -107,15 +97,9 @@ class Hub:
 
     def thread(self) -> tuple[Owner, greenlet]:
         """Return the current process and thread."""
-        if self.current is None or self.current.is_dead or self._is_over:
+        if self._is_over or self.current is None or self.current.is_dead:
             raise GreenletExit
         return self.current, getcurrent()
-
-    def sleep(self, seconds: float) -> None:
-        """Block the current thread for some seconds."""
-        owner, thread = self.thread()
-        self.after(seconds, lambda: self.resume(owner, thread))
-        self.block()
 
     def end(self) -> None:
         """End all threads."""
@@ -125,36 +109,29 @@ class Hub:
                 thread.throw(GreenletExit)
 
 
-class Event:
-    """An event for threads of one process, like `threading.Event`."""
+class _Event:
+    """An event for one thread, like `threading.Event`."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._is_set = False
-        self._waiting: list[Callable[[], None]] = []
-
-    def is_set(self) -> bool:
-        """Return whether the event is set."""
-        return self._is_set
+        self._wake: Callable[[], None] = lambda: None
 
     def set(self) -> None:
-        """Wake all waiting threads."""
+        """Wake the waiting thread."""
         self._is_set = True
-        waiting, self._waiting = self._waiting, []
-        for wake in waiting:
-            self._hub.after(0, wake)
+        self._hub.after(0, self._wake)
 
     def wait(self, timeout: float) -> bool:
         """Wait for the event, or for some seconds; return whether it is set."""
         if not self._is_set:
-            wake = once(self._hub)
-            self._waiting.append(wake)
-            self._hub.after(timeout, wake)
+            self._wake = once(self._hub)
+            self._hub.after(timeout, self._wake)
             self._hub.block()
         return self._is_set
 
 
-class Thread:
+class _Thread:
     """A thread of the current process, like `threading.Thread`."""
 
     def __init__(self, hub: Hub, run: Callable[[], object]) -> None:
@@ -164,8 +141,7 @@ class Thread:
 
     def start(self) -> None:
         """Start the thread."""
-        owner, _ = self._hub.thread()
-        self._greenlet = self._hub.spawn(owner, self._run)
+        self._greenlet = self._hub.spawn(self._hub.thread()[0], self._run)
 
     def is_alive(self) -> bool:
         """Return whether the thread runs."""
@@ -175,66 +151,21 @@ class Thread:
         """Wait for the thread's end."""
         end = self._hub.now + timeout
         while self.is_alive() and self._hub.now < end:
-            self._hub.sleep(0.05)
-
-
-class Sleep:
-    """An awaitable for the toy engine: it resumes after some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __await__(self) -> Any:
-        yield self
+            self._hub.after(0.05, once(self._hub))
+            self._hub.block()
 
 
 class SimulatedRuntime(Runtime):
-    """The clocks and random numbers of simulated processes."""
+    """The threads of simulated processes."""
 
-    def __init__(self, hub: Hub, chance: Random, temporary: str) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._chance = chance
-        self._temporary = temporary
-
-    def unix_time(self) -> float:
-        return BEGIN + self._hub.now
-
-    def monotonic(self) -> float:
-        return 1000.0 + self._hub.now
-
-    def uniform(self, a: float, b: float) -> float:
-        return self._chance.uniform(a, b)
-
-    def randbelow(self, exclusive_upper_bound: int) -> int:
-        return self._chance.randrange(exclusive_upper_bound)
-
-    def temporary_directory(self) -> str:
-        return self._temporary
 
     def event(self) -> Any:
-        return Event(self._hub)
-
-    def token_hex(self, nbytes: int | None = None) -> str:
-        size = nbytes or 8
-        return f"{self._chance.getrandbits(8 * size):0{2 * size}x}"
-
-    def sleep(self, seconds: float) -> None:
-        self._hub.sleep(seconds)
-
-    def process_name(self) -> str:
-        owner, _ = self._hub.thread()
-        return owner.name
+        return _Event(self._hub)
 
     def thread(self, name: str, run: Callable[[], object]) -> Any:  # noqa: ARG002  # a stack has no names
-        return Thread(self._hub, run)
-
-    def call_later(self, seconds: float, call: Callable[[], object]) -> bool:
-        owner, _ = self._hub.thread()
-        owner.call_later(seconds, call)
-        return True
-
-    async def pause(self, seconds: float) -> None:
-        await Sleep(seconds)
+        return _Thread(self._hub, run)
 
 
 def once(hub: Hub) -> Callable[[], None]:

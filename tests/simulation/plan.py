@@ -1,371 +1,291 @@
 """The plan of a simulated crawl: every decision of a seed before the first event."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from random import Random
-from typing import Any
 
-from scrapy_bloom._runtime import TUNING, Tuning
-from tests.simulation.site import Shape
-
-# Faults that need more words than their names.
-_FAULTS = {
-    "flush": "flush: one more worker begins the crawl anew",
-    "flush and stop": "flush and stop: one more worker begins the crawl anew, and is stopped when its Flush is done,",
-    "flush and kill": "flush and kill: one more worker begins the crawl anew, and is killed when its Flush is done,",
-    "kill at restore": "kill at restore: the next worker that takes up a file is killed a moment later, planned",
+# The keys that evictions delete: a key of the store by the end of its name, or by a part of it that ends with a colon.
+EVICTIONS = ("leases:", "taken:", "crawl", "departed", "queue", "filter", "shard:", "deliveries", "suspects")
+# The seconds of faults that last, by kind.
+_SECONDS = {
+    **dict.fromkeys(("refused", "hanging", "frozen", "loading"), (0.3, 2.0, 8.0, 20.0)),
+    "stop": (0.5, 2.0, 5.0, 15.0),
+    "lossy": (5.0, 20.0),
+    "slow": (2.0, 8.0),
 }
+_OUTAGES = ("refused", "hanging", "frozen", "loading")
+_LOSSES = ("flushall", "rollback", "evict", "flush")
+_OF_PROCESSES = ("stop", "kill", "kill for good", "term")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault at a moment, in seconds; `number` chooses the process, the key or the manner."""
+    """A fault at a moment, in seconds; `number` chooses the process, the key or the manner.
+
+    With `is_amid` it waits for a script that changes the queue, and happens while the reply is on its way; the process
+    awaits this.
+    """
 
     at: float
     kind: str
     seconds: float = 0.0
     number: int = 0
+    is_amid: bool = False
 
     def __str__(self) -> str:
-        kind = _FAULTS.get(self.kind, self.kind)
-        return f"{kind} at {self.at:.2f} s" + (f" for {self.seconds:g} s" if self.seconds else "")
-
-
-@dataclass(frozen=True)
-class Link:
-    """The link to the server.
-
-    Attributes:
-        latency: mean seconds of one way.
-        spread: how many times slower or faster some processes are.
-        loss: share of round trips whose request or reply is lost, while faults happen.
-        lateness: maximum seconds after the timeout at which a lost command is still executed.
-        interleaving: share of the commands of a pipeline before which others' commands come.
-        timeout: seconds after which a worker stops waiting for a reply.
-    """
-
-    latency: float = 0.01
-    spread: float = 1.0
-    loss: float = 0.0
-    lateness: float = 0.0
-    interleaving: float = 0.0
-    timeout: float = 1.0
+        told = f"{self.kind} at {self.at:.2f} s" + (f" for {self.seconds:g} s" if self.seconds else "")
+        return told + " amid a call" * self.is_amid
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings, the site, the link and the faults of a crawl.
+    """The site, the settings, the link and the faults of a crawl. The defaults are the simplest values.
 
     Attributes:
-        spiders: names of the spiders; each has its queue, and all have one filter.
-        workers: processes of each spider started at the beginning, within `stagger` seconds.
+        pages, depth, density, repeats: their number, the longest way back to a page's first parent, further links a
+            page, and equal links on a page at most.
+        private: share of pages that only one worker knows, as a start request.
+        unfiltered, failing, poison: pages that bypass the filter, fail once, or kill their process.
+        spiders: each has its queue, and all have one filter.
+        workers: processes of each spider at the beginning, started within `stagger` seconds.
         concurrency: downloads of a process at once, which take `download` seconds each, and callbacks `callback`.
-        is_fed: the start requests come from a list in Redis, among some unusable data.
-        is_stock: scrapy-redis's scheduler in the place of ours.
-        keeps_machines: a directory outlives its process, with every kind of end.
-        poison: pages whose callback kills the process.
-        holding: pages whose callback holds the GIL for `held` seconds.
+        persists: workers leave with `keep`.
+        ttl: of the filter's items in seconds; 0 for ever.
+        latency: mean seconds of one way; some processes are `spread` times as slow.
+        loss: share of round trips whose request or reply is lost, while faults happen.
+        lateness: maximum seconds after the timeout at which a lost call is still executed.
+        timeout: seconds after which a worker stops waiting for a reply.
         course: another number draws other latencies and downloads for the same plan.
     """
 
-    seed: int
     kind: str
-    settings: dict[str, object]
-    shape: Shape = field(default_factory=Shape)
-    link: Link = field(default_factory=Link)
-    tuning: Tuning = TUNING
+    seed: int
+    pages: int
     faults: tuple[Fault, ...] = ()
-    spiders: tuple[str, ...] = ("sim",)
-    workers: int = 2
-    stagger: float = 0.0
-    concurrency: int = 4
+    depth: int = 4
+    density: float = 0
+    repeats: int = 1
+    private: float = 0
+    priorities: bool = False
+    unfiltered: int = 0
+    failing: int = 0
+    poison: int = 0
+    spiders: int = 1
+    workers: int = 1
+    stagger: float = 0
+    concurrency: int = 1
     download: float = 0.1
     callback: float = 0.01
     persists: bool = False
-    is_fed: bool = False
-    is_stock: bool = False
-    shares_directory: bool = True
-    keeps_machines: bool = True
-    poison: int = 0
-    holding: int = 0
-    held: float = 0.0
+    batch: int = 100
+    cache: int = 1000
+    lease: float = 3
+    prefetch: int = 1
+    max_bytes: int = 1_000_000
+    capacity: int = 1000
+    ttl: float = 0
+    max_deliveries: int = 0
+    latency: float = 0.01
+    spread: float = 1
+    loss: float = 0
+    lateness: float = 0
+    timeout: float = 1
     course: int = 0
 
     def __str__(self) -> str:
-        usual = Plan(self.seed, self.kind, {}, faults=self.faults)
-        return "\n    ".join([f"--kind {self.kind} --seed {self.seed}", *_differences(self, usual)])
+        told = [f"--kind {self.kind} --seed {self.seed}: {self.pages} pages", *map(str, self.faults)]
+        return "\n    ".join(told + [f"{name}: {getattr(self, name)}" for name in _simple(self)])
 
     @property
-    def unusable(self) -> list[bytes]:
-        """Start URLs that make no request."""
-        return [b"no URL, %d" % number for number in range(self.seed % 3)] if self.is_fed else []
-
-    @property
-    def faulty_until(self) -> float:
+    def end_of_faults(self) -> float:
         """The moment after which the link is good and no fault happens."""
         return max((fault.at + fault.seconds for fault in self.faults), default=0.0)
 
+    def has(self, *kinds: str) -> bool:
+        """Return whether a fault of one of these kinds is planned."""
+        return any(fault.kind in kinds for fault in self.faults)
 
-def _differences(drawn: Any, usual: Any) -> Iterator[str]:
-    """Yield the fields of a dataclass that differ from their defaults."""
-    for name, value in vars(drawn).items():
-        was = getattr(usual, name)
-        if value != was:
-            yield f"{name}: {', '.join(_differences(value, was))}" if is_dataclass(value) else f"{name}: {value}"
+    def smaller(self) -> list["Plan"]:
+        """Return smaller plans, the largest steps first."""
+        plans = [replace(self, faults=self.faults[:i] + self.faults[i + 1 :]) for i in range(len(self.faults))]
+        plans += [replace(self, workers=self.workers - 1)] if self.workers > 1 else []
+        plans += [replace(self, pages=pages) for pages in (self.pages // 2, self.pages - 1) if pages > self.poison + 1]
+        return plans + [replace(self, **{name: default}) for name, default in _simple(self).items()]  # type: ignore[arg-type]
+
+
+def _simple(plan: Plan) -> dict[str, object]:
+    """Return the defaults of the fields that have other values."""
+    known = {each.name: each.default for each in fields(plan)[4:] if each.name != "course"}
+    return {name: default for name, default in known.items() if getattr(plan, name) != default}
 
 
 def plan_for(kind: str, seed: int) -> Plan:
     """Return the plan that a seed draws for a kind."""
     # Equal seeds of two kinds draw other crawls.
     chance = Random(f"{kind} {seed}")
-    drawn = _KINDS[kind](_common(kind, seed, chance), chance)
-    batch = drawn.settings["BLOOMFILTER_BATCH_SIZE"]
-    assert isinstance(batch, int)
-    # As in the product, where a batch fits into memory.
-    kept = max(drawn.tuning.requests_in_memory, batch)
-    lease = drawn.settings["BLOOMFILTER_LEASE"]
-    assert isinstance(lease, float)
+    plan = _KINDS[kind](_common(kind, seed, chance), chance)
     # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
     # that is too long for the lease: one lost reply would be a death.
-    timeout = min(drawn.link.timeout, lease / 2)
-    # scrapy-redis's scheduler survives no late reply, not even one of 20,000.
-    slowest = drawn.link.spread * (60 if drawn.is_stock else 20)
-    latency = min(drawn.link.latency, timeout / slowest, lease / (40 * drawn.link.spread))
-    return replace(
-        drawn,
-        tuning=replace(drawn.tuning, requests_in_memory=kept),
-        link=replace(drawn.link, latency=latency, timeout=timeout),
-    )
+    timeout = min(plan.timeout, plan.lease / 2)
+    latency = min(plan.latency, timeout / (20 * plan.spread), plan.lease / (40 * plan.spread))
+    return replace(plan, timeout=timeout, latency=latency)
 
 
 def _common(kind: str, seed: int, chance: Random) -> Plan:
     """Draw the common settings, so small that a short crawl reaches every limit."""
     pick = chance.choice
     return Plan(
-        seed,
         kind,
-        settings={
-            "BLOOMFILTER_BATCH_SIZE": pick([1, 2, 3, 5, 100]),
-            "BLOOMFILTER_CACHE_SIZE": pick([0, 1, 4, 10, 1000]),
-            "BLOOMFILTER_LEASE": pick([1.0, 3.0, 10.0]),
-            "BLOOMFILTER_RETRY_TIMEOUT": pick([1.0, 10.0, 30.0]),
-            "BLOOMFILTER_CAPACITY": pick([5, 30, 1000]),
-            "BLOOMFILTER_EXPANSION": pick([1, 2, 2]),
-            "BLOOMFILTER_ERROR_RATE": 1e-12,
-        },
-        shape=Shape(
-            pages=chance.randint(*pick([(3, 8), (10, 30), (30, 60)])),
-            depth=pick([1, 4, 60]),
-            density=pick([0, 0.5, 3]),
-            repeats=pick([1, 5]),
-            private=pick([0, 0.1, 0.3]),
-            priorities=pick([True, False]),
-            unfiltered=chance.random() < 0.3,
-            failing=chance.random() < 0.3,
-        ),
-        link=Link(
-            latency=pick([0.001, 0.01, 0.05]),
-            spread=pick([1.0, 5.0]),
-            interleaving=pick([0.0, 0.3]),
-            timeout=pick([0.5, 1.0, 5.0]),
-        ),
-        tuning=Tuning(
-            requests_in_memory=pick([1, 3, 5, 5000]),
-            disk_batch=pick([1, 2, 5]),
-            spool_batch=pick([1, 2, 1000]),
-            sync_bytes=pick([200, 400, 2000, 512 * 1024]),
-            kept_leases=pick([2, 150]),
-            dead_letter_batch=pick([1, 50]),
-            prefetch=pick([1, 3, 8]),
-        ),
+        seed,
+        pages=chance.randint(*pick([(3, 8), (10, 25), (20, 40)])),
+        depth=pick([1, 4, 60]),
+        density=pick([0, 0.5, 3]),
+        repeats=pick([1, 5]),
+        private=pick([0, 0.1, 0.3]),
+        priorities=pick([True, False]),
+        unfiltered=pick([0, 0, 2]),
         workers=pick([1, 2, 2, 3, 4]),
-        stagger=pick([0.0, 0.5, 5.0]),
-        concurrency=pick([1, 4, 8]),
-        download=pick([0.05, 0.2, 1.0]),
-        callback=pick([0.001, 0.05]),
+        stagger=pick([0.0, 0.5, 3.0]),
+        concurrency=pick([1, 2, 8]),
+        download=pick([0.05, 0.3, 1.0]),
+        callback=pick([0.001, 0.1, 0.5]),
         persists=chance.random() < 0.3,
-        is_fed=chance.random() < 0.25,
-        shares_directory=chance.random() < 0.5,
-        keeps_machines=chance.random() < 0.7,
+        batch=pick([1, 2, 3, 100]),
+        cache=pick([0, 4, 10, 1000]),
+        lease=pick([1.0, 3.0, 10.0]),
+        prefetch=pick([1, 3, 8, 16]),
+        max_bytes=pick([1, 4, 1_000_000]),
+        capacity=pick([5, 30, 1000]),
+        latency=pick([0.001, 0.01, 0.05]),
+        spread=pick([1, 5]),
+        timeout=pick([0.5, 1.0, 5.0]),
     )
 
 
-def _with(*kinds: str, number: int = 2, last: float = 30.0) -> Callable[[Plan, Random], Plan]:
-    """Return a function that adds one to `number` faults of some kinds to a plan."""
-
-    def add(plan: Plan, chance: Random) -> Plan:
-        end = min(chance.choice([3.0, 10.0, 30.0]), last)
-        faults = [_fault(chance.choice(kinds), end, chance) for _ in range(chance.randint(1, number))]
-        return replace(plan, faults=tuple(sorted((f for pair in faults for f in pair), key=lambda fault: fault.at)))
-
-    return add
-
-
-_SECONDS: dict[str, list[float]] = {
-    "refused": [0.3, 2, 8, 20],
-    "hanging": [0.3, 2, 8, 20],
-    "frozen": [0.3, 2, 8, 20],
-    "loading": [0.3, 2],
-    "readonly": [0.3, 2, 8],
-    "stop": [0.5, 2, 5, 15, 40],
-    "lossy": [5, 20],
-}
+Draw = Callable[[Plan, Random], Plan]
 
 
 def _fault(kind: str, end: float, chance: Random) -> list[Fault]:
-    """Return a fault and its companions."""
-    at = chance.random() * end
-    number = chance.randrange(1 << 16)
+    """Return a fault, for a rollback behind its snapshot."""
+    at, number = chance.random() * end, chance.randrange(1 << 16)
     if kind == "outage":
-        kind = chance.choice(["refused", "hanging", "frozen", "loading", "readonly"])
-    fault = Fault(at, kind, chance.choice(_SECONDS.get(kind, [0.0])), number)
-    if kind == "rollback":
-        taken = Fault(max(0.0, at - chance.choice([0.05, 0.5, 3.0])), "snapshot", 0.0, number)
-        return [taken, fault]
-    if kind in ("term", "data loss", "rollback") and chance.random() < 0.4:
-        return [fault, *_fault("outage", at, chance)]
-    return [fault]
+        kind = chance.choice(_OUTAGES)
+    is_amid = kind not in _SECONDS and chance.random() < 0.5
+    fault = Fault(at, kind, chance.choice(_SECONDS.get(kind, (0.0,))), number, is_amid)
+    before = chance.choice([0.1, 0.5, 2.0])
+    return [Fault(max(0.0, at - before), "snapshot", 0.0, number), fault] if kind == "rollback" else [fault]
 
 
-def _calm(plan: Plan, _: Random) -> Plan:
-    return plan
+def _with(*kinds: str, number: int = 2, is_lossy: bool = False) -> Draw:
+    """Return a function that adds one to `number` faults of some kinds to a plan, perhaps on a lossy link."""
+
+    def draw(plan: Plan, chance: Random) -> Plan:
+        end = chance.choice([1.0, 2.0, 5.0])
+        drawn = [_fault(chance.choice(kinds), end, chance) for _ in range(chance.randint(1, number))]
+        faults = [fault for each in drawn for fault in each]
+        if is_lossy:
+            loss, lateness = chance.choice([0.05, 0.2]), chance.choice([0.0, 1.0, 10.0])
+            plan = replace(plan, loss=loss, lateness=lateness)
+            faults.append(Fault(0.0, "lossy", end + 5))
+        return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+    return draw
 
 
 def _lossy(plan: Plan, chance: Random) -> Plan:
-    loss = chance.choice([0.02, 0.1, 0.3])
-    link = replace(plan.link, loss=loss, lateness=chance.choice([0.0, 1.0, 10.0]))
-    return _with("lossy")(replace(plan, link=link), chance)
+    loss, lateness = chance.choice([0.02, 0.1, 0.3]), chance.choice([0.0, 1.0, 10.0])
+    return replace(_with("lossy")(plan, chance), loss=loss, lateness=lateness)
 
 
-def _mixed(plan: Plan, chance: Random) -> Plan:
-    link = replace(plan.link, loss=chance.choice([0.0, 0.05]), lateness=chance.choice([0.0, 10.0]))
-    return _with("outage", "stop", "kill", "term", "lossy", number=4)(replace(plan, link=link, persists=True), chance)
-
-
-def _spool(plan: Plan, chance: Random) -> Plan:
-    """Small memories, a long outage, and a worker's end in the middle of it."""
-    batch = chance.choice([1, 2, 3])
-    # Start requests wait only where it begins at once.
-    begin, seconds = chance.choice([0.3, 4.0]) * chance.random(), chance.choice([4.0, 9.0])
-    away = Fault(begin, chance.choice(["refused", "hanging", "frozen"]), seconds)
-    end = Fault(begin + seconds * chance.random(), chance.choice(["kill", "term", "term"]), 0.0, chance.randrange(99))
-    at_restore = [Fault(0.0, "kill at restore", 0.0, chance.randrange(99))] if chance.random() < 0.3 else []
+def _poison(plan: Plan, chance: Random) -> Plan:
+    plan = _with("lossy", "stop", "kill", "evict", "evict", number=3)(plan, chance) if chance.random() < 0.5 else plan
     return replace(
         plan,
-        settings={**plan.settings, "BLOOMFILTER_BATCH_SIZE": batch, "BLOOMFILTER_RETRY_TIMEOUT": 30.0},
-        tuning=replace(plan.tuning, requests_in_memory=batch),
-        shape=replace(plan.shape, pages=chance.randint(10, 40), density=chance.choice([0.5, 2]), private=0.3),
-        link=replace(plan.link, loss=chance.choice([0.05, 0.2]), timeout=0.5),
-        faults=(away, end, Fault(0.0, "lossy", 10.0), *at_restore),
-        persists=True,
-        workers=chance.choice([1, 1, 2]),
-        stagger=0.0,
-        download=0.2,
-        concurrency=chance.choice([4, 8]),
-    )
-
-
-def _flush(plan: Plan, chance: Random) -> Plan:
-    """A starter flushes the queue beside workers, and may be delayed or die half-way."""
-    flushed = _with("flush", "flush and stop", "flush and stop", "flush and kill", "outage", number=3, last=4.0)
-    plan = replace(
-        plan,
-        # Acknowledged start URLs do not come back with a flush.
-        is_fed=False,
-        # Workers are in the middle of the crawl, with filled caches.
-        stagger=min(plan.stagger, 0.5),
-        download=max(plan.download, 0.2),
-        shape=replace(plan.shape, pages=max(plan.shape.pages, 20)),
-        settings={**plan.settings, "BLOOMFILTER_CACHE_SIZE": chance.choice([4, 1000, 1000])},
-    )
-    return flushed(plan, chance)
-
-
-def _fed(plan: Plan, chance: Random) -> Plan:
-    """Start URLs with many requests each, with memories so small that these go to disk."""
-    batch = chance.choice([1, 2, 3])
-    plan = replace(
-        plan,
-        is_fed=True,
-        settings={**plan.settings, "BLOOMFILTER_BATCH_SIZE": batch},
-        tuning=replace(plan.tuning, requests_in_memory=batch),
-        shape=replace(plan.shape, pages=chance.randint(10, 40), private=0.5, density=chance.choice([1, 3])),
-        link=replace(plan.link, loss=chance.choice([0.05, 0.3])),
-        stagger=0.0,
-        shares_directory=False,
-        # Without it a stopped crawl deletes the waiting requests, and logs it.
-        persists=True,
-    )
-    if chance.random() < 0.5:
-        return _with("outage", "lossy", "kill", "kill", "term", "stop", number=4, last=3.0)(plan, chance)
-    # The machine is lost while undelivered requests are being delivered, one at a time.
-    away = Fault(2 * chance.random(), "refused", chance.choice([1.0, 3.0]))
-    kill = Fault(away.at + away.seconds + 1.5 * chance.random(), "kill", 0.0, chance.randrange(99))
-    return replace(
-        plan,
-        faults=(away, kill),
-        workers=chance.choice([1, 2]),
+        max_deliveries=chance.choice([1, 2, 3]),
+        lease=1.0,
+        poison=min(chance.choice([1, 2]), plan.pages - 1),
+        depth=60,
         concurrency=8,
-        download=0.05,
-        keeps_machines=False,
-        tuning=replace(plan.tuning, disk_batch=1),
-        link=replace(plan.link, latency=0.05, loss=0.0, timeout=5.0),
     )
+
+
+def _failed(plan: Plan, chance: Random) -> Plan:
+    plan = _with("lossy", "kill", "stop", "term", "rollback", is_lossy=True)(plan, chance)
+    return replace(plan, failing=chance.choice([1, 3]), persists=True)
 
 
 def _ttl(plan: Plan, chance: Random) -> Plan:
     # Without cycles: a link met again after its TTL would be fetched again, and so on.
-    settings = {**plan.settings, "BLOOMFILTER_TTL": chance.choice([5.0, 20.0, 60.0])}
-    return replace(plan, settings=settings, shape=replace(plan.shape, density=0.0))
+    return replace(plan, ttl=chance.choice([5.0, 20.0, 60.0]), density=0, repeats=1)
 
 
-def _poison(plan: Plan, chance: Random) -> Plan:
-    settings = {**plan.settings, "BLOOMFILTER_MAX_DELIVERIES": chance.choice([2, 3, 5]), "BLOOMFILTER_LEASE": 1.0}
-    return replace(plan, settings=settings, poison=chance.choice([1, 1, 2]), keeps_machines=True)
+def _flush(plan: Plan, chance: Random) -> Plan:
+    """A starter flushes the queue beside workers in the middle of the crawl, with filled caches."""
+    plan = replace(plan, stagger=min(plan.stagger, 0.5), download=0.2, pages=max(plan.pages, 20))
+    return _with("flush", "flush", *_OF_PROCESSES, "outage", number=3, is_lossy=chance.random() < 0.5)(plan, chance)
 
 
-def _gil(plan: Plan, chance: Random) -> Plan:
-    settings = {**plan.settings, "BLOOMFILTER_MAX_DELIVERIES": chance.choice([2, 3]), "BLOOMFILTER_LEASE": 1.0}
-    return replace(plan, settings=settings, holding=1, held=chance.choice([1.5, 6.0]), workers=chance.choice([1, 2, 3]))
+def _shared(draw: Draw) -> Draw:
+    return lambda plan, chance: draw(replace(plan, spiders=2, workers=min(plan.workers, 2)), chance)
 
 
-def _shared(plan: Plan, chance: Random) -> Plan:
-    """Two spiders with one filter."""
-    return _with("term", "kill", "outage", number=2)(replace(plan, spiders=("sim", "other"), is_fed=False), chance)
-
-
-def _shared_flush(plan: Plan, chance: Random) -> Plan:
-    """Two spiders with one filter; workers of the first one flush its queue, and the filter of both."""
-    return replace(_flush(plan, chance), spiders=("sim", "other"))
-
-
-def _stock(plan: Plan, chance: Random) -> Plan:
-    """scrapy-redis's scheduler with our filter, and short outages only."""
-    workers = chance.choice([1, 1, 2, 3])
-    # The first idle worker clears queue and filter unless they persist.
-    return replace(plan, is_stock=True, is_fed=False, persists=workers > 1, workers=workers, stagger=0.0)
-
-
-_KINDS: dict[str, Callable[[Plan, Random], Plan]] = {
-    "calm": _calm,
+_KINDS: dict[str, Draw] = {
+    "calm": lambda plan, _: plan,
     "lossy": _lossy,
+    "slow": _with("slow", "lossy", is_lossy=True),
     "outage": _with("outage"),
     "stop": _with("stop"),
-    "kill": _with("kill"),
-    "term": lambda plan, chance: _with("term")(replace(plan, persists=True), chance),
-    "mixed": _mixed,
-    "spool": _spool,
-    "evict": _with("evict"),
-    "queue": _with("delete queue"),
-    "loss": _with("data loss"),
+    "kill": _with("kill", "kill for good"),
+    "term": _with("term"),
+    "mixed": _with("outage", "slow", *_OF_PROCESSES, number=4, is_lossy=True),
+    "loss": _with("flushall"),
     "rollback": _with("rollback"),
+    "evict": _with("evict"),
+    "double": _with(*_LOSSES, "evict", *_OF_PROCESSES, "outage", number=2, is_lossy=True),
     "flush": _flush,
-    "fed": _fed,
-    "ttl": _ttl,
     "poison": _poison,
-    "gil": _gil,
-    "shared": _shared,
-    "shared-flush": _shared_flush,
-    "stock": _stock,
+    "failed": _failed,
+    "ttl": _ttl,
+    "shared": _shared(_with("outage", *_OF_PROCESSES)),
+    "shared-double": _shared(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
 }
 KINDS = tuple(_KINDS)
+
+
+class Site:
+    """The pages of a crawl by number: `links` to others, with scores, and the start pages of each worker."""
+
+    def __init__(self, plan: Plan) -> None:
+        chance = Random(f"site {plan.kind} {plan.seed}")
+        pages = range(plan.pages)
+        slots = plan.workers * plan.spiders
+        private = [page for page in pages[1:] if chance.random() < plan.private]
+        self.roots = [[0, *private[slot::slots]] for slot in range(slots)]
+        self.links: list[list[tuple[int, float]]] = [[] for _ in pages]
+        self.unfiltered: set[int] = set()
+        for page in pages[1:]:
+            if page not in private:
+                self._link(chance.randrange(max(0, page - plan.depth), page), page, plan, chance)
+        leaves = [page for page in pages[1:] if not self.links[page] and page not in private]
+        # A cycle of pages that bypass the filter has no end.
+        self.unfiltered = set(chance.sample(leaves, min(plan.unfiltered, len(leaves))))
+        for _ in range(int(plan.pages * plan.density)):
+            self._link(chance.randrange(plan.pages), chance.randrange(plan.pages), plan, chance)
+        for links in filter(None, self.links):
+            links.extend(chance.choices(links, k=chance.randrange(plan.repeats)))
+            chance.shuffle(links)
+        special = chance.sample(pages[1:], min(plan.pages - 1, plan.poison + plan.failing))
+        self.poison, self.failing = set(special[: plan.poison]), set(special[plan.poison :])
+
+    def _link(self, source: int, target: int, plan: Plan, chance: Random) -> None:
+        if source not in self.unfiltered:
+            self.links[source].append((target, chance.choice([0.0, 0.0, 1.0, -1.0, 5.0]) if plan.priorities else 0.0))
+
+    def closure(self, pages: set[int]) -> set[int]:
+        """Return pages and all that they lead to."""
+        found, todo = set(pages), sorted(pages)
+        while todo:
+            new = [target for target, _ in self.links[todo.pop()] if target not in found]
+            found.update(new)
+            todo += new
+        return found

@@ -1,113 +1,85 @@
-"""A simulated process: a reactor, a spider, and the real scheduler and dupefilter of a crawl."""
+"""A simulated process: a real worker with its heartbeat, and a small engine that crawls the site."""
 
-import collections
-import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-import scrapy_redis.scheduler
-from scrapy import Request, Spider
-from scrapy.settings import Settings
-from scrapy.signalmanager import SignalManager
-from scrapy.statscollectors import StatsCollector
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.queue.heartbeat import Heartbeat
+from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Phase
+from scrapy_bloom.queue.worker import Worker
+from scrapy_bloom.transport.failures import FAULTS
+from tests.simulation.clock import once
+from tests.simulation.server import Client, SimulatedQueue
 
-import scrapy_bloom
-from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter.bloom_filter import CrawlFilter
-from scrapy_bloom.spool.directory import SpoolDirectory
-from scrapy_bloom.spool.file import SpoolFile
-from tests.simulation.client import Client, SimulatedQueue, SimulatedStore
-from tests.simulation.engine import Engine, Watch
-
-FILTER_KEY = "sim:dupefilter"
-START_KEY = "sim:start_urls"
-
-
-class WatchedSpool(SpoolDirectory):
-    """A spool that tracks its open files, so that they are closed with a killed process.
-
-    `on_claim` is called when a file of an earlier process is claimed.
-    """
-
-    def __init__(
-        self, *arguments: Any, opened: list[SpoolFile], on_claim: Callable[[], object], **options: Any
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self._opened = opened
-        self._on_claim = on_claim
-
-    def _create(self, path: Path) -> SpoolFile:
-        return self._note(super()._create(path))
-
-    def _claim(self, path: Path) -> SpoolFile | None:
-        file = super()._claim(path)
-        if file is None:
-            return None
-        self._on_claim()
-        return self._note(file)
-
-    def _note(self, file: SpoolFile) -> SpoolFile:
-        self._opened.append(file)
-        return file
+FILTER = "filter"
+QUEUES = ("queue", "other-queue")
+# Seconds between two questions whether the queue is still empty, and after a lost reply.
+_PAUSES = (0.1, 1.0)
+# Seconds in which a closing process tries to leave.
+_LAST_TRY_SECONDS = 3.0
+_sizes: dict[int, str] = {}
 
 
-class PlainSpider(Spider):
-    """A spider whose start requests are in its code."""
-
-    def parse(self, response: object) -> None:
-        """Do nothing: the engine yields the links."""
-
-
-class FedSpider(scrapy_bloom.RedisSpider):
-    """A spider whose start requests come from Redis."""
-
-    redis_key = START_KEY
-    redis_batch_size = 3
-    links_of: Callable[[str], list[str]]
-
-    def make_request_from_data(self, data: bytes) -> Iterator[Request]:
-        """Yield a request for a start URL, and for each of its further pages."""
-        url = json.loads(data)["url"]
-        for each in (url, *self.links_of(url)):
-            yield Request(each, callback=self.parse)
-
-    def parse(self, response: object) -> None:
-        """Do nothing: the engine yields the links."""
-
-
-class Process(Watch):
-    """A process of the crawl of a `world`, in a directory.
+class Process:
+    """A process of a world's crawl.
 
     Attributes:
-        how: the end: "finished" or another reason of a closed spider, "killed", "refused", "crashed".
-        offered_urls: its start requests accepted by the scheduler.
+        slot: its place among the processes, which its replacement takes.
+        how: the end: finished, stopped, gave up, killed, or crashed.
+        awaited, is_executed: the call whose reply it awaits, and whether the server has executed that.
     """
 
-    def __init__(self, world: Any, name: str, spider: str, directory: str, *, number: int, flush: bool) -> None:
-        self.world = world
-        self.name = name
-        self.spider_name = spider
-        self.directory = directory
-        self.number = number
-        self.flushes = flush
+    def __init__(self, world: Any, slot: int, *, flush: bool = False, is_last: bool = False) -> None:
+        plan, chance = world.plan, world.chance
+        self.world, self.slot = world, slot
+        self.spider = slot // plan.workers
+        self.name = f"w{len(world.processes)}"
         self.is_dead = False
         self.stopped_until = 0.0
         self.how = ""
-        self.files: list[SpoolFile] = []
-        self.offered_urls: list[str] = []
-        self.is_open = False
-        self.began_at = world.hub.now
-        plan, chance = world.plan, world.chance
-        self._slowness = chance.choice([1.0, 1.0, plan.link.spread, 1 / plan.link.spread])
-        self._inbox: collections.deque[Callable[[], object]] = collections.deque()
+        self._mode = "finished" if is_last or not plan.persists else "keep"
+        self._slowness = chance.choice([1.0, plan.spread])
+        self._inbox: deque[Callable[[], object]] = deque()
         self._is_waiting = False
-        self.engine = Engine(plan, world.site, chance, self.call_later, self)
-        self.engine.before_callback = partial(world.before_callback, self)
-        self._reactor = world.hub.spawn(self, self._main)
+        self._due: float | None = None
+        self._next_poll, self._pause = 0.0, _PAUSES[0]
+        self._closes_until = 0.0
+        self.awaited: Call | None = None
+        self.is_executed = False
+        self.worker: Worker = world.worker_type(
+            self.name,
+            plan.lease,
+            f"spider {self.spider}",
+            self,
+            self.fingerprint_of,
+            cache_size=plan.cache,
+            batch=plan.batch,
+            max_deliveries=plan.max_deliveries,
+            flush=flush,
+        )
+        self.worker._max_bytes = plan.max_bytes
+        self._queue, beating = self._connect(), self._connect()
+        self._heartbeat = Heartbeat(beating, self.name, plan.lease, plan.max_deliveries, world.runtime)
+        world.hub.spawn(self, self._main)
+
+    def _connect(self) -> SimulatedQueue:
+        client = Client(self.world.server, self._slowness, self.world.executed)
+        return SimulatedQueue(client, QUEUES[self.spider], FILTER)
+
+    def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
+        """Return a filter whose first layer is small, as a worker's source."""
+        plan, bits = self.world.plan, self.world.chance.getrandbits
+        text = ""
+        if sizes:
+            parameters = FilterParameters(plan.capacity, 1e-12, 2)
+            text = _sizes.get(plan.capacity) or "".join("{} {} {} {};".format(*size) for size in parameters.sizes())
+            _sizes[plan.capacity] = text
+        return str(plan.capacity), f"{bits(64):016x}", f"{bits(128):032x}", round(plan.ttl * 1000), text
+
+    def fingerprint_of(self, member: bytes) -> bytes | None:
+        """Return the fingerprint of a request."""
+        return None if int(member) in self.world.site.unfiltered else member
 
     # A process.
 
@@ -124,145 +96,170 @@ class Process(Watch):
             self._inbox.append(call)
             if self._is_waiting:
                 self._is_waiting = False
-                hub.resume(self, self._reactor)
+                self._wake()
 
         hub.after(seconds, fire)
 
-    def crash(self, error: BaseException) -> None:
+    def crash(self, error: Exception) -> None:
         """End by an uncaught error."""
         self.world.found("exception", f"{self.name}: {type(error).__name__}: {error}", error)
         self.exit("crashed")
 
     def exit(self, how: str) -> None:
-        """End the process: no code of it runs any more, and its files are closed."""
+        """End the process: no code of it runs any more."""
         if self.is_dead:
             return
-        self.how, self.is_dead = how, True
         self.world.log(f"ends: {how}", self.name)
-        for file in self.files:
-            with contextlib.suppress(OSError, ValueError):
-                file._reader.close()
-
-    def kill(self) -> None:
-        """End as by SIGKILL."""
-        self.exit("killed")
-
-    def terminate(self) -> None:
-        """End as by SIGTERM."""
-
-        def close() -> None:
-            if self.engine.scheduler is not None:
-                self.engine.close_spider(None, "shutdown")
-
-        self.call_later(0, close)
+        if how in ("killed", "gave up", "crashed"):
+            self.world.note_death(self)
+        self.how, self.is_dead = how, True
 
     def stop(self, seconds: float) -> None:
         """Stop as by SIGSTOP, or as by a callback that holds the GIL."""
         self.stopped_until = max(self.stopped_until, self.world.hub.now + seconds)
 
+    def terminate(self) -> None:
+        """End as by SIGTERM."""
+        if self._mode == "finished":
+            self._mode = "stopped"
+        self.call_later(0, self._close)
+
     def _main(self) -> None:
-        self.world.log(f"starts in {Path(self.directory).name}{' and flushes' * self.flushes}", self.name)
-        try:
-            crawler = self._crawler()
-            self.engine.open(crawler, partial(self._scheduler_type().from_crawler, crawler), self._start(crawler))
-            self.is_open = True
-        except BloomError as error:
-            self.world.refused(self, error)
-            if self.engine._slot is not None:
-                self.engine.close("shutdown")
-            self.exit("refused")
-            return
+        for page in self.world.site.roots[self.slot]:
+            self._offer(page, 0.0)
+        self.world.found_pages.update(self.world.site.roots[self.slot])
+        while self.worker.phase is not Phase.WORK:
+            if not self._execute(0):
+                self._sleep(self.world.chance.uniform(*_PAUSES))
+        self._heartbeat.start()
+        self._take_up_failed()
+        self.call_later(0, self._work)
         while not self.is_dead:
             while self._inbox and not self.is_dead:
                 self._inbox.popleft()()
+            self._wake = once(self.world.hub)
             self._is_waiting = True
             self.world.hub.block()
 
-    # A crawl.
+    def _sleep(self, seconds: float) -> None:
+        self.world.hub.after(seconds, once(self.world.hub))
+        self.world.hub.block()
 
-    def _crawler(self) -> Any:
-        plan = self.world.plan
-        client = partial(Client, self.world.server, self._slowness)
-        settings = Settings(
-            {
-                "SCHEDULER": self._scheduler_type(),
-                "DUPEFILTER_CLASS": self._dupefilter_type(),
-                "SCHEDULER_DUPEFILTER_KEY": FILTER_KEY,
-                "SCHEDULER_PERSIST": plan.persists,
-                "SCHEDULER_FLUSH_ON_START": self.flushes,
-                "JOBDIR": self.directory,
-                "MAX_IDLE_TIME_BEFORE_CLOSE": 2,
-                "REDIS_PARAMS": {"redis_cls": client},
-                **plan.settings,
-            }
-        )
-        crawler = SimpleNamespace(settings=settings, engine=None, monotonic=self.world.runtime.monotonic)
-        crawler.signals = SignalManager(crawler)
-        crawler.stats = self.stats = StatsCollector(SimpleNamespace(settings=Settings({"STATS_DUMP": False})))  # type: ignore[arg-type]
-        members = {"_runtime": self.world.runtime, "links_of": staticmethod(self.world.further_starts)}
-        crawler.spidercls = type("Spider", (FedSpider if plan.is_fed else PlainSpider,), members)
-        crawler.spider = crawler.spidercls(name=self.spider_name)
-        crawler.spider.crawler, crawler.spider.settings = crawler, settings
-        if plan.is_fed:
-            crawler.spider.setup_redis(crawler)
-            crawler.spider.spider_idle_start_time = int(self.world.runtime.unix_time())
-        return crawler
+    def _take_up_failed(self) -> None:
+        while True:
+            try:
+                _, kept = self._queue.read_failed()
+                break
+            except FAULTS:
+                self._sleep(_PAUSES[1])
+        self.worker.queue_again(offer for run, offer in kept if run != self.worker.run)
 
-    def _scheduler_type(self) -> Any:
+    # The scheduler.
+
+    def _work(self) -> None:
+        """Execute calls until there are none, or one fails."""
+        hub, worker = self.world.hub, self.worker
+        for others in self._heartbeat.take_others():
+            worker.note_others(others)
+        while worker.phase is not Phase.LEFT:
+            while len(worker.running) < self.world.plan.concurrency and (entry := worker.take()) is not None:
+                self._begin(entry)
+            needs_more = len(worker.running) < self.world.plan.concurrency and not worker.ready
+            want = self.world.plan.prefetch if needs_more and (worker.outbox or hub.now >= self._next_poll) else 0
+            call = worker.next_call(want)
+            if call is None:
+                if not self._may_leave():
+                    break
+                self._heartbeat.stop()
+                worker.leave(self._mode)
+            elif not self._execute(want):
+                self._work_later(self.world.chance.uniform(*_PAUSES))
+                if self._closes_until and hub.now > self._closes_until:
+                    self.exit("gave up")
+                return
+            elif call.script == "exchange" and want:
+                self._pause = _PAUSES[0] if worker.ready else min(2 * self._pause, _PAUSES[1])
+                self._next_poll = hub.now + self._pause
+        if worker.phase is Phase.LEFT:
+            self.exit("stopped" if worker.is_stopping else "finished")
+        else:
+            self._work_later(self._next_poll - hub.now if needs_more else _PAUSES[1])
+
+    def _may_leave(self) -> bool:
+        worker = self.worker
+        return worker.is_idle and (worker.may_finish or worker.is_stopping)
+
+    def _work_later(self, seconds: float) -> None:
+        """Have the reactor work after some seconds, unless it will do so before."""
+        due = self.world.hub.now + max(seconds, 0.001)
+        if self._due is None or due < self._due:
+            self._due = due
+            self.call_later(due - self.world.hub.now, lambda: self._work_if(due))
+
+    def _work_if(self, due: float) -> None:
+        if self._due == due:
+            self._due = None
+            self._work()
+
+    def _execute(self, want: int) -> bool:
+        """Execute the next call; return whether there is a reply."""
+        call = self.worker.next_call(want)
+        assert call is not None
+        self.awaited, self.is_executed = call, False
+        try:
+            reply = self._queue.send(self.name, call)
+        except FAULTS as error:
+            self.world.log(f"{call.script}: {error}", self.name)
+            if not isinstance(error, self.world.expected_errors):
+                raise
+            self.worker.lose()
+            self.awaited = None
+            return False
+        self._receive(reply)
+        return True
+
+    def _receive(self, reply: Any) -> None:
+        worker = self.worker
+        worker.receive(reply)
+        self.awaited = None
+        for trouble in worker.troubles:
+            self.world.note_report(self, trouble.value)
+        worker.troubles.clear()
+        if worker.losses:
+            self.world.note_report(self, f"{worker.losses} losses")
+
+    def _close(self) -> None:
+        self.worker.stop()
+        self._closes_until = self.world.hub.now + 4 * self.world.plan.download + _LAST_TRY_SECONDS
+        self._work()
+
+    # The engine.
+
+    def _offer(self, page: int, score: float) -> None:
+        member = b"%d" % page
+        self.worker.offer(Offer(score, member, self.fingerprint_of(member)))
+
+    def _begin(self, entry: Entry) -> None:
+        page = int(entry.member)
+        self.world.log(f"fetch {page}", self.name)
+        self.call_later(self.world.chance.expovariate(1 / self.world.plan.download), lambda: self._parse(page, 0))
+
+    def _parse(self, page: int, done: int) -> None:
+        """Yield some links, and later the rest."""
         world = self.world
-        if world.plan.is_stock:
-            return scrapy_redis.scheduler.Scheduler
-
-        def queue_at(scheduler: Any, key: str) -> SimulatedQueue:
-            return SimulatedQueue(scheduler.server, key, partial(world.listen, self.name))
-
-        def spool_directory(scheduler: Any, directory: str | None) -> SpoolDirectory:
-            key = scheduler.queue_keys.queue
-            on_claim = partial(world.faults.on_claim, self)
-            return WatchedSpool(key, directory, world.runtime, opened=self.files, on_claim=on_claim)
-
-        members = {
-            "_runtime": world.runtime,
-            "_tuning": world.plan.tuning,
-            "_queue_at": queue_at,
-            "_spool_directory": spool_directory,
-        }
-        return type("Scheduler", (scrapy_bloom.BloomScheduler,), members)
-
-    def _dupefilter_type(self) -> Any:
-        world = self.world
-
-        def store_over(_: Any, client: Client) -> SimulatedStore:
-            return SimulatedStore(client, partial(world.listen, self.name))
-
-        filter_type = type("Filter", (CrawlFilter,), {"_runtime": world.runtime, "_store_over": store_over})
-        members = {"_runtime": world.runtime, "_filter_type": filter_type}
-        return type("BloomRFPDupeFilter", (scrapy_bloom.BloomRFPDupeFilter,), members)
-
-    async def _start(self, crawler: Any) -> AsyncIterator[Request]:
-        if self.world.plan.is_fed:
-            for request in crawler.spider.next_requests():
-                yield request
+        if page in world.site.poison:
+            self.exit("killed")
+            world.hub.after(1.0, lambda: world.start(self.slot))
             return
-        for url in self.world.roots_of(self):
-            yield Request(url, callback=crawler.spider.parse)
-
-    # Reports of its engine.
-
-    def began(self, request: Request) -> None:
-        self.world.began(self, request)
-
-    def ended(self, request: Request) -> None:
-        self.world.ended(self, request)
-
-    def offered(self, request: Request) -> None:
-        self.offered_urls.append(request.url)
-
-    def dropped(self, request: Request) -> None:
-        self.world.dropped(self, request)
-
-    def called(self, name: str, begin: float) -> None:
-        self.world.called(self, name, begin)
-
-    def closed(self, reason: str) -> None:
-        self.exit(reason)
+        links = world.site.links[page]
+        upto = done + world.chance.choice([1, 1, 3, 100])
+        for target, score in links[done:upto]:
+            world.found_pages.add(target)
+            self._offer(target, score)
+        if upto < len(links):
+            self.call_later(world.chance.expovariate(1 / world.plan.callback), lambda: self._parse(page, upto))
+        else:
+            has_failed = page in world.site.failing and page not in world.failed
+            (world.note_failure if has_failed else world.note_fetch)(self, page)
+            self.worker.finish(b"%d" % page, Outcome.FAILED if has_failed else Outcome.DONE)
+        self._work_later(0)

@@ -27,13 +27,11 @@ class Report:
 
     Attributes:
         new: the numbers of the items that were new to it.
-        ambiguous: those of them that may have been added before.
         longest: the seconds of its longest batch.
         cpu: the seconds of CPU in that batch.
     """
 
     new: Sequence[int]
-    ambiguous: int
     longest: float
     cpu: float
 
@@ -61,9 +59,9 @@ class Outcome:
         return max(self.reports, key=lambda report: report.longest)
 
     def __str__(self) -> str:
-        ambiguous, slowest = sum(report.ambiguous for report in self.reports), self.slowest
+        slowest = self.slowest
         return (
-            f"{self.items:,} items, {self.lost} lost, {self.twice} new twice, {ambiguous} in doubt, "
+            f"{self.items:,} items, {self.lost} lost, {self.twice} new twice, "
             f"longest wait {slowest.longest:.1f} s with {slowest.cpu:.2f} s of CPU"
         )
 
@@ -142,7 +140,7 @@ def adding(connect: Connect, key: str, items: int) -> Iterator[Additions]:
 
 def _add(task: _Task, start: Any, progress: Any, over: Any, pipe: Any) -> None:
     client, items = task.connect(), task.items
-    # Layers on all nodes; no item is taken for seen by chance.
+    # Several layers; no item is taken for seen by chance.
     options: dict[str, Any] = {"capacity": items // 8, "error_rate": 1e-12}
     bloom = BloomFilter(client, task.key, retry_timeout=_RETRY_TIMEOUT, **options)
     new: list[int] = []
@@ -158,5 +156,5 @@ def _add(task: _Task, start: Any, progress: Any, over: Any, pipe: Any) -> None:
         longest, cpu = max((longest, cpu), (time.monotonic() - begin, time.process_time() - begin_cpu))
         new += [number for number, is_new in zip(numbers, are_new, strict=True) if is_new]
         progress.value = done + len(numbers)
-    pipe.send(Report(new, bloom.counters.ambiguous, longest, cpu))
+    pipe.send(Report(new, longest, cpu))
     disconnect(client)

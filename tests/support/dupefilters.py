@@ -82,14 +82,21 @@ def page(number: int) -> Request:
 
 def keys_of(client: redis.Redis, key: str) -> list[str]:
     """List the stored keys of a filter."""
-    return sorted(each.decode() for each in client.scan_iter(match=f"{key}*", count=10_000))
+    return sorted(each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000))
 
 
 def parameters_of(client: redis.Redis, key: str) -> dict[str, Any]:
     """Return the stored parameters of a filter."""
-    stored = client.hget(key, "filter")
+    stored = client.hget(key, "parameters")
     assert isinstance(stored, bytes)
     return dict(json.loads(stored))
+
+
+def id_of(client: redis.Redis, key: str) -> str:
+    """Return the id of a filter, which the keys of its shards contain."""
+    stored = client.hget(key, "id")
+    assert isinstance(stored, bytes)
+    return stored.decode()
 
 
 def lose(client: redis.Redis, key: str) -> None:

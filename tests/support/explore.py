@@ -1,31 +1,12 @@
-"""Breadth-first exploration of states, for searches of the queue and the filter."""
+"""Breadth-first exploration of states, for the search of the queue."""
 
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-Thing = TypeVar("Thing", bound=Hashable)
 StateT = TypeVar("StateT", bound=Hashable)
-
-
-class Numbered(Generic[Thing]):
-    """Things by number; equal things have the same number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Thing, int] = {}
-        self._things: list[Thing] = []
-
-    def __getitem__(self, number: int) -> Thing:
-        return self._things[number]
-
-    def number(self, thing: Thing) -> int:
-        """Return the number of a thing; a new thing gets the next number."""
-        number = self._numbers.setdefault(thing, len(self._things))
-        if number == len(self._things):
-            self._things.append(thing)
-        return number
 
 
 class BrokenPromiseError(Exception):
@@ -48,18 +29,6 @@ class Found:
     moves: int
     violation: str | None = None
     trace: list[str] = field(default_factory=list)
-
-
-def reachable(start: StateT, following: Callable[[StateT], Iterable[StateT]]) -> Iterator[StateT]:
-    """Yield each state that can be reached from `start`, once."""
-    seen, todo = {start}, [start]
-    while todo:
-        state = todo.pop()
-        yield state
-        for after in following(state):
-            if after not in seen:
-                seen.add(after)
-                todo.append(after)
 
 
 def explore(

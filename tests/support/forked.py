@@ -89,31 +89,29 @@ def start(
     environment: Mapping[str, str],
     out: IO[bytes],
     err: IO[bytes],
-    *,
-    module: str = SCRAPY,
 ) -> Process:
-    """Start a module with these arguments.
+    """Start `scrapy` with these arguments.
 
     If coverage is measured, it runs in a new process, which measures itself.
     """
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
-        return start_python(["-m", module, *arguments], directory, environment, out, err)
+        return start_python(["-m", SCRAPY, *arguments], directory, environment, out, err)
     job = {"arguments": list(arguments), "directory": f"{directory}", "environment": dict(environment)}
     body = json.dumps(job).encode()
     mine, its = socket.socketpair()
     with its:
-        control = _template(module, environment.get(_HASH_SEED))
+        control = _template(environment.get(_HASH_SEED))
         socket.send_fds(control, [LENGTH.pack(len(body))], [out.fileno(), err.fileno(), its.fileno()])
         control.sendall(body)
-    return Forked([module, *arguments], mine)
+    return Forked([SCRAPY, *arguments], mine)
 
 
 def run(
-    arguments: Sequence[str], directory: Path, environment: Mapping[str, str], module: str = SCRAPY
+    arguments: Sequence[str], directory: Path, environment: Mapping[str, str]
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a module with these arguments to its end, and return its output."""
+    """Run `scrapy` with these arguments to its end, and return its output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = start(arguments, directory, environment, out, err, module=module)
+        process = start(arguments, directory, environment, out, err)
         try:
             code = process.wait(LIMIT)
         finally:
@@ -122,18 +120,18 @@ def run(
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode())
-    return subprocess.CompletedProcess([module, *arguments], code, *texts)
+    return subprocess.CompletedProcess([SCRAPY, *arguments], code, *texts)
 
 
 @cache
-def _template(module: str, hash_seed: str | None) -> socket.socket:
+def _template(hash_seed: str | None) -> socket.socket:
     """Return the control socket of a template process, which ends when this process does."""
     with lasting():
         mine, its = socket.socketpair()
     path = os.pathsep.join([f"{ROOT}", *filter(None, [os.environ.get("PYTHONPATH")])])
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.template_process", str(its.fileno()), module],
+            [sys.executable, "-m", "tests.support.template_process", str(its.fileno())],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path} | ({_HASH_SEED: hash_seed} if hash_seed else {}),
             stdin=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ def _note_clients(module: Any, name: str) -> None:
     setattr(module, name, make_noted)
 
 
-_note_clients(scrapy_bloom._scrapy.connection, "_connect")
+_note_clients(scrapy_bloom._scrapy.connection, "_make")
 _note_clients(scrapy_redis.connection, "from_settings")
 
 

@@ -286,7 +286,9 @@ class Commands:
     # Sorted sets.
 
     def do_zadd(self, key: bytes, score: bytes, member: bytes, *more: bytes) -> int:
-        """ZADD without options."""
+        """ZADD without options, or with XX for a member that is not there."""
+        if score.upper() == b"XX" and more[0] not in self._read(key, SortedSet).scores:
+            return 0
         if score.upper() in {b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"}:
             raise NotImplementedError(f"ZADD with {score!r}")
         if len(more) % 2:

@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import KINDS
-
 
 def long_unless(is_quick: Callable[[Any], object], values: Iterable[Any]) -> list[Any]:
     """Return the values as parameters; only `make test-all` runs the slow ones."""
     return [value if is_quick(value) else pytest.param(value, marks=pytest.mark.long) for value in values]
-
-
-valkey_first = pytest.mark.parametrize("server", long_unless(lambda kind: kind == "valkey", KINDS), indirect=True)
-"""Only `make test-all` runs the test on the other server, too."""

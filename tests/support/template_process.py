@@ -1,6 +1,6 @@
-"""A process that imports a module and forks processes to run it.
+"""A process that imports Scrapy and forks processes to run it.
 
-`tests.support.forked` starts it. The module is `scrapy` or `tests.simulation`. Its import takes a second of CPU, which
+`tests.support.forked` starts it. The import takes a second of CPU, which
 hundreds of crawls save. A fork has its own directory, environment, arguments, output and signals, and ends as any
 Python process does.
 
@@ -28,7 +28,6 @@ STATUS = struct.Struct("!i")
 DESCRIPTORS = 3
 
 SCRAPY = "scrapy"
-SIMULATION = "tests.simulation"
 
 # Modules of every crawl. None may install a reactor or store its time of import, as `scrapy_redis.spiders` does: a
 # spider counts as idle since then.
@@ -46,7 +45,7 @@ _PRELOADED = (
     "scrapy_bloom.addon",
     "scrapy_bloom.cli.bloom",
     "scrapy_bloom.dupefilter",
-    "scrapy_bloom.delivery.dispatcher",
+    "scrapy_bloom.delivery",
     "scrapy_redis.scheduler",
 )
 _PRELOADED_PACKAGES = (
@@ -58,10 +57,10 @@ _PRELOADED_PACKAGES = (
 
 
 def main() -> None:
-    """Fork until the other side of the control socket closes; in a fork, run the module."""
+    """Fork until the other side of the control socket closes; in a fork, run Scrapy."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
-    control_descriptor, module = sys.argv[1:]
-    _PRELOADS[module]()
+    (control_descriptor,) = sys.argv[1:]
+    _preload_scrapy()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the guards are not waited for
@@ -72,7 +71,7 @@ def main() -> None:
             control.close()
             if _guard(descriptors[-1]):
                 _become(job, descriptors)
-                runpy.run_module(module, run_name="__main__", alter_sys=True)
+                runpy.run_module(SCRAPY, run_name="__main__", alter_sys=True)
             return
         for descriptor in descriptors:
             os.close(descriptor)
@@ -88,13 +87,6 @@ def _preload_scrapy() -> None:
     unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
     if unfit:
         raise RuntimeError(f"{sorted(unfit)} must not be imported before the fork")
-
-
-def _preload_simulation() -> None:
-    importlib.import_module("tests.simulation.shrink")
-
-
-_PRELOADS = {SCRAPY: _preload_scrapy, SIMULATION: _preload_simulation}
 
 
 def _next_request(control: socket.socket) -> tuple[Any, list[int]] | None:

@@ -12,13 +12,14 @@ from tests.support.servers import Server
 
 @pytest.fixture
 def proxy(valkey: Server) -> Iterator[FaultProxy]:
-    """A proxy whose faults hit the commands that add to filters or read them."""
-    with proxying(valkey.port, "BITFIELD", "BITFIELD_RO", "SADD") as proxy:
+    """A proxy whose faults hit the scripts of filters, and scrapy-redis's dupefilter."""
+    with proxying(valkey.port, "EVAL", "EVALSHA", "SADD") as proxy:
         yield proxy
 
 
 @pytest.fixture
 def bloom(proxy: FaultProxy, key: str) -> Iterator[BloomFilter]:
-    """A filter behind the proxy."""
+    """A filter behind the proxy, which has numbered a call."""
     with filter_at(proxy.port, key) as bloom:
+        bloom.add("first")
         yield bloom

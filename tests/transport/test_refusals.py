@@ -39,10 +39,10 @@ def without_password(server: Server) -> redis.Redis:
 
 
 def unlucky(server: Server) -> redis.Redis:
-    """A user with all permissions but BITFIELD."""
+    """A user with all permissions but HSET."""
     with server.client(password=PASSWORD) as admin:
         admin.acl_setuser(
-            "unlucky", enabled=True, passwords=[f"+{PASSWORD}-own"], keys="*", commands=["+@all", "-bitfield"]
+            "unlucky", enabled=True, passwords=[f"+{PASSWORD}-own"], keys="*", commands=["+@all", "-hset"]
         )
     return server.client(username="unlucky", password=f"{PASSWORD}-own")
 
@@ -58,7 +58,7 @@ Login = Callable[[Server], redis.Redis]
 REFUSALS: dict[str, tuple[Login, str]] = {
     "wrong password": (with_wrong_password, "password of the client"),
     "no password": (without_password, "password of the client"),
-    "no permission": (unlucky, "allow BITFIELD"),
+    "no permission": (unlucky, "allow EVAL, "),
     "no memory": (without_memory, "maxmemory"),
 }
 every_refusal = pytest.mark.parametrize(("login", "advice"), REFUSALS.values(), ids=REFUSALS)
@@ -96,8 +96,8 @@ def lock_out(admin: redis.Redis) -> None:
 
 
 def forbid(admin: redis.Redis) -> None:
-    """Deny BITFIELD to all users."""
-    admin.acl_setuser("default", enabled=True, commands=["-bitfield"], reset=False)
+    """Deny HSET to all users."""
+    admin.acl_setuser("default", enabled=True, commands=["-hset"], reset=False)
 
 
 def fill_up(admin: redis.Redis) -> None:
@@ -107,7 +107,7 @@ def fill_up(admin: redis.Redis) -> None:
 
 TURNS: dict[str, tuple[Callable[[redis.Redis], None], str]] = {
     "password changed": (lock_out, "password of the client"),
-    "permission taken": (forbid, "allow BITFIELD"),
+    "permission taken": (forbid, "allow EVAL, "),
     "memory full": (fill_up, "maxmemory"),
 }
 

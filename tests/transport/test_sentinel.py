@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no URL": ({"REDIS_URL": "", "REDIS_HOST": "127.0.0.1"}, "REDIS_URL is not set"),
     "no host": ({"REDIS_URL": f"redis://:{PASSWORD}@127.0.0.1,,"}, "REDIS_URL cannot be read"),
     "a port": ({"REDIS_URL": f"redis://:{PASSWORD}@127.0.0.1:{PASSWORD}"}, "REDIS_URL cannot be read"),
-    "an option": ({"REDIS_PARAMS": {"servce_name": PASSWORD}}, "REDIS_PARAMS = {'servce_name': …}: TypeError in "),
+    "an option": ({"REDIS_PARAMS": {"servce_name": PASSWORD}}, "REDIS_PARAMS['servce_name']: TypeError in "),
 }
 
 

@@ -4,37 +4,13 @@ import pytest
 from redis import exceptions
 from redis.sentinel import MasterNotFoundError
 
-from scrapy_bloom.errors import SETTING_NAMES, ConfigError
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.failures import advice_for, decisive, describe, is_from_replica, was_not_executed
 
-LOGIN = "check the user name and the password in REDIS_URL or REDIS_PARAMS"
-OF_FILTER = (
-    "BITFIELD, BITFIELD_RO, BITCOUNT, EVAL, EVALSHA, EXISTS, GETRANGE, HDEL, HEXISTS, HGET, HGETALL, HINCRBY, HSET, "
-    "HSETNX, PERSIST, PEXPIREAT, PTTL, SCARD, STRLEN, TIME, TYPE and UNLINK"
-)
-OF_QUEUE = (
-    "PING, EVAL, EVALSHA, TIME, ZADD, ZREM, ZPOPMIN, ZRANGE, ZSCORE, ZCARD, HGET, HGETALL, HKEYS, HLEN, HSET, HDEL "
-    "and DEL"
-)
-TO_FORGET = "ZADD, ZMSCORE, ZREM and ZSCORE"
-PERMISSION = (
-    f"allow {OF_FILTER} on the filter's keys, to forget requests {TO_FORGET} as well, and with "
-    f"BloomScheduler {OF_QUEUE} on the queue's key and on the keys that begin with it in braces; `scrapy bloom doctor` "
-    "names the missing rights"
-)
-MEMORY = "raise the server's maxmemory, or set a smaller BLOOMFILTER_CAPACITY"
-PROTOCOL = "the server is older than RESP3: set REDIS_PARAMS = {'protocol': 2}"
-WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
-CLUSTER = (
-    "the server is a node of a cluster: begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS, and omit "
-    "the database"
-)
-SINGLE = (
-    "the server belongs to no cluster: begin REDIS_URL with redis://, or rediss:// for TLS, and omit redis_cls in "
-    "REDIS_PARAMS"
-)
-NODES = "allow CLUSTER SLOTS and COMMAND, which find the nodes of the cluster, to the user in REDIS_URL or REDIS_PARAMS"
+LOGIN, PERMISSION, NODES = failures._LOGIN, failures._PERMISSION, failures._NODES
+MEMORY, PROTOCOL, WRONG_TYPE = failures._MEMORY, failures._OLD_SERVER, failures._WRONG_TYPE
+CLUSTER, SINGLE = failures._CLUSTER, failures._SINGLE
 WAIT = None
 
 # Servers' error texts as redis-py passes them on: without the code, where redis-py has a class for it. Redis up to 6
@@ -154,8 +130,7 @@ UNKNOWN: list[Exception] = [
 
 def test_every_row_has_errors() -> None:
     """The table here has the rows of the code, in the same order."""
-    ours = [advice and failures._with_names(advice, SETTING_NAMES) for _, advice in failures._CASES]
-    assert [advice for advice, _ in ROWS] == ours
+    assert [advice for advice, _ in ROWS] == [advice for _, advice in failures._CASES]
 
 
 @pytest.mark.parametrize(

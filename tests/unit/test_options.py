@@ -18,19 +18,18 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "expansion": lambda number: number >= 0 and float(number).is_integer(),
     "ttl": lambda number: number == 0 or number >= 0.1,
     "cache_size": lambda number: number >= 0 and float(number).is_integer(),
-    "shard_bytes": lambda number: number == 0 or (1_048_576 <= number <= 33_554_432 and float(number).is_integer()),
     "retry_timeout": lambda number: number >= 0,
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
     "lease": lambda number: 0 < number <= 86_400,
     "max_deliveries": lambda number: number == 0 or (number >= 2 and float(number).is_integer()),
 }
-INTEGERS = {"capacity", "expansion", "cache_size", "shard_bytes", "batch_size", "max_deliveries"}
+INTEGERS = {"capacity", "expansion", "cache_size", "batch_size", "max_deliveries"}
 # Options without a value at 0.
-FOR_NONE = {"ttl", "shard_bytes"}
+FOR_NONE = {"ttl"}
 # The limits, and their neighbours.
 EDGES = [
     edge
-    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0, 1_048_576.0, 33_554_432.0)
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0)
     for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, math.inf), -limit)
 ]
 

@@ -16,7 +16,6 @@ from tests.support.bloom_settings import (
     LEASE,
     MAX_DELIVERIES,
     RETRY_TIMEOUT,
-    SHARD_BYTES,
     TTL,
     field_of,
     read,
@@ -46,8 +45,6 @@ READ = [
     pytest.param(CACHE_SIZE, 10, 10, id="cache-int"),
     pytest.param(CACHE_SIZE, "1e3", 1000, id="cache-text"),
     pytest.param(CACHE_SIZE, 0, 0, id="cache-none"),
-    pytest.param(SHARD_BYTES, 4 << 20, 4_194_304, id="shards-int"),
-    pytest.param(SHARD_BYTES, 0, None, id="shards-by-the-kind-of-server"),
     pytest.param(RETRY_TIMEOUT, 5, 5.0, id="retry-int"),
     pytest.param(RETRY_TIMEOUT, "0.5", 0.5, id="retry-text-fraction"),
     pytest.param(RETRY_TIMEOUT, 0, 0.0, id="retry-not-at-all"),
@@ -82,8 +79,6 @@ REFUSED = [
     pytest.param(TTL, -1, "seconds", id="ttl-negative"),
     pytest.param(CACHE_SIZE, -1, "at least 0", id="cache-negative"),
     pytest.param(CACHE_SIZE, 0.5, "whole", id="cache-fraction"),
-    pytest.param(SHARD_BYTES, 65_536, "from 1,048,576", id="shards-small"),
-    pytest.param(SHARD_BYTES, 1 << 26, "to 33,554,432", id="shards-large"),
     pytest.param(RETRY_TIMEOUT, -1, "seconds", id="retry-negative"),
     pytest.param(RETRY_TIMEOUT, None, "seconds", id="retry-none"),
     pytest.param(BATCH_SIZE, 0, "from 1 to 1,000", id="batch-zero"),
@@ -108,10 +103,10 @@ def test_read(setting: str, value: object, expected: float | None) -> None:
 
 def test_all_together() -> None:
     """All settings are read independently."""
-    given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7", SHARD_BYTES: "4e6"}
+    given = {CAPACITY: "5e3", ERROR_RATE: "0.01", EXPANSION: "0", TTL: "60", CACHE_SIZE: "7"}
     given |= {RETRY_TIMEOUT: "8", BATCH_SIZE: "9", LEASE: "10", MAX_DELIVERIES: "11"}
-    defaults = False, BloomSettings().forget_statuses
-    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 4_000_000, 8.0, 9, 10.0, 11, (), *defaults)
+    defaults = False, BloomSettings().retry_statuses
+    assert dataclasses.astuple(read(given)) == (5000, 0.01, 0, 60.0, 7, 8.0, 9, 10.0, 11, (), *defaults)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -169,7 +164,7 @@ def test_invalid_pattern(value: object) -> None:
 )
 def test_statuses(value: object, statuses: set[int]) -> None:
     """A list of statuses and of classes, or text with commas."""
-    assert read({"BLOOMFILTER_FORGET_STATUSES": value}).forget_statuses == statuses
+    assert read({"BLOOMFILTER_RETRY_STATUSES": value}).retry_statuses == statuses
 
 
 @pytest.mark.parametrize(
@@ -178,20 +173,20 @@ def test_statuses(value: object, statuses: set[int]) -> None:
 def test_invalid_statuses(value: object) -> None:
     """A status that no refused response has is refused, with the setting and its value."""
     with pytest.raises(ConfigError) as refusal:
-        read({"BLOOMFILTER_FORGET_STATUSES": value})
-    assert f"BLOOMFILTER_FORGET_STATUSES = {value!r}" in str(refusal.value)
+        read({"BLOOMFILTER_RETRY_STATUSES": value})
+    assert f"BLOOMFILTER_RETRY_STATUSES = {value!r}" in str(refusal.value)
     assert "['5xx', 408, 429]" in str(refusal.value)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(True, True), ("1", True), ("False", False), (0, False)])
 def test_flag(value: object, expected: bool) -> None:
-    """BLOOMFILTER_FORGET_FAILED is read as Scrapy reads a boolean."""
-    assert read({"BLOOMFILTER_FORGET_FAILED": value}).forget_failed is expected
+    """BLOOMFILTER_RETRY_FAILED is read as Scrapy reads a boolean."""
+    assert read({"BLOOMFILTER_RETRY_FAILED": value}).retry_failed is expected
 
 
 @pytest.mark.parametrize("value", ["yes", "2x", []])
 def test_invalid_flag(value: object) -> None:
     """Another value is refused, with the setting and its value."""
     with pytest.raises(ConfigError) as refusal:
-        read({"BLOOMFILTER_FORGET_FAILED": value})
-    assert f"BLOOMFILTER_FORGET_FAILED = {value!r}: must be True or False" in str(refusal.value)
+        read({"BLOOMFILTER_RETRY_FAILED": value})
+    assert f"BLOOMFILTER_RETRY_FAILED = {value!r}: must be True or False" in str(refusal.value)

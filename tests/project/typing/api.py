@@ -41,17 +41,16 @@ def filter_in_redis(client: redis.Redis, cluster: RedisCluster) -> BloomFilter:
     assert_type(seen.contains_many(("a", b"b")), list[bool])
     assert_type("a" in seen, bool)
     assert_type(seen.key, str)
-    assert_type(seen.is_open, bool)
     assert_type(seen.retry_timeout, float)
     seen.retry_timeout = 5
     assert_type(seen.info(), FilterInfo)
     assert_type(seen.info().by_layer, tuple[LayerInfo, ...])
-    assert_type(seen.info().estimated_error_rate, float)
+    assert_type(seen.info().current_error_rate, float)
+    assert_type(seen.info().count, int)
     assert_type(seen.info().by_layer[0].created, float)
-    assert_type(seen.counters.expected_false_positives, float)
+    assert_type(seen.counters.round_trips, int)
     assert_type(BloomFilter.with_parameters(client, "shop:copy", seen.parameters), BloomFilter)
     assert_type(seen.clear(), None)
-    assert_type(seen.close(), None)
     return BloomFilter(cluster, b"shop:other", fingerprint="sku", cache_size=0, retry_timeout=0)
 
 

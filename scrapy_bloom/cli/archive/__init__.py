@@ -1,1 +1,0 @@
-"""Filters in files: export, file format, restore."""

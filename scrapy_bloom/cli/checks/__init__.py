@@ -1,1 +1,0 @@
-"""The checks of `scrapy bloom doctor`: each takes the examined crawl and yields findings."""

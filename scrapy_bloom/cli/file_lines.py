@@ -1,0 +1,121 @@
+"""Files of fingerprints and URLs: a line each, or the records of Scrapy's `requests.seen`.
+
+Scrapy 2.13 writes a line of hexadecimal digits for each fingerprint. Newer versions write its length in two bytes, and
+its bytes. A killed crawl may leave the last one incomplete: Scrapy ignores it, and so does `read_lines`.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from w3lib.url import canonicalize_url
+
+from scrapy_bloom._format import plural
+from scrapy_bloom.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# The file of Scrapy's own dupefilter.
+SEEN_FILE = "requests.seen"
+FINGERPRINT = re.compile(rb"[0-9a-fA-F]{40}")
+
+_ALLOWED = "a fingerprint of 40 hexadecimal digits, or a URL with its scheme, such as https://example.com/"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_INCOMPLETE = re.compile(rb"[0-9a-fA-F]{1,39}")
+# A file without line ends is not read into memory as a whole.
+_MAX_LINE_BYTES = 1 << 20
+_MAX_SHOWN = 60
+_LENGTH_BYTES, _FINGERPRINT_BYTES = 2, 20
+_RECORD_BYTES = _LENGTH_BYTES + _FINGERPRINT_BYTES
+
+
+class Line(NamedTuple):
+    """A URL, or a fingerprint as hexadecimal digits, and the position after it in the file."""
+
+    text: bytes
+    is_url: bool
+    end: int
+
+
+def read_lines(name: str, file: BufferedReader) -> Iterator[Line]:
+    """Yield the fingerprints and URLs of a file, which may be a pipe.
+
+    Args:
+        name: the name of the file in messages.
+        file: a file at its beginning.
+
+    Raises:
+        ConfigError: a line is neither, or the file is empty.
+    """
+    is_binary = file.peek(1)[:1] == b"\0"  # the first byte of a record's length; no text begins with it
+    number = 0
+    for number, line in enumerate((_records if is_binary else _lines)(name, file), start=1):  # noqa: B007  # see below
+        yield line
+    if not number:
+        raise ConfigError(f"--from-file {name}: the file is empty; each line must be {_ALLOWED}")
+
+
+def _lines(name: str, file: BufferedReader) -> Iterator[Line]:
+    """Yield the lines that are not empty."""
+    end, was_fingerprint = 0, False
+    for number, piece in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
+        end += len(piece)
+        text = piece.strip()
+        if is_fingerprint := FINGERPRINT.fullmatch(text) is not None:
+            yield Line(text.lower(), is_url=False, end=end)
+        elif was_fingerprint and not piece.endswith(b"\n") and _INCOMPLETE.fullmatch(text):
+            _warn_about_incomplete(name, text)
+        elif _is_url(text):
+            yield Line(text, is_url=True, end=end)
+        elif text:
+            raise ConfigError(
+                f"--from-file {name}: line {number} is {_shown(text)}, but must be {_ALLOWED}; correct it, and run "
+                "this again"
+            )
+        was_fingerprint = is_fingerprint
+
+
+def _records(name: str, file: BufferedReader) -> Iterator[Line]:
+    """Yield the fingerprints."""
+    for number, record in enumerate(iter(lambda: file.read(_RECORD_BYTES), b""), start=1):
+        length = int.from_bytes(record[:_LENGTH_BYTES], "big")
+        if len(record) >= _LENGTH_BYTES and length != _FINGERPRINT_BYTES:
+            raise ConfigError(
+                f"--from-file {name}: the file is binary, and the length of its record {number} is {length:,} bytes: "
+                f"each must be a fingerprint of {_FINGERPRINT_BYTES} bytes, as Scrapy writes {SEEN_FILE}. To use those "
+                f"before it, keep the first {(number - 1) * _RECORD_BYTES} bytes of the file"
+            )
+        if len(record) < _RECORD_BYTES:
+            _warn_about_incomplete(name, record)
+            return
+        yield Line(record[_LENGTH_BYTES:].hex().encode(), is_url=False, end=number * _RECORD_BYTES)
+
+
+def _warn_about_incomplete(name: str, text: bytes) -> None:
+    logger.warning(
+        "--from-file %s: the last fingerprint is incomplete (%s), as a killed crawl leaves it: it is ignored, as "
+        "Scrapy does",
+        name,
+        plural(len(text), "byte"),
+    )
+
+
+def _is_url(text: bytes) -> bool:
+    """Return whether a line is a URL that Scrapy makes a request of."""
+    try:
+        canonicalize_url(url := text.decode())
+        urlsplit(url).port  # noqa: B018  # w3lib 2.3 checks the port in requests only
+    except ValueError:  # also invalid UTF-8 and invalid ports
+        return False
+    return _URL.fullmatch(url) is not None
+
+
+def _shown(text: bytes) -> str:
+    """Return the beginning of a line for an error; of binary data, the length."""
+    shown = text.decode(errors="replace")
+    if not shown.isprintable() or "\N{REPLACEMENT CHARACTER}" in shown:
+        return f"no printable UTF-8 text ({plural(len(text), 'byte')})"
+    return repr(shown[:_MAX_SHOWN]) + (" …" if len(shown) > _MAX_SHOWN else "")

@@ -1,1 +1,0 @@
-"""Import a SET or a file into a filter."""

@@ -1,0 +1,112 @@
+"""Serialize requests for the queue and read them back; failures are logged and counted."""
+
+import logging
+import operator
+import sys
+from typing import Any
+
+from scrapy import Request, Spider
+
+from scrapy_bloom._format import as_bytes
+from scrapy_bloom._scrapy import engine
+from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE, RequestNotifier
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.values import Offer
+
+logger = logging.getLogger(__name__)
+
+# Unreadable requests that are logged with a traceback.
+_MAX_TRACEBACKS = 3
+# Redis stores scores as floats.
+_MAX_SCORE = sys.float_info.max
+
+
+class RequestCodec:
+    """Serializes requests with SCHEDULER_SERIALIZER, as a queue of scrapy-redis does.
+
+    Args:
+        queue: the queue of scrapy-redis.
+        keys: the keys of the queue, for log lines.
+        notifier: counts requests that cannot be serialized or read.
+        max_deliveries: deaths of workers that make a request a dead letter.
+    """
+
+    def __init__(self, queue: Any, keys: QueueKeys, notifier: RequestNotifier, max_deliveries: int) -> None:
+        self._queue = queue
+        self._keys = keys
+        self._notifier = notifier
+        self._max_deliveries = max_deliveries
+        self._failures = 0
+
+    def encode(self, request: Request, fingerprint: bytes | None) -> Offer | None:
+        """Return a request to offer, or None if it cannot be serialized.
+
+        Args:
+            request: its priority becomes an int. Scrapy accepts any attribute, and fails when the request is read.
+            fingerprint: for the filter, or None for a request that bypasses the filter.
+        """
+        try:
+            request.priority = operator.index(request.priority)
+            member = as_bytes(self._queue._encode_request(request))
+        except Exception as error:  # any error of the serializer
+            logger.error("%s cannot be serialized and is not crawled: %s", request, _why_not(request, error))
+            self._notifier.count(UNSERIALIZABLE)
+            return None
+        # The lowest score goes first.
+        return Offer(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE), member, fingerprint)
+
+    def read(self, member: bytes) -> Request:
+        """Return a serialized request; raises any error of the serializer or the spider."""
+        request: Request = self._queue._decode_request(member)
+        return request
+
+    def decode(self, member: bytes) -> Request | None:
+        """Return a serialized request, or None if this worker cannot read it, which is logged and counted."""
+        try:
+            return self.read(member)
+        except Exception as error:  # any error of the serializer or the spider
+            self._failures += 1
+            self._notifier.count(DEAD_LETTERS)
+            logger.error(
+                "A request of the queue %r cannot be read, and is kept as a dead letter: %s",
+                self._keys.queue,
+                _cause_of(error, self._queue.spider),
+                exc_info=self._failures <= _MAX_TRACEBACKS,
+            )
+            return None
+
+    def report_buried(self, member: bytes) -> None:
+        """Log and count a request that became a dead letter after the deaths of its workers."""
+        try:
+            name = str(self.read(member))
+        except Exception as error:  # the request may be from other code
+            name = f"A request that cannot be read ({type(error).__name__})"
+        self._notifier.count(DEAD_LETTERS)
+        logger.error(
+            "%s: %d workers died while they ran it (BLOOMFILTER_MAX_DELIVERIES); it is not crawled, and is kept at "
+            "the key %r. `scrapy bloom requeue` queues it again",
+            name,
+            self._max_deliveries,
+            self._keys.dead_letters,
+        )
+
+
+def _why_not(request: Request, error: Exception) -> str:
+    """Return why a request cannot be serialized, and the action to take."""
+    if not isinstance(request.priority, int):
+        return f"priority = {request.priority!r}: must be a whole number; set an int"
+    return (
+        f"{type(error).__name__}: {error}. Its callback must be a method of the spider, and SCHEDULER_SERIALIZER must "
+        "be able to serialize all of its values"
+    )
+
+
+def _cause_of(error: Exception, spider: Spider) -> str:
+    """Return why a request cannot be read, without the error's text, which may cite any part of the request."""
+    callback = engine.missing_callback(error)
+    if callback is None:
+        return type(error).__name__
+    return (
+        f"the spider {spider.name!r} has no method {callback!r}: another spider has queued the request, or another "
+        "version of this one. SCHEDULER_QUEUE_KEY must name a key of this spider alone; set one with %(spider)s in it"
+    )

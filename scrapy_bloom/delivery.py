@@ -1,0 +1,286 @@
+"""Run a crawl's worker: send its calls within the time that the reactor can spare, and report the replies.
+
+During the crawl no call waits for a silent Redis but an attempt now and then. The engine gets nothing new meanwhile, so
+the process holds no more than the links of the pages in the engine.
+"""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from scrapy import Spider, signals
+
+from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom._scrapy import engine
+from scrapy_bloom.codec import RequestCodec
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filter.describe import Counters, FilterInfo, describe_reply
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.monitoring.queue_report import QueueReport
+from scrapy_bloom.monitoring.stats import ENQUEUED, RequestNotifier, call_safely
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.values import Call, Entry, Offer, Phase, RefusedError
+from scrapy_bloom.queue.worker import Worker
+from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
+
+logger = logging.getLogger(__name__)
+
+# Seconds until an idle worker asks Redis again.
+MIN_PAUSE, MAX_PAUSE = 0.1, 0.6
+# Requests to take ahead. A worker takes no more than its share of the queue, so that this starves no other.
+PREFETCH = 16
+# For so long one call of Scrapy's may block the reactor; a round trip may exceed it.
+_REACTOR_SECONDS = 0.03
+
+T = TypeVar("T")
+
+
+class Delivery:
+    """The calls of one worker of a crawl.
+
+    Args:
+        worker: the worker.
+        queue: its queue, with the reactor's client.
+        codec: reads requests.
+        notifier: counts in the stats.
+        spider: the crawl's spider.
+        refuse: returns the error for a refused join.
+        end_crawl: ends the crawl for an error.
+        runtime: the clock.
+
+    Attributes:
+        counters: this worker's part in the filter.
+        report: reports the worker's findings about its queue.
+        wakeup: makes the engine ask again.
+        has_ended: Redis has refused a command, and the crawl ends.
+        is_silent: the last call got no reply.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        queue: RequestQueue,
+        codec: RequestCodec,
+        notifier: RequestNotifier,
+        spider: Spider,
+        *,
+        refuse: Callable[..., BloomError],
+        end_crawl: Callable[[Exception], object],
+        runtime: Runtime = RUNTIME,
+    ) -> None:
+        self.counters = Counters()
+        self.report = QueueReport(worker, queue.keys, self.counters, notifier, codec.report_buried)
+        self.wakeup = engine.EngineWakeup(spider.crawler, runtime)
+        self.has_ended = self.is_silent = False
+        self._worker = worker
+        self._queue = queue
+        self._codec = codec
+        self._notifier = notifier
+        self._spider = spider
+        self._refuse = refuse
+        self._end_crawl = end_crawl
+        self._runtime = runtime
+        self._breaker = CircuitBreaker(runtime)
+        self._urgency = math.inf  # the lowest score in the outbox
+        self._doubtful = 0  # how many first requests of the outbox an exchange had whose reply was lost
+        self._next_poll, self._pause = 0.0, MIN_PAUSE
+
+    # At the start and the end, where calls may block.
+
+    def work_off(self, timeout: float) -> None:
+        """Execute calls until there is no news; each is retried for `timeout` seconds."""
+        while self.retry(self._execute_next, timeout) is not None:
+            self.report.update()
+
+    def leave(self, mode: str) -> None:
+        """Deliver everything and leave the queue; a second call resumes after a failed attempt."""
+        while not self.has_ended and self._execute_next() is not None:
+            self.report.update()
+        if self._worker.phase is not Phase.LEFT:
+            self._worker.leave(mode)
+        while self._worker.phase is not Phase.LEFT:
+            self._execute_next()
+        dead = self._queue.count_dead_letters()
+        self.report.update()
+        self.report.end(mode, dead)
+
+    def retry(self, work: Callable[[], T], timeout: float) -> T:
+        """Return the result of `work`; block and retry for `timeout` seconds."""
+        return retry_until(work, timeout, runtime=self._runtime)
+
+    def read_filter(self, parameters: FilterParameters) -> FilterInfo | None:
+        """Return the filter's fill, or None if there is none any more."""
+        reply = self._queue.describe_filter(self._worker.filter_id)
+        return None if reply is None else describe_reply(parameters, reply)
+
+    # During the crawl.
+
+    def put(self, offer: Offer, batch: int) -> None:
+        """Offer a request; deliver a full batch."""
+        self._worker.offer(offer)
+        self._urgency = min(self._urgency, offer.score)
+        if len(self._worker.outbox) >= batch:
+            with contextlib.suppress(RedisUnreachableError):
+                self.deliver()
+
+    def next_entry(self, deadline: float) -> Entry | None:
+        """Return the next request for the engine, or None: there is none, or the deadline has passed.
+
+        Raises:
+            RedisUnreachableError: Redis is silent.
+        """
+        worker = self._worker
+        if self.is_silent:
+            self._step(PREFETCH)
+        while (now := self._runtime.monotonic()) < deadline:
+            # A new link may go before requests that were taken ahead.
+            if worker.ready and self._urgency < worker.ready[0].score:
+                self._step(1)
+            elif (entry := worker.take()) is not None:
+                return entry
+            elif self._step(PREFETCH if worker.outbox or now >= self._next_poll else 0) is None:
+                return None
+        self.wakeup.set(0)
+        return None
+
+    def deliver(self) -> bool:
+        """Send all calls, as long as the reactor can spare the time; return whether some are left.
+
+        Raises:
+            RedisUnreachableError: Redis is silent.
+        """
+        deadline = self.deadline()
+        while self._step(0) is not None:
+            if self._runtime.monotonic() > deadline:
+                self.wakeup.set(0)
+                return True
+        return False
+
+    def confirm(self) -> None:
+        """Call the callbacks whose requests are queued."""
+        for call in self._worker.take_receipts():
+            call_safely(call)
+
+    def ask(self, work: Callable[[], T]) -> T:
+        """Call a function that sends commands; while Redis is silent, call it only as a probe.
+
+        Raises:
+            RedisUnreachableError: Redis is silent, or has refused a command and the crawl ends.
+        """
+        if self.has_ended:
+            raise RedisUnreachableError
+        try:
+            return self._breaker.call(work)
+        except RedisUnreachableError:
+            self.wakeup.set(MAX_PAUSE)
+            raise
+        except (BloomError, *FAULTS) as error:
+            self.has_ended = True
+            self._end_crawl(error)
+            raise RedisUnreachableError from None
+
+    def deadline(self) -> float:
+        """Return the time until which one call of Scrapy's may block the reactor."""
+        return self._runtime.monotonic() + _REACTOR_SECONDS
+
+    def _step(self, want: int) -> Call | None:
+        """Execute the next call, and report its reply; raise RedisUnreachableError while Redis is silent."""
+        if self._breaker.is_open or self.has_ended:
+            raise RedisUnreachableError
+        call = self._worker.next_call(want)
+        if call is None:
+            return None
+        self.is_silent = True
+        self.ask(partial(self._execute, call))
+        self.is_silent = False
+        if want and call.script == "exchange" and self._worker.phase is Phase.WORK:
+            self._note_poll()
+        self.report.update()
+        self.confirm()
+        return call
+
+    def _note_poll(self) -> None:
+        """Ask an empty queue again after a pause, each twice as long as the last."""
+        if self._worker.ready:
+            self._pause = MIN_PAUSE
+        if self._worker.ready and self._worker.waiting:
+            self._next_poll = 0.0
+            return
+        self._next_poll = self._runtime.monotonic() + self._pause
+        self.wakeup.set(self._pause)
+        self._pause = min(2 * self._pause, MAX_PAUSE)
+
+    def _execute_next(self) -> Call | None:
+        call = self._worker.next_call(0)
+        if call is not None:
+            self._execute(call)
+        return call
+
+    def _execute(self, call: Call) -> None:
+        worker = self._worker
+        offers = list(islice(worker.outbox, call.offers))
+        try:
+            reply = self._queue.send(worker.name, call)
+        except BaseException:
+            self._doubtful = max(self._doubtful, call.offers)
+            worker.lose()
+            raise
+        self.counters.round_trips += 1
+        try:
+            flags = worker.receive(reply)
+        except RefusedError as refused:
+            raise self._refuse(*refused.args) from None
+        if not worker.outbox:
+            self._urgency = math.inf
+        self._note_offers(offers, flags)
+
+    def _note_offers(self, offers: list[Offer], flags: list[bool]) -> None:
+        """Count new requests, and drop repeats; of the doubtful ones either is unknown."""
+        doubtful, self._doubtful = self._doubtful, max(self._doubtful - len(flags), 0)
+        new = [offer for offer, is_new in zip(offers, flags, strict=False) if is_new]
+        if new:
+            self._notifier.count(ENQUEUED, len(new))
+            self.counters.added += sum(offer.fingerprint is not None for offer in new)
+        for offer, is_new in islice(zip(offers, flags, strict=False), doubtful, None):
+            request = None if is_new else self._codec.decode(offer.member)
+            if request is not None:
+                self._notifier.note_repeat(request)
+                self._spider.crawler.signals.send_catch_log(
+                    signals.request_dropped, request=request, spider=self._spider
+                )
+
+
+class IdleBackoff:
+    """The pauses of an idle worker, each twice as long as the last; logs once why the worker waits."""
+
+    def __init__(self, lease: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lease = lease
+        self._since: float | None = None
+        self._pause = MIN_PAUSE
+        self._has_logged = False
+
+    def reset(self) -> None:
+        """Start again with the shortest pause: the worker has work."""
+        self._since, self._pause = None, MIN_PAUSE
+
+    def next_pause(self) -> float:
+        """Return the seconds until the next attempt."""
+        now = self._monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since > 2 * MAX_PAUSE and not self._has_logged:
+            self._has_logged = True
+            logger.info(
+                "This worker is idle and waits for others: they hold requests that may lead to more, or are silent "
+                "and lose their leases after BLOOMFILTER_LEASE = %g s",
+                self._lease,
+            )
+        pause, self._pause = self._pause, min(2 * self._pause, MAX_PAUSE)
+        return pause

@@ -1,1 +1,0 @@
-"""Delivery of a crawl's requests: from the spider to the queue, past the filter, and from the queue to the engine."""

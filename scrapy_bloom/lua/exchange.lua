@@ -1,0 +1,144 @@
+-- exchange WORKER STAMP CRAWL FILTER RESET IDLE WANT MAX_DELIVERIES START, the counts of the following, and these.
+-- Offers, returns, holds, kept requests to queue again, failed and unreadable ones (each a digest, or the fingerprint of a
+-- failed one, or ''; score, member), and acknowledged members. START is the member of the suspect that the worker starts,
+-- or ''. With RESET the holds replace all leases.
+-- Returns a flag for each offer (1: new), the stamp, the requests taken (score, member), the worker's suspect or '', and
+-- whether it has started. If requests were wanted and none waited, it also returns whether the crawl is quiet, the number
+-- and the oldest contact of the other workers, and the result of `reap`.
+-- STAMP is that of the worker's last answered call: with another one the server went back, or the packet is late.
+local stamp, is_reset, is_idle = tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
+local want, max_deliveries, start = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+if not my or ARGV[3] ~= crawl.id or stamp ~= my.stamp or missing_leases(ME, my) ~= 0 then return expired() end
+local f = filter.open(FILTER, ARGV[4])
+if not f then return expired() end
+
+local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
+local lists, at = {}, 17
+for i = 10, 16 do
+  local list = {}
+  for j = 1, ARGV[i] * (i < 16 and 3 or 1) do list[j], at = ARGV[at], at + 1 end
+  lists[#lists + 1] = list
+end
+local offers, returns, holds, kept, failed, unreadable, done = unpack(lists)
+
+-- Scores and members of entries, in turn.
+local function without_digests(entries)
+  local rest = {}
+  for i = 1, #entries, 3 do rest[#rest + 1], rest[#rest + 2] = entries[i + 1], entries[i + 2] end
+  return rest
+end
+
+-- Take requests from the front of the queue, but none that this worker has leased: equal requests are one member. A worker
+-- takes its share, rounded up; one share is left for a worker that joins. A worker has one suspect at a time, and nothing
+-- beside a suspect that becomes a dead letter with its next death.
+local function take()
+  local function is_last_chance(deaths) return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries end
+  local has_suspects = call('EXISTS', DELIVERIES) == 1
+  if my.suspect > 0 and is_last_chance(call('HGET', DELIVERIES, call('HGET', SUSPECTS, ME))) then return {} end
+  local waiting = call('ZCARD', QUEUE)
+  local most = math.min(want, math.ceil(waiting / (call('HLEN', CRAWL) - FIXED + 1)))
+  local taken, members, first = {}, {}, 0
+  while #members < most and first < waiting do
+    local found = call('ZRANGE', QUEUE, first, first + most - 1, 'WITHSCORES')
+    first = first + most
+    for i = 1, #found, 2 do
+      local member = found[i]
+      local is_mine = my.held > 0 and call('ZSCORE', LEASES, member)
+      local deaths = has_suspects and call('HGET', DELIVERIES, member)
+      if #members < most and not is_mine and not (deaths and my.suspect > 0) then
+        local is_last = is_last_chance(deaths)
+        if is_last and my.held + #members > 0 then most = 0 break end
+        if is_last then most = 1 end
+        if deaths then
+          my.suspect = 1
+          write(SUSPECTS, ME, member)
+        end
+        members[#members + 1], taken[#taken + 1], taken[#taken + 2] = member, found[i + 1], member
+      end
+    end
+  end
+  in_parts('ZREM', QUEUE, members)
+  in_parts('ZADD', TAKEN, taken)
+  my.took, my.held = #members, my.held + #members
+  return taken
+end
+
+-- The writes that a full server refuses come first: then it refuses the exchange as a whole.
+local flags, new = {}, {}
+-- This changes nothing. If an ACL denies it, no request is marked that cannot be queued.
+if #offers + #kept > 0 then call('ZADD', QUEUE, 'XX', 0, '') end
+for i = 1, #offers, 3 do
+  local is_new = offers[i] == '' or filter.check(f, offers[i])
+  flags[#flags + 1] = is_new and '1' or '0'
+  if is_new then new[#new + 1], new[#new + 2] = offers[i + 1], offers[i + 2] end
+end
+in_parts('ZADD', QUEUE, new)
+
+if my.took > 0 then -- this stamp proves that the last reply has arrived
+  move(TAKEN, LEASES)
+  my.took = 0
+end
+if is_reset then
+  for i = 1, #holds, 3 do
+    call('ZREM', LEASES, holds[i + 2])
+    -- Without a digest, the waiting request may be an equal, later one.
+    if holds[i] ~= '' then call('ZREM', QUEUE, holds[i + 2]) end
+  end
+  move(LEASES, QUEUE)
+  my.held = in_parts('ZADD', LEASES, without_digests(holds))
+  -- Perhaps the filter is another one: a link to a request that this worker holds is a repeat.
+  for i = 1, #holds + #returns, 3 do
+    local digest = holds[i] or returns[i - #holds]
+    if digest ~= '' then filter.check(f, digest) end
+  end
+  filter.add_user(FILTER, QUEUE)
+  call('PERSIST', CRAWL)
+  if f.ttl == 0 then call('PERSIST', FILTER) end
+end
+
+-- The first worker to come queues a kept request again.
+for i = 1, #kept, 3 do
+  if call('HDEL', FAILED, kept[i + 2]) == 1 then
+    if kept[i] ~= '' then filter.check(f, kept[i]) end
+    call('ZADD', QUEUE, kept[i + 1], kept[i + 2])
+  end
+end
+filter.save(f)
+
+-- A returned request waits even if another worker has leased it: that may be an equal, earlier one.
+for i = 3, #returns, 3 do my.held = my.held - call('ZREM', LEASES, returns[i]) end
+in_parts('ZADD', QUEUE, without_digests(returns))
+for i = 3, #failed, 3 do
+  write(FAILED, failed[i], call('HGET', CRAWL, 'run') .. ' ' .. failed[i - 1] .. ' ' .. failed[i - 2])
+  done[#done + 1] = failed[i]
+end
+for i = 3, #unreadable, 3 do done[#done + 1] = unreadable[i] end
+my.held = my.held - in_parts('ZREM', LEASES, done)
+-- Deaths are forgotten with what is done, unless another worker runs it alone now, or it is a dead letter: a page that
+-- holds its process for longer than the lease is done, and taken for deadly, by one worker after another.
+local suspects = call('EXISTS', DELIVERIES) == 1 and call('HGETALL', SUSPECTS)
+if suspects then
+  local others = {}
+  for i = 1, #suspects, 2 do others[suspects[i + 1]] = suspects[i] ~= ME end
+  for _, member in ipairs(done) do
+    if not others[member] and not call('ZSCORE', DEAD, member) then call('HDEL', DELIVERIES, member) end
+  end
+end
+in_parts('ZADD', DEAD, without_digests(unreadable))
+if my.suspect > 0 then
+  local suspect = call('HGET', SUSPECTS, ME)
+  if not suspect or not call('ZSCORE', LEASES, suspect) then -- acknowledged, or evicted
+    my.suspect = 0
+  elseif suspect == start then
+    my.suspect = 2
+  end
+end
+
+local taken = want > 0 and take() or {}
+my.works, my.stamp, my.prior = 1, NOW, stamp
+my.busy = (is_idle and my.held == 0) and 0 or 1
+local others = want > 0 and #taken == 0 and reap(max_deliveries)
+my.contact = NOW
+save('@' .. ME, text_of(my))
+local suspect = my.suspect > 0 and call('HGET', SUSPECTS, ME) or ''
+return {'OK', news(f), table.concat(flags), NOW, taken, suspect, my.suspect == 2 and 1 or 0, others}

@@ -1,0 +1,68 @@
+-- join WORKER NUMBER STAMP LEASE SPIDER IS_NEW FLUSH KNOWN, and of a filter to create: PARAMETERS ID SECRET TTL SIZES.
+-- Registers a worker; others wait for it only after its first exchange. STAMP is that of its last answered call:
+-- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl and the filter first.
+-- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
+-- Returns the crawl's id, run and origin, the filter's id and secret, the stamp, and the kind of registration that it has replaced: see FIELDS.
+local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
+local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)
+local run, origin, of_spider, of_filter = unpack(call('HMGET', CRAWL, 'run', 'origin', 'spider', 'filter'))
+local filter_id, filter_secret, stored = filter.describe(FILTER)
+
+local function joined()
+  return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret, my.stamp, my.replaced, my.marked, my.known}
+end
+
+local departed = not my and call('HGET', DEPARTED, '@' .. ME)
+local before = my or departed and parse(departed)
+if before and number <= before.join then
+  local is_repeated = my and number == my.join and my.stamp == my.prior and filter_id
+  return is_repeated and joined() or {'LATE', news()}
+end
+
+local others = math.max(0, call('HLEN', CRAWL) - FIXED - (my and 1 or 0))
+if others > 0 and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOREIGN', of_spider, of_filter} end
+if not flush and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
+if not flush and filter_id and stored ~= parameters then return {'MISMATCH', stored} end
+if (flush or not filter_id) and sizes == '' then return {'SIZES'} end
+
+if flush then
+  filter.delete(FILTER)
+  delete_crawl()
+  call('DEL', DEAD, FAILED, DELIVERIES)
+  crawl, audited, others, filter_id = {losses = 0, lost = 0}, 0, 0, nil
+elseif my then
+  note_missing_leases(ME, my)
+end
+if not filter_id then
+  filter_id, filter_secret = id, secret
+  filter.create(FILTER, id, secret, parameters, sizes, ttl)
+  -- A join that arrives late, after the end of its crawl, leaves nothing for ever: the first exchange makes this last.
+  if ttl == '0' then call('PEXPIRE', FILTER, lease / 1000) end
+end
+if known ~= '' and known ~= filter_id then filter.sweep(FILTER, known, call('HGET', FILTER, 'sizes')) end
+local is_first = not crawl.id
+if is_first then crawl.id, origin = string.format('%.0f', NOW), flush and 'flush' or 'new' end
+if is_first or is_new and others == 0 then run = string.format('%.0f', NOW) end
+if is_new then
+  -- Dead letters that no worker died with could not be read; perhaps this worker can.
+  local dead, back = entries_of(DEAD), {}
+  for i = 1, #dead, 2 do
+    if call('HEXISTS', DELIVERIES, dead[i + 1]) == 0 then
+      back[#back + 1], back[#back + 2] = dead[i], dead[i + 1]
+      call('ZREM', DEAD, dead[i + 1])
+    end
+  end
+  in_parts('ZADD', QUEUE, back)
+end
+call('HDEL', DEPARTED, '@' .. ME)
+local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
+if before and stamp == before.prior then move(TAKEN, QUEUE) end
+local took = call('ZCARD', TAKEN)
+my = {join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, suspect = 0, contact = NOW, lease = lease,
+      works = before and before.works or 0, stamp = NOW, prior = NOW, replaced = before and (departed and 2 or 1) or 0,
+      marked = before and before.stamp or 0, known = before and before.prior or 0}
+save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER, 'losses', crawl.losses,
+     'lost', crawl.lost, '@' .. ME, text_of(my))
+if is_first then call('PEXPIRE', CRAWL, lease / 1000) end
+return joined()

@@ -1,0 +1,27 @@
+-- leave WORKER CRAWL MODE MAX_DELIVERIES. Ends a registration; the leases wait again. MODE is finished, stopped or keep.
+-- The last worker deletes the crawl if it is finished and nothing waits or is leased. It deletes a stopped crawl with the
+-- requests that wait, unless another queue uses the filter and keeps it, which knows these requests.
+-- Returns whether the crawl is deleted, how many requests wait, the number of other workers, and the result of `reap`;
+-- or EXPIRED, with the id and the origin of the crawl that is there.
+local mode = ARGV[3]
+if not my or ARGV[2] ~= crawl.id then
+  return {'EXPIRED', news(), crawl.id or '', call('HGET', CRAWL, 'origin') or ''}
+end
+note_missing_leases(ME, my)
+local others = reap(tonumber(ARGV[4]))
+depart(ME, my)
+save()
+local working, held = 0, 0
+for _, r in pairs(registrations(CRAWL)) do
+  working, held = working + r.works, held + r.held -- a join alone, perhaps a late one, is no worker yet
+end
+local is_due = working == 0 and mode ~= 'keep'
+if mode == 'finished' then
+  is_due = is_due and crawl.waiting + held == 0
+elseif is_due and crawl.waiting > 0 then
+  is_due = filter.remove_user(FILTER, QUEUE)
+  if not is_due then filter.add_user(FILTER, QUEUE) end
+end
+local said = news()
+if is_due then delete_crawl() end
+return {'LEFT', said, is_due and 1 or 0, crawl.waiting, working, others}

@@ -1,0 +1,178 @@
+"""Log and count the findings of a worker about its queue: losses, dead workers, dead letters."""
+
+import logging
+from collections.abc import Callable
+
+from scrapy_bloom._format import LimitedWarnings, plural
+from scrapy_bloom.filter.describe import Counters
+from scrapy_bloom.monitoring.stats import QUEUE_LOSSES, RECOVERED, RequestNotifier
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.values import Trouble
+from scrapy_bloom.queue.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+_START_OVER = "To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
+_LOST_SHARDS = (
+    "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
+)
+_TROUBLES = {
+    Trouble.LOST: (
+        "Redis has lost the crawl of the queue %r, unless other workers presumed this one dead and ended it. This "
+        "worker queues its requests again. Others may be lost, and their pages missed. " + _START_OVER
+    ),
+    Trouble.FLUSHED: (
+        "Another worker started over with the queue %r. This worker joins again with its requests, and some may be "
+        "fetched twice"
+    ),
+    Trouble.ROLLED_BACK: (
+        "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover. This worker "
+        "queues its requests again, and some may be fetched twice"
+    ),
+    Trouble.PRESUMED_DEAD: (
+        "Other workers presumed this one dead and requeued its leases in the queue %r. This worker joins again with "
+        "its requests, and some may be fetched twice"
+    ),
+    Trouble.FILTER_LOST: (
+        "The filter of the queue %r was replaced (cleared or evicted). The crawl continues with a new filter, and may "
+        "fetch the pages of the lost one again"
+    ),
+}
+
+
+class QueueReport:
+    """Reports the findings of `worker`.
+
+    Args:
+        worker: the worker.
+        keys: the keys of its queue.
+        counters: this worker's part in the filter.
+        notifier: counts in the stats.
+        report_buried: reports a request that became a dead letter.
+
+    Attributes:
+        has_lost: the queue has lost requests since this worker joined.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        keys: QueueKeys,
+        counters: Counters,
+        notifier: RequestNotifier,
+        report_buried: Callable[[bytes], object],
+    ) -> None:
+        self.has_lost = self._has_begun = False
+        self.warnings = LimitedWarnings(logger)
+        self._worker = worker
+        self._keys = keys
+        self._counters = counters
+        self._notifier = notifier
+        self._report_buried = report_buried
+        self._losses = self._lost = self._lost_shards = 0
+
+    def begin(self) -> None:
+        """Report the losses before this worker joined."""
+        self._has_begun = True
+        self._losses, self._lost, self._lost_shards = self._worker.losses, self._worker.lost, self._worker.lost_shards
+        if self._losses:
+            logger.warning(
+                "The queue %r has lost requests before this worker began, %s of them known: its key or leases were "
+                "deleted or evicted. Their pages may be missing. %s",
+                self._keys.queue,
+                f"{self._lost:,}",
+                _START_OVER,
+            )
+
+    def update(self) -> None:
+        """Report the findings since the last call."""
+        worker = self._worker
+        while worker.troubles:
+            trouble = worker.troubles.pop(0)
+            is_loss = trouble is Trouble.LOST
+            self.warnings.warn(
+                _TROUBLES[trouble], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING
+            )
+            self._counters.losses += trouble is Trouble.FILTER_LOST
+            if is_loss:
+                self._note_loss()
+                self._losses, self._lost = worker.losses, worker.lost
+        if self._has_begun and worker.losses != self._losses:
+            self._report_losses()
+        if worker.lost_shards > self._lost_shards:
+            self._counters.losses += 1
+            self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
+        self._lost_shards = worker.lost_shards
+        while worker.reaped:
+            dead = worker.reaped.pop(0)
+            self._notifier.count(RECOVERED, dead.requests)
+            logger.warning(
+                "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
+                dead.worker,
+                dead.seconds,
+                plural(dead.requests, "request"),
+                self._keys.queue,
+            )
+        while worker.buried:
+            self._report_buried(worker.buried.pop(0))
+
+    def end(self, mode: str, dead: int) -> None:
+        """Report the requests that this worker has left or deleted, and the dead letters."""
+        waiting = self._worker.waiting
+        if waiting and self._worker.is_deleted:
+            warn_of_deleted_requests(waiting, self._keys.queue)
+        elif waiting and mode == "stopped" and not self._worker.working:
+            warn_of_kept_requests(waiting, self._keys.queue)
+        elif waiting:
+            logger.info("Left %s in the queue %r", plural(waiting, "request"), self._keys.queue)
+        if dead:
+            warn_of_dead_letters(dead, self._keys.dead_letters)
+
+    def _report_losses(self) -> None:
+        worker = self._worker
+        # After a rollback the counts may be smaller.
+        number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
+        self._note_loss()
+        self.warnings.warn(
+            "%s requests in the queue %r or leased from it are gone: a key was deleted or evicted. This crawl does not "
+            "fetch their pages, since the filter calls them seen. %s",
+            f"{number:,}",
+            self._keys.queue,
+            _START_OVER,
+            level=logging.ERROR,
+        )
+
+    def _note_loss(self) -> None:
+        self.has_lost = True
+        self._notifier.count(QUEUE_LOSSES)
+
+
+def warn_of_deleted_requests(waiting: int, queue: str) -> None:
+    """Warn that a stopped crawl deletes queued requests and the filter."""
+    logger.warning(
+        "%s requests that still waited in the queue %r are deleted, and the filter with them; set SCHEDULER_PERSIST = "
+        "True to keep both and resume the crawl",
+        f"{waiting:,}",
+        queue,
+    )
+
+
+def warn_of_kept_requests(waiting: int, queue: str) -> None:
+    """Warn that queued requests stay in Redis, with a filter that another crawl uses."""
+    logger.warning(
+        "%s requests still wait in the queue %r, and stay there: another crawl uses their filter, which calls them "
+        "seen. Start this spider again to fetch them",
+        f"{waiting:,}",
+        queue,
+    )
+
+
+def warn_of_dead_letters(number: int, key: str) -> None:
+    """Warn of requests that no worker could read, or that killed too many workers."""
+    logger.warning(
+        "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers died "
+        "with them. The next worker to start queues the unreadable ones again, and `scrapy bloom requeue` all of them. "
+        "To discard them, delete the key",
+        f"{number:,}",
+        key,
+    )

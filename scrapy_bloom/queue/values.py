@@ -1,0 +1,109 @@
+"""The values that a worker of a queue works with."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+
+class Entry(NamedTuple):
+    """A serialized request and its score; the lowest score goes first."""
+
+    score: float
+    member: bytes
+
+
+class Offer(NamedTuple):
+    """A request on its way to the queue; without a fingerprint it bypasses the filter."""
+
+    score: float
+    member: bytes
+    fingerprint: bytes | None
+
+
+class Phase(Enum):
+    """The next step of a worker."""
+
+    JOIN = "join"
+    RESET = "reset"
+    ALLOCATE = "allocate"
+    WORK = "work"
+    LEFT = "left"
+
+
+class Outcome(Enum):
+    """How the engine is done with a request."""
+
+    DONE = "done"
+    FAILED = "failed"
+    UNREADABLE = "unreadable"
+
+
+class Trouble(Enum):
+    """The trouble that a rejoin finds."""
+
+    LOST = "lost"
+    FLUSHED = "flushed"
+    ROLLED_BACK = "rolled back"
+    PRESUMED_DEAD = "presumed dead"
+    FILTER_LOST = "filter lost"
+
+
+class RefusedError(Exception):
+    """Raised when a worker may not use the queue or the filter; the arguments are the reply to its join."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A request in the engine, or one of those it is done with.
+
+    Attributes:
+        pushes, drops: the worker's counts when the request began; a page relies on the ones counted since.
+        has_dropped: while it ran the cache dropped a link.
+        outcome: None while it runs.
+        behind: sequence number of the last offer before its end.
+    """
+
+    entry: Entry
+    pushes: int
+    drops: int
+    has_dropped: bool = False
+    is_tainted: bool = False
+    outcome: Outcome | None = None
+    behind: int = 0
+
+
+class Call(NamedTuple):
+    """A call of a script, and its load.
+
+    Attributes:
+        script: its name.
+        arguments: behind the worker's name.
+        offers: how many requests of the outbox it offers.
+        ended: the finished requests that it acknowledges, keeps or sets aside.
+        returns: the requests that it returns.
+        kept: how many requests of earlier runs it queues again.
+        is_idle: the worker held nothing.
+    """
+
+    script: str
+    arguments: tuple[Any, ...]
+    offers: int = 0
+    ended: tuple[bytes, ...] = ()
+    returns: tuple[Entry, ...] = ()
+    kept: int = 0
+    is_idle: bool = False
+
+
+class FilterSource(Protocol):
+    """The filter that a join creates if there is none."""
+
+    def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
+        """Return parameters, a new id and secret, the TTL in ms, and the sizes, which take long to compute, or ''."""
+
+
+class Reaped(NamedTuple):
+    """A worker that was presumed dead: its name, the seconds since its last contact, its requests."""
+
+    worker: str
+    seconds: float
+    requests: int

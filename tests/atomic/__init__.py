@@ -1,1 +1,0 @@
-"""Tests of the filter as atomic scripts."""

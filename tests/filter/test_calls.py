@@ -1,0 +1,236 @@
+"""Each item is new to exactly one call: through lost and late replies, in several processes, after a fork."""
+
+import itertools
+import multiprocessing
+import os
+import random
+from collections.abc import Callable
+from multiprocessing.queues import Queue
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.proxy.faults import Place, proxying
+from devtools.servers import Address
+from scrapy_bloom import RefusedError, UnavailableError
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+from tests.support.servers import Server
+
+SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-12}
+SCRIPTS = ("EVALSHA", "EVAL")
+
+
+def items(first: int, last: int) -> list[str]:
+    return [f"item {number}" for number in range(first, last)]
+
+
+@pytest.mark.parametrize("place", [Place.BEFORE, Place.REQUEST, Place.AFTER, Place.REPLY, Place.STALL])
+def test_a_repeated_call_returns_the_first_reply(server: Server, key: str, place: Place) -> None:
+    """Wherever a call fails, the caller gets exact flags; so does a call that forgets."""
+    with proxying(server.port, *SCRIPTS) as proxy, proxy.address.client(socket_timeout=0.2) as client:
+        BloomFilter(server.client(), key, **SMALL).add_many(items(0, 50))
+        bloom = BloomFilter(client, key, cache_size=0, **SMALL)
+        bloom.add("first")
+        for number in range(1, 4):
+            proxy.fail(place)
+            batch = items(50 * number - 25, 50 * number + 50)
+            assert bloom.add_many(batch) == [False] * 25 + [True] * 50
+        proxy.fail(place)
+        assert bloom.forget_many(["item 3", "unknown"]) == [True, False]
+        assert bloom.add_many(["item 3", "item 4"]) == [True, False]
+        assert proxy.faults == 4
+        assert bloom.counters.losses == 0
+
+
+def test_opening_survives_lost_replies(valkey: Server, key: str) -> None:
+    """A repeated creation, flush or clear changes nothing more."""
+    with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
+        proxy.plan = itertools.cycle([Place.AFTER, None])
+        bloom = BloomFilter(client, key, flush=True, **SMALL)
+        assert all(bloom.add_many(items(0, 100)))
+        again = BloomFilter(client, key, **SMALL)
+        assert not any(again.add_many(items(0, 100)))
+        again.clear()
+        assert all(again.add_many(items(0, 100)))
+        assert again.counters.losses == 0
+
+
+def test_a_call_that_was_given_up_is_settled(valkey: Server, key: str) -> None:
+    """The items of an interrupted call are owed to its caller: each is new at the next addition, exactly once."""
+    with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
+        bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
+        bloom.add_many(["known", "first"])
+        proxy.fail(Place.AFTER)
+        with pytest.raises(UnavailableError):
+            bloom.add_many(["a", "known", "b"])
+        assert BloomFilter(valkey.client(), key, **SMALL).add_many(["a", "b"]) == [False, False]
+        assert bloom.add_many(["a", "c", "known"]) == [True, True, False]
+        assert not bloom.is_cached("b")
+        assert [bloom.add("b"), bloom.add("b"), bloom.add("a")] == [True, False, False]
+
+
+def test_a_call_that_was_never_executed_is_settled(valkey: Server, key: str) -> None:
+    """A call that was lost on its way is executed with the next one."""
+    with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
+        bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
+        bloom.add("first")
+        proxy.fail(Place.BEFORE)
+        with pytest.raises(UnavailableError):
+            bloom.forget("first")
+        proxy.fail(Place.BEFORE)
+        with pytest.raises(UnavailableError):
+            bloom.add_many(["a"])
+        assert bloom.add_many(["a", "first"]) == [True, True]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Collect the commands of all clients."""
+    commands: list[tuple[object, ...]] = []
+    execute: Callable[..., Any] = redis.Redis.execute_command
+
+    def note(self: redis.Redis, *args: object, **options: object) -> object:
+        commands.append(args)
+        return execute(self, *args, **options)
+
+    monkeypatch.setattr(redis.Redis, "execute_command", note)
+    return commands
+
+
+def test_a_late_duplicate_changes_nothing(client: Any, key: str, sent: list[tuple[object, ...]]) -> None:
+    """A packet of an earlier call that arrives late marks nothing, not even items forgotten since."""
+    bloom = BloomFilter(client, key, flush=True, **SMALL)
+    bloom.add_many(["a", "b"])
+    bloom.forget("b")
+    bloom.add("b")
+    bloom.forget_many(["a", "b"])
+    bloom.add_many(["c", "d"])
+    bloom.forget("d")
+    late = list(sent)
+    before = client.hgetall(key)
+    for command in late:
+        client.execute_command(*command)
+    assert client.hgetall(key) == before
+    assert bloom.add_many(["a", "b", "c", "d"]) == [True, True, False, True]
+    assert bloom.counters.losses == 0
+
+
+def test_a_lost_record_makes_a_repeated_call_new(valkey: Server, key: str) -> None:
+    """Without the record the marks of the first attempt are unknown: unknown means new."""
+    with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client, valkey.client() as direct:
+        bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
+        bloom.add("first")
+        proxy.fail(Place.AFTER)
+        with pytest.raises(UnavailableError):
+            bloom.add("a")
+        direct.delete(*direct.scan_iter(f"{{{key}}}:call:*"))
+        assert bloom.add("a")
+        assert bloom.counters.losses == 1
+
+
+def _add_all(address: Address, key: str, seed: int, found: "Queue[tuple[int, list[int]]]") -> None:
+    numbers = list(range(4000))
+    random.Random(seed).shuffle(numbers)
+    with address.client() as client:
+        bloom = BloomFilter(client, key, **SMALL)
+        new: list[int] = []
+        for first in range(0, 4000, 80):
+            part = numbers[first : first + 80]
+            flags = bloom.add_many([f"item {number}" for number in part])
+            new += [number for number, is_new in zip(part, flags, strict=True) if is_new]
+        found.put((seed, new))
+
+
+def test_processes_share_the_items_exactly(server: Server, key: str) -> None:
+    """Each of 4,000 items is new to exactly one of several processes, while the filter grows."""
+    context = multiprocessing.get_context("spawn")
+    found: Queue[tuple[int, list[int]]] = context.Queue()
+    workers = [context.Process(target=_add_all, args=(server.address, key, seed, found)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    new = [found.get(timeout=120)[1] for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sorted(itertools.chain(*new)) == list(range(4000))
+    with server.client() as client:
+        info = BloomFilter(client, key, **SMALL).info()
+        assert (info.count, info.layers) == (4000, 3)
+
+
+def test_a_forked_process_is_another_caller(server: Server, key: str) -> None:
+    """A child's calls have a record of their own: neither gets the other's replies."""
+    with server.client() as client:
+        bloom = BloomFilter(client, key, cache_size=0, **SMALL)
+        bloom.add_many(["a", "b"])
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            flags = [*bloom.add_many(["a", "c"]), *bloom.add_many(["d"]), *bloom.add_many(["e"])]
+            os.write(writing, bytes(flags))
+            os._exit(0)
+        os.close(writing)
+        assert os.waitpid(child, 0)[1] == 0
+        assert os.read(reading, 10) == bytes([False, True, True, True])
+        os.close(reading)
+        assert [bloom.add(item) for item in "acdef"] == [False, False, False, False, True]
+        assert bloom.counters.losses == 0
+        # Both make the next call of the common parent: the second one must not get the flags of the first.
+        child = os.fork()
+        if child == 0:
+            os._exit(bloom.add("a"))
+        assert os.waitpid(child, 0)[1] == 0
+        assert bloom.add("g")
+
+
+def test_a_child_owes_nothing(valkey: Server, key: str) -> None:
+    """The debt to a call before the fork is paid to its process alone."""
+    with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
+        bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
+        bloom.add("first")
+        proxy.fail(Place.AFTER)
+        with pytest.raises(UnavailableError):
+            bloom.add("a")
+        child = os.fork()
+        if child == 0:
+            os._exit(bloom.add("a"))
+        assert os.waitpid(child, 0)[1] == 0
+        assert bloom.add("a")
+        proxy.fail(Place.AFTER)
+        with pytest.raises(UnavailableError):
+            bloom.add_many(["b", "c"])
+        bloom.add("b")
+        child = os.fork()
+        if child == 0:
+            os._exit(bloom.add("c"))
+        assert os.waitpid(child, 0)[1] == 0
+        assert bloom.add("c")
+
+
+def test_a_call_that_was_executed_in_part(server: Server, key: str) -> None:
+    """A script that failed behind its first write may have marked any of its items: all of them are new."""
+    with server.client() as admin, server.client(username="clerk") as client:
+        admin.execute_command("ACL", "SETUSER", "clerk", "on", "nopass", "allkeys", "+@all")
+        bloom = BloomFilter(client, key, cache_size=0, **SMALL)
+        bloom.add("known")
+        admin.execute_command("ACL", "SETUSER", "clerk", "-set")
+        with pytest.raises(RefusedError):
+            bloom.add_many(["a", "known"])
+        admin.execute_command("ACL", "SETUSER", "clerk", "+set")
+        assert bloom.add_many(["a", "known"]) == [True, True]
+        assert bloom.add_many(["a", "known"]) == [False, False]
+        admin.execute_command("ACL", "DELUSER", "clerk")
+
+
+def test_an_idle_caller_begins_again(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record expires after an hour: a process that was idle for long does not take that for a loss."""
+    bloom = BloomFilter(client, key, cache_size=0, **SMALL)
+    bloom.add("a")
+    records = list(client.scan_iter(f"{{{key}}}:call:*"))
+    assert [0 < client.ttl(name) <= 3600 for name in records] == [True]
+    client.delete(*records)
+    now: Callable[[], float] = bloom._runtime.monotonic
+    monkeypatch.setattr(type(bloom._runtime), "monotonic", staticmethod(lambda: now() + 3601))
+    assert bloom.add_many(["a", "b"]) == [False, True]
+    assert bloom.counters.losses == 0

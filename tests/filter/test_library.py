@@ -1,0 +1,105 @@
+"""The filter's Lua functions, called from small scripts as other scripts call them."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom.scripts import Script
+
+LIBRARY = Script("filter").text
+# Layers of 100 and 200 items at an error rate far below 1e-9, in shards of two and three blocks.
+SIZES = "100 6 25 2;200 12 26 3;"
+CHECK = """
+local f, new = filter.open(KEYS[1], 'first'), {}
+for i = 1, #ARGV do new[i] = filter.check(f, ARGV[i]) and 1 or 0 end
+filter.save(f)
+return new
+"""
+EACH = """
+local f, found = filter.open(KEYS[1]), {}
+for i = 1, #ARGV do found[i] = filter.%s(f, ARGV[i]) and 1 or 0 end
+return found
+"""
+
+Run = Callable[..., Any]
+
+
+def items(numbers: Sequence[int]) -> list[bytes]:
+    return [blake2b(str(number).encode()).digest() for number in numbers]
+
+
+@pytest.fixture
+def run(client: redis.Redis, key: str) -> Run:
+    """Run a script over the library and a created filter."""
+
+    def run(text: str, *args: Any) -> Any:
+        return client.eval(f"{LIBRARY}\n{text}", 1, key, *args)
+
+    run(f"filter.create(KEYS[1], 'first', 'secret', 'parameters', '{SIZES}', '0')")
+    return run
+
+
+def test_an_item_is_new_once_over_all_layers(run: Run) -> None:
+    """Growth by several layers changes no answer: an item is new once."""
+    assert all(run(CHECK, *items(range(first, first + 50))) == [1] * 50 for first in range(0, 1000, 50))
+    assert run(CHECK, *items(range(1000))) == [0] * 1000
+    assert run(EACH % "has", *items(range(990, 1010))) == [1] * 10 + [0] * 10
+
+
+def test_the_first_layer_is_allocated_by_parts(run: Run, client: redis.Redis, key: str) -> None:
+    """Each call of `allocate` allocates a shard, and says how many are missing; then none is, for anybody."""
+    allocate = "return filter.allocate(filter.open(KEYS[1]))"
+    assert [run(allocate) for _ in range(4)] == [2, 1, 0, 0]
+    assert sorted(client.scan_iter(f"{{{key}}}:*")) == [f"{{{key}}}:first:1:{shard}".encode() for shard in range(3)]
+
+
+def test_a_forgotten_item_is_new_once(run: Run) -> None:
+    """A forgotten item is absent, and new to one check."""
+    run(CHECK, *items([1, 2]))
+    assert run(EACH % "forget", *items([1, 3])) == [1, 0]
+    assert run(EACH % "has", *items([1, 2, 3])) == [0, 1, 0]
+    assert [run(CHECK, *items([1, 2])) for _ in range(2)] == [[1, 0], [0, 0]]
+    assert run("local f = filter.open(KEYS[1]) return {f.id, f.forgets, f.lost}") == [b"first", 1, 0]
+
+
+def test_a_lost_shard_is_counted_and_replaced(run: Run, client: redis.Redis, key: str) -> None:
+    """The items of a lost shard, of a full layer too, are new again; the loss is counted once."""
+    run(CHECK, *items(range(200)))
+    client.unlink(f"{{{key}}}:first:1:0", f"{{{key}}}:first:2:1")
+    again = sum(run(CHECK, *items(range(200))))
+    assert 20 <= again <= 120
+    assert run(CHECK, *items(range(200))) == [0] * 200
+    assert run("return filter.open(KEYS[1]).lost") == 2
+
+
+def test_delete_leaves_nothing(run: Run, client: redis.Redis, key: str) -> None:
+    """All layers go, also a prepared one."""
+    run(CHECK, *items(range(100)))
+    assert client.exists(f"{{{key}}}:first:2:0")
+    run("filter.delete(KEYS[1])")
+    assert list(client.scan_iter(f"*{key}*")) == []
+    assert run("return filter.open(KEYS[1]) == nil and filter.describe(KEYS[1]) == nil and 1") == 1
+
+
+def test_another_filter_is_not_opened(run: Run) -> None:
+    """A filter with another id counts as none."""
+    assert run("return filter.open(KEYS[1], 'other') == nil and 1") == 1
+
+
+def test_foreign_data_is_named(client: redis.Redis, key: str) -> None:
+    """Instead of a filter, `describe` returns the type of other data."""
+    describe = f"{LIBRARY}\nlocal id, kind = filter.describe(KEYS[1]) return {{id or 'none', kind or 'nothing'}}"
+    assert client.eval(describe, 1, key) == [b"none", b"nothing"]
+    client.lpush(key, "somebody's")
+    assert client.eval(describe, 1, key) == [b"none", b"list"]
+
+
+def test_users_are_counted_once(run: Run) -> None:
+    """The last of the users is told so; a name counts once."""
+    add, remove = "filter.add_user(KEYS[1], ARGV[1])", "return filter.remove_user(KEYS[1], ARGV[1]) and 1 or 0"
+    for user in ("one", "one", "other"):
+        run(add, user)
+    assert [run(remove, user) for user in ("unknown", "one", "one", "other")] == [0, 0, 0, 1]

@@ -1,0 +1,74 @@
+"""Each filter has its own secret: links that hide a page in one filter hide it in no other."""
+
+import itertools
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom import BloomFilter, MemoryBloomFilter, MismatchError
+from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.memory import _bits
+
+VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"
+
+
+def links_that_hide(bloom: MemoryBloomFilter, victim: str) -> list[str]:
+    """Return links of another site that cover a page's bits, found offline with the filter's secret."""
+    layer = bloom._layers[0]
+    uncovered = set(_bits(layer, digest(victim.encode(), bloom._secret)))
+    links = []
+    for number in itertools.count():
+        link = f"https://evil.example/a{number}"
+        bits = set(_bits(layer, digest(link.encode(), bloom._secret)))
+        # At most one at a time: the links are new then, and are fetched.
+        if bits & uncovered:
+            uncovered -= bits
+            links.append(link)
+        if not uncovered:
+            return links
+    raise AssertionError
+
+
+def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next() -> None:
+    """About fifteen foreign links hide a page in one filter, and in no other."""
+    attacked, other = (MemoryBloomFilter(capacity=1000, cache_size=0) for _ in range(2))
+    for bloom in (attacked, other):
+        bloom.add("the first")
+    links = links_that_hide(attacked, VICTIM)
+    assert len(links) <= 20
+    for bloom in (attacked, other):
+        assert all(bloom.add_many(links))
+    assert VICTIM in attacked
+    assert VICTIM not in other
+
+
+def test_every_filter_draws_a_secret(client: redis.Redis, key: str) -> None:
+    """A secret has 128 bits, is stored, and differs between filters."""
+    drawn = set()
+    for number in range(20):
+        bloom = BloomFilter(client, f"{key}:{number}", capacity=10)
+        drawn.add(bloom._secret)
+        bloom.clear()
+    assert {len(bytes.fromhex(secret.decode())) for secret in drawn} == {16}
+    assert len(drawn) == 20
+
+
+def test_the_secret_is_in_no_log(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The secret is in no log line, error or repr, through all events of a filter's life."""
+    caplog.set_level(logging.DEBUG)
+    small: dict[str, Any] = {"capacity": 100}
+    bloom = BloomFilter(client, key, **small)
+    secret = bloom._secret.decode()
+    bloom.add_many([f"item {number}" for number in range(1000)])
+    client.unlink(f"{{{key}}}:{bloom._id}:1:0")
+    bloom.add("after a loss")
+    shown = [repr(bloom), repr(bloom.info()), repr(bloom.parameters)]
+    with pytest.raises(MismatchError) as refusal:
+        BloomFilter(client, key, capacity=7)
+    client.unlink(key)
+    bloom.add("after another loss")
+    assert bloom.counters.losses == 2
+    assert secret
+    assert secret not in " ".join([*shown, str(refusal.value), caplog.text])

@@ -1,0 +1,178 @@
+"""A filter with a TTL remembers items for the TTL, at most a quarter longer, and stays bounded."""
+
+import re
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_bloom._runtime import Runtime
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.memory import MemoryBloomFilter
+from tests.support.servers import expires_at
+
+TTL = 100.0
+
+
+class Clock(Runtime):
+    """Clocks set by tests."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    unix_time = monotonic
+
+
+class _Memory(MemoryBloomFilter):
+    _runtime = Clock()
+
+
+def advance(client: Any, key: str, seconds: float) -> None:
+    """Let time pass for a filter on a server: its layers are older, and its keys expire sooner."""
+
+    def older(layer: re.Match[bytes]) -> bytes:
+        return b"%s%d" % (layer[1], int(layer[2]) - int(seconds * 1000))
+
+    layers = client.hget(key, "layers") or b""
+    client.hset(key, "layers", re.sub(rb"(\d+ \d+ )(\d+)(?= \d+ \d+ \d+ \d+ \d+ \d+;)", older, layers))
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0, 19.9, 20.0, 33.3])
+@pytest.mark.parametrize("cache_size", [0, 1000])
+def test_in_memory_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> None:
+    """An item added at any time of a generation is forgotten after 1 to 1.25 times the TTL."""
+    clock = Clock()
+    _Memory._runtime = clock
+    bloom = _Memory(capacity=1000, ttl=TTL, cache_size=cache_size)
+    bloom.add("first")
+    clock.now += offset
+    assert bloom.add("a")
+    begin = clock.now
+    while not bloom.add("a"):
+        clock.now += 0.5
+        bloom.add(f"other {clock.now}")
+        assert bloom.info().layers <= 7
+    assert TTL <= clock.now - begin <= 1.25 * TTL + 0.5
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0, 19.0, 33.3])
+def test_an_item_is_remembered_for_the_ttl(client: redis.Redis, key: str, offset: float) -> None:
+    """So it is on a server, where ended layers are deleted, and at most seven live."""
+    bloom = BloomFilter(client, key, capacity=1000, ttl=TTL, cache_size=0)
+    bloom.add("first")
+    advance(client, key, offset)
+    assert bloom.add("a")
+    waited = 0.0
+    while not bloom.add("a"):
+        advance(client, key, 2.5)
+        waited += 2.5
+        bloom.add(f"other {waited}")
+        assert bloom.info().layers <= 7
+        # Live layers, one ended since, and one in preparation.
+        assert sum(b":call:" not in name for name in client.scan_iter(f"{{{key}}}:*")) <= 9
+    assert TTL - 1 <= waited <= 1.25 * TTL + 3
+    assert bloom.counters.losses == 0
+
+
+def test_a_generation_can_grow(client: redis.Redis, key: str) -> None:
+    """A generation that exceeds its part grows; its layers end together."""
+    bloom = BloomFilter(client, key, capacity=500, error_rate=1e-9, ttl=TTL, cache_size=0)
+    assert all(bloom.add_many([f"item {number}" for number in range(350)]))
+    assert [layer.capacity for layer in bloom.info().by_layer] == [100, 200, 400]
+    advance(client, key, 30)
+    bloom.add("another")
+    assert [layer.capacity for layer in bloom.info().by_layer] == [100, 200, 400, 100]
+    advance(client, key, 100)
+    assert [layer.capacity for layer in bloom.info().by_layer] == [100]
+    assert all(bloom.add_many([f"item {number}" for number in range(350)]))
+
+
+def test_the_cache_ends_with_the_layer(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached item is asked again when the oldest layer has ended."""
+    clock = Clock()
+    monkeypatch.setattr(BloomFilter, "_runtime", clock)
+    bloom = BloomFilter(client, key, capacity=500, ttl=TTL)
+    assert bloom.add("a")
+    clock.now += 124
+    assert bloom.is_cached("a")
+    clock.now += 2
+    advance(client, key, 126)
+    assert not bloom.is_cached("a")
+    assert bloom.add("a")
+
+
+def test_an_unused_filter_expires(client: redis.Redis, key: str) -> None:
+    """All keys expire 1.5 TTLs after their generation began; to begin another one then is no loss."""
+    bloom = BloomFilter(client, key, capacity=500, ttl=TTL)
+    bloom.add_many([f"item {number}" for number in range(100)])
+    seconds, _ = client.time()
+    names = [key.encode(), *client.scan_iter(f"{{{key}}}:*:?:?")]
+    assert len(names) == 3
+    for name in names:
+        assert expires_at(client, name) / 1000 - seconds == pytest.approx(150, abs=10)
+    client.pexpire(key, 60_000)
+    advance(client, key, 30)
+    bloom.add("the next generation")
+    assert expires_at(client, key) / 1000 - seconds == pytest.approx(150, abs=20)
+
+
+def test_without_a_ttl_nothing_expires(client: redis.Redis, key: str) -> None:
+    """A filter without a TTL has no key that expires, but for the records of its callers."""
+    bloom = BloomFilter(client, key, capacity=100)
+    bloom.add_many([f"item {number}" for number in range(1000)])
+    names = [key.encode(), *(name for name in client.scan_iter(f"{{{key}}}:*") if b":call:" not in name)]
+    assert len(names) > 4
+    assert {client.pttl(name) for name in names} == {-1}
+
+
+def test_expiry_is_no_loss(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was idle until the filter expired continues with a new one, in silence."""
+    clock = Clock()
+    monkeypatch.setattr(BloomFilter, "_runtime", clock)
+    bloom = BloomFilter(client, key, capacity=500, ttl=TTL)
+    bloom.add("a")
+    client.unlink(key)
+    clock.now += 151
+    assert bloom.add("a")
+    assert bloom.counters.losses == 0
+
+
+def test_forgotten_items_end_with_their_layer(client: redis.Redis, key: str) -> None:
+    """A forgotten item that is not added again leaves the hash with the layer that held it; others stay."""
+    bloom = BloomFilter(client, key, capacity=500, ttl=TTL, cache_size=0)
+    bloom.add_many(["a", "b"])
+    bloom.forget("a")
+    advance(client, key, 100)
+    bloom.add_many(["c", "d"])
+    bloom.forget("c")
+    advance(client, key, 30)
+    bloom.add("another")
+    assert client.hget(key, "forgotten") == b"1"
+    assert sum(len(name) == 17 for name in client.hkeys(key)) == 1
+    assert bloom.add_many(["a", "c", "d"]) == [True, True, False]
+
+
+def test_a_forgotten_item_is_remembered_for_a_whole_ttl(client: redis.Redis, key: str) -> None:
+    """A forgotten item that is added again lives as long as a new one, though older layers hold its bits."""
+    bloom = BloomFilter(client, key, capacity=500, ttl=TTL, cache_size=0)
+    bloom.add("a")
+    advance(client, key, 90)
+    bloom.forget("a")
+    assert bloom.add("a")
+    advance(client, key, 99)
+    assert not bloom.add("a")
+
+
+def test_in_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory a forgotten item is remembered for a whole TTL, too."""
+    clock = Clock()
+    monkeypatch.setattr(_Memory, "_runtime", clock)
+    bloom = _Memory(capacity=500, ttl=TTL, cache_size=0)
+    bloom.add("a")
+    clock.now += 90
+    bloom.forget("a")
+    assert bloom.add("a")
+    clock.now += 99
+    assert not bloom.add("a")

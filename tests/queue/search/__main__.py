@@ -1,0 +1,29 @@
+"""Search scenarios whose names contain the arguments, with a trace of each broken promise.
+
+python -m tests.queue.search [--limit STATES] [NAME ...]
+"""
+
+import argparse
+import time
+
+from tests.queue.search import search
+from tests.queue.search.scenarios import SCENARIOS
+
+
+def main() -> None:
+    """Search, and print a line for each scenario."""
+    parser = argparse.ArgumentParser(prog="python -m tests.queue.search")
+    parser.add_argument("names", nargs="*", default=[""])
+    parser.add_argument("--limit", type=int, default=3_000_000)
+    options = parser.parse_args()
+    for name, scenario in SCENARIOS.items():
+        if any(part in name for part in options.names):
+            begin = time.process_time()
+            found, most = search(scenario, limit=options.limit)
+            seconds = time.process_time() - begin
+            print(f"{name:45} {found.states:9,} states {seconds:6.1f} s, at most {most} fetches: {found.violation}")
+            print("".join(f"    {line}\n" for line in found.trace), end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Wrong designs: each must break a promise in its scenario."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scrapy_bloom.queue.values import Call, Entry, Outcome, Page
+from scrapy_bloom.queue.worker import Worker
+from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
+from tests.queue.search.world import Scenario
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong worker, or wrong scripts: in each named script a text is replaced.
+
+    Attributes:
+        walks: random walks that find it; 0: only a search of all states does.
+        seed: of a walk that finds it soon.
+        is_long: this takes more than some seconds.
+    """
+
+    scenario: Scenario
+    worker: type[Worker] = Worker
+    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    walks: int = 500
+    seed: int = 1
+    is_long: bool = False
+
+    def scripts(self) -> dict[str, str]:
+        """Return the scripts, with the mistake."""
+        wrong = scripts()
+        for name, (right, mistake) in self.texts.items():
+            names = list(wrong) if name == "all" else [name]
+            counts = {wrong[each].count(right) for each in names}
+            if max(counts) != 1 or (name != "all" and min(counts) != 1):
+                raise ValueError(f"{name}.lua does not have {right!r} once")
+            for each in names:
+                wrong[each] = wrong[each].replace(right, mistake)
+        return wrong
+
+
+class AcknowledgesTooEarly(Worker):
+    def finish(self, member: bytes, outcome: Outcome = Outcome.DONE) -> None:
+        super().finish(member, outcome)
+        if member in self.finished:
+            self.finished[member] = replace(self.finished[member], behind=0)
+
+
+class KeepsItsCache(Worker):
+    def _expire(self) -> None:
+        known = dict(self.repeats._young)
+        super()._expire()
+        self.repeats._young.update(known)
+
+
+class NeverTaints(Worker):
+    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+        pass
+
+
+class ForgetsDrops(Worker):
+    def _has_dropped(self, page: Page) -> bool:  # noqa: ARG002
+        return False
+
+
+class DropsUnansweredOffers(Worker):
+    def lose(self) -> None:
+        call = self._under_way
+        super().lose()
+        for _ in range(call.offers if call else 0):
+            offer = self.outbox.popleft()
+            self._offered.discard(offer.fingerprint or b"")
+            self._base += 1
+
+
+class FinishesAlone(Worker):
+    def _note_quiet(self, call: Call, taken: list[Entry], others: list[Any] | None) -> None:
+        super()._note_quiet(call, taken, others and [others[0], 0, *others[2:]])
+
+
+class ReturnsNothingAtARejoin(Worker):
+    def _rejoin(self, *args: Any, **more: Any) -> None:
+        self.ready = []
+        super()._rejoin(*args, **more)
+
+
+class RelativelyTrusting(Worker):
+    """Takes any registration that the server has for its own last one."""
+
+    def _rejoin(self, *args: Any, **_: Any) -> None:
+        super()._rejoin(*args, is_intact=args[3] > 0)
+
+
+_SKIPS_EQUAL_LEASES = """
+for _, member in ipairs(call('ZRANGE', STEM .. 'leases:' .. worker, 0, -1)) do
+  for _, field in ipairs(call('HKEYS', CRAWL)) do
+    local other = string.match(field, '^@(.+)')
+    if other and other ~= worker and call('ZSCORE', STEM .. 'leases:' .. other, member) then
+      call('ZREM', STEM .. 'leases:' .. worker, member)
+    end
+  end
+end
+move(STEM .. 'leases:' .. worker, QUEUE)
+"""
+
+MISTAKES = {
+    "acknowledged before the children are queued": Mistake(
+        spare(((1, 2), (), ()), 1, ("crash",), batch=1), AcknowledgesTooEarly, seed=10
+    ),
+    "stamps are not compared": Mistake(
+        two(SMALL, 1, ("lost",), want=2, most=1), texts={"exchange": ("stamp ~= my.stamp or ", "")}
+    ),
+    "a server that went back is not noticed": Mistake(
+        one(TINY, 1, ("rollback",), is_slow=True),
+        texts={"exchange": ("stamp ~= my.stamp or ", "stamp < my.stamp or ")},
+        seed=4,
+    ),
+    "an equal request of a lost reply is taken for the acknowledged one": Mistake(
+        Scenario(((1, 2), (), (1,)), ((0,),), 1, ("lost",), want=3, at_once=2, unfiltered=2),
+        texts={"join": ("if before and stamp == before.prior then move(TAKEN, QUEUE) end", "")},
+        seed=32,
+    ),
+    "the number of a join is not compared": Mistake(
+        one(SMALL, 1, ("lost",), want=2, most=1), texts={"join": ("number <= before.join", "number < 0")}, seed=18
+    ),
+    "a join alone counts as a worker": Mistake(
+        two(TINY, 1, ("lost",)),
+        texts={"join": ("works = before and before.works or 0", "works = 1")},
+        walks=0,
+        is_long=True,
+    ),
+    "the cache is kept across EXPIRED": Mistake(
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True), KeepsItsCache, seed=19
+    ),
+    "pages whose children were lost are acknowledged": Mistake(
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True), NeverTaints, seed=19
+    ),
+    "a link dropped by the cache is not relied on": Mistake(
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True), ForgetsDrops, seed=37
+    ),
+    "any registration is taken for intact": Mistake(
+        one(TINY, 1, ("rollback",), is_slow=True), RelativelyTrusting, seed=4
+    ),
+    "nothing is leased again after EXPIRED": Mistake(
+        Scenario(SMALL, ((0,), (0,)), 2, ("flushall", "crash"), spare=(1,), most=3),
+        texts={"exchange": ("my.held = in_parts('ZADD', LEASES, without_digests(holds))", "my.held = 0")},
+        seed=7,
+    ),
+    "a rejoin keeps the old leases": Mistake(
+        one(TINY, 1, ("rollback",)),
+        texts={"exchange": ("move(LEASES, QUEUE)\nmy.held = in", "my.held = call('ZCARD', LEASES) + in")},
+        walks=0,
+        is_long=True,
+    ),
+    "unanswered offers are dropped": Mistake(one(TINY, 1, ("lost",)), DropsUnansweredOffers),
+    "requests that have not begun are dropped at a rejoin": Mistake(
+        Scenario(((1, 2, 3), (), (), ()), ((0,),), 1, ("flushall",), want=3), ReturnsNothingAtARejoin, seed=9
+    ),
+    "deleted although others work": Mistake(
+        SCENARIOS["no fault, one is stopped"],
+        texts={"leave": ("local is_due = working == 0 and", "local is_due =")},
+    ),
+    "deleted although requests wait": Mistake(
+        Scenario(((1,), (), ()), ((0,), (2,), (0,)), 1, ("crash",), late=(1,), spare=(2,)),
+        texts={"leave": ("is_due = is_due and crawl.waiting + held == 0", "is_due = is_due")},
+        walks=0,
+    ),
+    "finished without contact of the others": Mistake(two(SMALL, 1, ("crash",)), FinishesAlone, walks=0),
+    "finished although others are busy": Mistake(
+        two(SMALL), texts={"exchange": ("is_quiet = is_quiet and r.busy == 0 and r.held == 0", "")}
+    ),
+    "finished although others may hold start requests": Mistake(
+        Scenario(((2,), (), ()), ((0,), (1,))), texts={"exchange": ("r.busy == 0 and ", "")}, seed=2
+    ),
+    "no audit": Mistake(
+        SCENARIOS["lost the queue"], texts={"all": ("if crawl.waiting == 0 then note_loss(audited)", "if false then")}
+    ),
+    "leases are not counted": Mistake(
+        SCENARIOS["lost leases"],
+        texts={"all": ("return r.held - call('ZCARD', STEM .. 'leases:' .. worker) - taken", "return 0 * taken")},
+        walks=0,
+    ),
+    "a failed request is only acknowledged": Mistake(
+        SCENARIOS["failing"], texts={"exchange": ("write(FAILED, failed[i],", "local _ = (failed[i] ..")}
+    ),
+    "deaths count for all leases": Mistake(
+        SCENARIOS["poison, and a crash"], texts={"all": ("elseif member == suspect and call", "elseif call")}
+    ),
+    "the first death does not count": Mistake(
+        SCENARIOS["poison"],
+        texts={"all": ("call('HSET', DELIVERIES, member, 1)", "call('HSET', DELIVERIES, member, 0)")},
+    ),
+    "a suspect on its last delivery runs beside others": Mistake(
+        Scenario(
+            ((1, 2), (3,), (), ()),
+            ((0,),) * 5,
+            spare=(2, 3, 4),
+            poison=4,
+            want=2,
+            at_once=2,
+            batch=1,
+            is_slow=True,
+            max_deliveries=2,
+            most=9,
+        ),
+        texts={"exchange": ("return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries", "return false")},
+    ),
+    "the filter's id is not compared": Mistake(
+        Scenario(((), (2, 3), (), (2,)), ((2,), (1,), ()), anew=(2,), spider=(0, 1, 0), most=3),
+        texts={"exchange": ("filter.open(FILTER, ARGV[4])", "filter.open(FILTER)")},
+    ),
+    "the filter is deleted under another spider": Mistake(
+        Scenario(((2,), (2,), ()), ((0,), (1,)), spider=(0, 1)),
+        texts={
+            "leave": ("if filter.remove_user(FILTER, QUEUE) then", "if filter.remove_user(FILTER, QUEUE) or true then")
+        },
+    ),
+    "leases of another worker are not returned": Mistake(
+        SCENARIOS["unfiltered, equal, two at once"],
+        texts={"heartbeat": ("move(STEM .. 'leases:' .. worker, QUEUE)", _SKIPS_EQUAL_LEASES)},
+        is_long=True,
+    ),
+    "a rejoin removes an equal request that waits": Mistake(
+        Scenario(((1, 2), (), (1,)), ((0,), (0,)), 1, ("false",), want=3, at_once=2, unfiltered=2),
+        texts={"exchange": ("if holds[i] ~= '' then call('ZREM'", "if true then call('ZREM'")},
+        is_long=True,
+    ),
+}

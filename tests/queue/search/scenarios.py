@@ -1,0 +1,111 @@
+"""The scenarios of the search. Page 0 is the start: 0 leads to 1 and 2, 1 to 2 and 3, 2 to 3."""
+
+from typing import Any
+
+from scrapy_bloom.scripts import Script
+from tests.queue.search.world import Scenario
+
+Links = tuple[tuple[int, ...], ...]
+
+DIAMOND: Links = ((1, 2), (2, 3), (3,), ())
+SMALL: Links = ((1, 2), (2,), ())
+TINY: Links = ((1,), ())
+TREE: Links = ((1, 2), (), ())
+LOOP: Links = ((0, 1), (0,))
+LOST = ("lost", "crash", "false")
+
+_HAS = """
+local f = filter.open(KEYS[1])
+return f and filter.has(f, ARGV[1]) and 1 or 0
+"""
+
+
+def scripts() -> dict[str, str]:
+    """Return the scripts of the queue, and one to look an item up."""
+    texts = {name: Script(name, "filter", "queue").text for name in ("join", "exchange", "leave", "heartbeat")}
+    return {**texts, "allocate": Script("allocate", "filter").text, "has": Script("filter").text + _HAS}
+
+
+def one(links: Links, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:
+    """Return a scenario of one worker."""
+    return Scenario(links, ((0,),), faults, kinds, **more)
+
+
+def two(links: Links, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:
+    """Return a scenario of two workers."""
+    return Scenario(links, ((0,), (0,)), faults, kinds, **more)
+
+
+def spare(links: Links, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:
+    """Return a scenario of two workers, and a third if both have died."""
+    return Scenario(links, ((0,), (0,), (0,)), faults, kinds, spare=(2,), **more)
+
+
+def poison(workers: int, living: int, **more: Any) -> Scenario:
+    """Return a scenario in which page 1 kills its worker."""
+    spares = tuple(range(living, workers))
+    return Scenario(TREE, ((0,),) * workers, spare=spares, poison=2, most=5, **{"max_deliveries": 2, **more})
+
+
+def pair(faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:
+    """Return a scenario of two spiders, each with a queue, that share the filter."""
+    roots = (0,), (1,), (0,), (1,)
+    return Scenario(((2,), (2,), ()), roots, faults, kinds, spider=(0, 1, 0, 1), spare=(2, 3), **more)
+
+
+SCENARIOS = {
+    "no fault": two(DIAMOND),
+    "no fault, two ahead, two at once": two(DIAMOND, want=3, at_once=2, is_slow=True),
+    "no fault, batches of one": two(DIAMOND, want=2, batch=1, is_slow=True),
+    "no fault, three workers": Scenario(SMALL, ((0,),) * 3, want=2),
+    "no fault, one joins late": Scenario(SMALL, ((0,),) * 3, late=(2,)),
+    "no fault, one is stopped": spare(DIAMOND, want=2, stop=(0,)),
+    "no fault, both are stopped": spare(SMALL, want=2, stop=(0, 1)),
+    "no fault, both are stopped, kept": spare(SMALL, want=2, stop=(0, 1), persist=True),
+    "no fault, a page that leads to itself": two(LOOP),
+    **{f"{kind}": spare(SMALL, 1, (kind,), want=2) for kind in LOST},
+    **{f"{kind}, diamond": spare(DIAMOND, 1, (kind,), want=2) for kind in LOST},
+    **{f"{kind}, slow, batches of one": spare(SMALL, 1, (kind,), want=2, batch=1, is_slow=True) for kind in LOST},
+    "lost, each page once": two(SMALL, 1, ("lost",), want=2, is_slow=True, most=1),
+    "lost twice, each page once": two(TINY, 2, ("lost",), want=2, most=1),
+    "crash twice": spare(SMALL, 2, ("crash",), want=2),
+    "false twice": spare(SMALL, 2, ("false",), want=2),
+    "any two of lost, crash, false": spare(TINY, 2, LOST),
+    "any two of lost, crash, false, small": spare(SMALL, 2, LOST),
+    "lost all": spare(SMALL, 1, ("flushall",), want=2, is_slow=True),
+    "lost all, and another": spare(TINY, 2, ("flushall", *LOST)),
+    "lost the queue": spare(DIAMOND, 1, ("queue",)),
+    "lost the queue, and another": spare(TINY, 2, ("queue", "lost", "crash")),
+    "lost the queue and its audit": spare(SMALL, 1, ("audit",), want=2),
+    "lost the registrations": spare(SMALL, 1, ("crawl",), want=2, most=3),
+    "lost the filter": spare(DIAMOND, 1, ("filter", "shard"), want=2, most=3),
+    "lost the filter, and another": spare(TINY, 2, ("filter", "lost", "crash"), most=4),
+    "lost leases": spare(DIAMOND, 1, ("lease",), want=2),
+    "lost leases, and another": spare(TINY, 2, ("lease", *LOST)),
+    "lost leases, and a lost reply": spare(SMALL, 2, ("lease", "lost"), want=2),
+    "rollback": two(SMALL, 1, ("rollback",), want=2, is_slow=True),
+    "rollback, lost": two(TINY, 2, ("rollback", "lost")),
+    "rollback, lost, small": two(SMALL, 2, ("rollback", "lost"), want=2, is_slow=True),
+    "rollback, crash": spare(TINY, 2, ("rollback", "crash")),
+    "rollback, false": two(TINY, 2, ("rollback", "false")),
+    "failing": spare(SMALL, failing=6, want=2),
+    "failing, and another": spare(SMALL, 1, LOST, failing=2),
+    "unfiltered": spare(SMALL, 1, ("lost", "crash"), want=2, unfiltered=4),
+    "unfiltered, false": spare(SMALL, 1, ("false",), want=2, unfiltered=4),
+    "unfiltered, equal, two at once": spare(((1, 2), (), (1,)), 1, LOST, want=3, at_once=2, unfiltered=2),
+    "unfiltered, two faults": spare(SMALL, 2, ("crash", "false"), want=2, unfiltered=4, most=4),
+    "a page that leads to itself": spare(LOOP, 1, LOST),
+    "poison": poison(5, 1, want=2),
+    "poison, two at once": poison(5, 2, want=3, at_once=2),
+    "poison, three deaths": poison(5, 1, want=2, max_deliveries=3),
+    "poison, and a crash": poison(6, 1, want=2, faults=1, kinds=("crash",)),
+    "flush by another": Scenario(SMALL, ((0,),) * 3, anew=(2,), want=2, most=3),
+    "flush by another, and another": Scenario(TINY, ((0,),) * 3, 1, LOST, anew=(1,), spare=(2,), most=3),
+    "two spiders": Scenario(((1,), (3,), (3,), ()), ((0,), (2,), (0,)), late=(2,), spider=(0, 1, 0)),
+    "two spiders, and another": pair(1, LOST),
+    "two spiders, one stopped": pair(stop=(0,)),
+    "two spiders, one flushes": Scenario(((2,), (2,), ()), ((0,), (1,), (0,)), anew=(2,), spider=(0, 1, 0), most=3),
+    "two spiders, one flushes, links later": Scenario(
+        ((2,), (2, 3), (), (2,)), ((0,), (1,), ()), anew=(2,), spider=(0, 1, 0), most=3
+    ),
+}

@@ -1,0 +1,240 @@
+"""States of a searched crawl: the server, the workers, and an oracle.
+
+A state is a tuple of numbers and an `Oracle`: equal servers and equal processes have one number. So that equal
+situations are equal states, growing numbers are made small again after each move (`normal`): times are ranks, and
+ids are the smallest that are free.
+
+Sets of pages are bit masks; page 3 is the request b"3", and its own fingerprint.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+from scrapy_bloom.queue.worker import Worker
+
+
+def key(queue: str, name: str) -> str:
+    """Return a key of a queue."""
+    return f"{{{queue}}}:{name}"
+
+
+_NAMES = ("crawl", "departed", "dead-letter", "failed", "deliveries", "suspects", "absent")
+QUEUES = ("q", "r")
+KEYS = {queue: ("f", queue, *(key(queue, name) for name in _NAMES)) for queue in QUEUES}
+NOW = 1_000_000
+LEASE = 10**12
+
+
+def pages_of(mask: int) -> Iterator[int]:
+    """Yield the pages of a mask."""
+    page = 0
+    while mask:
+        if mask & 1:
+            yield page
+        mask >>= 1
+        page += 1
+
+
+def mask_of(members: Iterable[bytes]) -> int:
+    """Return the mask of requests."""
+    mask = 0
+    for member in members:
+        mask |= 1 << int(member)
+    return mask
+
+
+def union(masks: Iterable[int]) -> int:
+    """Return the union of masks."""
+    return reduce(or_, masks, 0)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A site, its workers, and their faults.
+
+    Attributes:
+        links: the children of each page.
+        roots: the start pages of each worker.
+        faults: how many faults there are at most.
+        kinds: kinds of faults: `crash`, `lost` (a reply, or a call that is late), `false` (a living worker is presumed
+            dead), and losses of the server: `flushall`, `queue`, `filter`, `lease`, `rollback`, `failed`.
+        spare: workers that start when no other is left, and work is.
+        late, anew: workers that may start at any time; the latter begin with a flush.
+        stop: workers that a user may stop.
+        spider: the spider of each worker; each has a queue of its own, and all share the filter.
+        want, batch, at_once: requests to hold, to offer in one exchange, and to run at once.
+        is_slow: links are found one at a time.
+        persist: leave with `keep`.
+        unfiltered, failing, poison: masks of pages that bypass the filter, may fail once, or kill their worker.
+        max_deliveries: deaths that make a dead letter.
+        most: fetches of a page at most, if that is not one more than faults.
+        spider: the spider of each worker; each spider has a queue, and all share the filter.
+    """
+
+    links: tuple[tuple[int, ...], ...]
+    roots: tuple[tuple[int, ...], ...]
+    faults: int = 0
+    kinds: tuple[str, ...] = ()
+    spare: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    anew: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+    want: int = 1
+    batch: int = 8
+    at_once: int = 1
+    is_slow: bool = False
+    persist: bool = False
+    unfiltered: int = 0
+    failing: int = 0
+    poison: int = 0
+    max_deliveries: int = 0
+    most: int = 0
+    spider: tuple[int, ...] = ()
+
+    @property
+    def bound(self) -> int:
+        """Fetches of a page at most: without faults one, and one more for each."""
+        return self.most or 1 + self.faults
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues of the spiders."""
+        return QUEUES[: max(self.spider, default=0) + 1]
+
+    def queue_of(self, w: int) -> str:
+        """Return the queue of a worker."""
+        return QUEUES[self.spider[w] if self.spider else 0]
+
+    def closure(self, mask: int) -> int:
+        """Return pages and all that they lead to."""
+        todo = list(pages_of(mask))
+        for page in todo:
+            for child in self.links[page]:
+                if not mask >> child & 1:
+                    mask |= 1 << child
+                    todo.append(child)
+        return mask
+
+
+class Oracle(NamedTuple):
+    """The expected outcome of a crawl; masks of pages unless said otherwise.
+
+    Attributes:
+        found: some worker has met a link to it.
+        fetched: how often each page was fetched.
+        exempt: only the server had it, and lost it.
+        owed: requests that bypass the filter, and must be fetched once more.
+        failed: a fetch failed.
+        faults: faults that are left.
+        is_lost, is_reported: the server has lost pages; a worker has said so.
+        excused: workers whose death no other could notice.
+        kills: workers that died of a page.
+        deaths: of workers that had leased each page, counted where there are dead letters.
+    """
+
+    found: int
+    fetched: tuple[int, ...]
+    faults: int
+    exempt: int = 0
+    owed: int = 0
+    failed: int = 0
+    is_lost: bool = False
+    is_reported: bool = False
+    excused: int = 0
+    kills: int = 0
+    deaths: tuple[int, ...] = ()
+
+
+class State(NamedTuple):
+    """A state of the search: numbers of the server, the processes, an earlier server, and a call that is late."""
+
+    server: int
+    processes: tuple[int, ...]
+    oracle: Oracle
+    packet: int | None = None
+    snapshot: int | None = None
+
+
+@dataclass
+class Source:
+    """The filter to create; the search sets its id, the smallest that is free."""
+
+    id: int = 1
+
+    def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
+        """Return a filter for ten items."""
+        return "p", self.id, "secret", 0, "1000 1 28 4;1000 1 28 4;" if sizes else ""
+
+
+@dataclass
+class Process:
+    """A worker's process.
+
+    Attributes:
+        life: new, alive, crashed, or gone.
+        worker: its worker, while it is alive.
+        progress: how many links of each running page were found.
+    """
+
+    life: str
+    worker: Worker | None = None
+    progress: dict[bytes, int] = field(default_factory=dict)
+
+    def copy(self) -> "Process":
+        """Return a copy that shares no mutable part."""
+        return Process(self.life, _copy(self.worker), dict(self.progress))
+
+    def freeze(self) -> Any:
+        """Return a hashable value, equal for equal processes."""
+        return self.life, _frozen(self.worker), tuple(sorted(self.progress.items()))
+
+
+def _copy(worker: Worker | None) -> Worker | None:
+    if worker is None:
+        return None
+    other = object.__new__(type(worker))
+    for name, value in worker.__dict__.items():
+        other.__dict__[name] = value.copy() if type(value) in (list, dict, set, deque) else value
+    other.repeats = object.__new__(type(worker.repeats))
+    other.repeats.__dict__.update(worker.repeats.__dict__)
+    other.repeats._young, other.repeats._old = worker.repeats._young.copy(), worker.repeats._old.copy()
+    return other
+
+
+def _frozen(worker: Worker | None) -> Any:
+    if worker is None:
+        return None
+    w = worker
+    return (
+        w.phase,
+        w.crawl,
+        w.run,
+        w.filter_id,
+        frozenset(w.repeats._young),
+        tuple(w.outbox),
+        tuple(w.ready),
+        frozenset(w.running.items()),
+        tuple(w.finished.items()),
+        w.is_stopping,
+        w.may_finish,
+        w._is_new,
+        w._flush,
+        w._sizes,
+        tuple(w._returns),
+        tuple(w._kept),
+        w._suspect,
+        w._has_started,
+        w._joins,
+        w._stamp,
+        w._under_way,
+        w._leaves_as,
+        w._has_lost_a_leave,
+        w._quiet_since,
+        w.losses,
+        w.forgets,
+        w.lost_shards,
+    )

@@ -1,0 +1,230 @@
+"""Workers of one crawl, without an engine: their `len`, flushes beside active workers, and losses of data."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request, signals
+
+from devtools.waiting import until
+from scrapy_bloom import BloomScheduler
+from scrapy_bloom.transport.client import disconnect
+from tests.support import crawling
+from tests.support.dupefilters import keys_of, warnings_in
+from tests.support.in_process import start
+from tests.support.kinds import Place
+from tests.support.servers import Server, running
+
+Opening = Callable[..., BloomScheduler]
+PAGES = range(1, 21)
+# Enough for a worker to take several at once.
+MANY = 40
+LOSSES = 20
+
+
+@pytest.fixture
+def open_one(
+    request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Opening]:
+    """Opens workers of one crawl, which leaves nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    kind = getattr(request, "param", None)
+    place = request.getfixturevalue("places")(kind) if kind else Place(valkey.url, valkey.client)
+    settings: dict[str, Any] = {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": place.url,
+        "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
+        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:filter",
+        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
+    }
+    opened = []
+
+    def open_another(**further: object) -> BloomScheduler:
+        crawler = start({**settings, **further})
+        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
+        opened.append(scheduler)
+        assert crawler.spider is not None
+        scheduler.open(crawler.spider)
+        return scheduler
+
+    yield open_another
+    for scheduler in opened:
+        scheduler.close("finished")
+    client = place.client()
+    assert keys_of(client, key) == []
+    disconnect(client)
+
+
+def enqueue(scheduler: BloomScheduler, numbers: range = PAGES) -> None:
+    """Yield pages."""
+    for number in numbers:
+        scheduler.enqueue_request(Request(f"https://example.com/{number}"))
+
+
+def fetched_by(scheduler: BloomScheduler) -> list[int]:
+    """Take all waiting requests."""
+    fetched: list[Request] = []
+
+    def has_drained() -> bool:
+        scheduler.has_pending_requests()
+        fetched.extend(iter(scheduler.next_request, None))
+        return not scheduler.has_pending_requests()
+
+    until(has_drained)
+    return sorted(int(request.url.rpartition("/")[2]) for request in fetched)
+
+
+# The length: every waiting request, in Redis or in the worker.
+
+
+def test_length_before_open(valkey: Server) -> None:
+    """The length of an unopened scheduler is 0."""
+    scheduler = BloomScheduler.from_crawler(start({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": valkey.url}))
+    assert len(scheduler) == 0
+
+
+def test_length(open_one: Opening) -> None:
+    """Undelivered requests count, as do those taken ahead, until the engine gets them."""
+    scheduler = open_one()
+    enqueue(scheduler, range(MANY))
+    assert len(scheduler) == MANY
+    for left in reversed(range(MANY)):
+        assert scheduler.next_request() is not None
+        assert len(scheduler) == left
+    assert scheduler.next_request() is None
+
+
+def test_length_beside_another(open_one: Opening) -> None:
+    """Requests queued by one worker wait for all, as soon as they ask."""
+    one, other = open_one(), open_one()
+    enqueue(one, range(3))
+    one.has_pending_requests()
+    assert (len(one), len(other)) == (3, 0)
+    enqueue(other, range(3, 5))
+    assert other.next_request() is not None
+    assert (len(one), len(other)) == (3, 4)
+    fetched_by(one)
+    fetched_by(other)
+
+
+def test_length_without_redis(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Redis is unreachable a scheduler counts its own requests, and those of the last reply."""
+    monkeypatch.chdir(tmp_path)
+    with running("valkey") as server:
+        crawler = start({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": server.url, "SCHEDULER_QUEUE_KEY": key})
+        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
+        assert crawler.spider is not None
+        scheduler.open(crawler.spider)
+        enqueue(scheduler, range(MANY))
+        assert scheduler.next_request() is not None
+        enqueue(scheduler, range(MANY, MANY + 2))
+        server.kill()
+        assert not scheduler.has_pending_requests() or len(scheduler) == MANY + 1
+        scheduler.close("shutdown")
+
+
+# Flushes. One script deletes queue and filter and registers the starter.
+
+every_place = pytest.mark.parametrize("open_one", ["redis", "redis+cluster"], indirect=True)
+
+
+@every_place
+def test_flush_is_no_loss(open_one: Opening, caplog: pytest.LogCaptureFixture) -> None:
+    """After a flush beside an active worker both crawl each page again once, and no loss is reported."""
+    old = open_one()
+    enqueue(old)
+    assert fetched_by(old) == [*PAGES]
+    new = open_one(SCHEDULER_FLUSH_ON_START=True)
+    enqueue(old, range(100, 101))  # so it learns about the flush
+    assert [*fetched_by(old), *fetched_by(new)] == [100]
+    enqueue(old)
+    enqueue(new)
+    assert sorted([*fetched_by(old), *fetched_by(new)]) == [*PAGES]
+    assert old._worker.losses == new._worker.losses == 0
+    assert "lost" not in caplog.text
+    (told,) = warnings_in(caplog)
+    assert "Another worker started over" in told
+
+
+def test_flush_of_a_shared_filter(open_one: Opening, key: str) -> None:
+    """A spider that starts over and finishes does not delete the filter that another spider goes on using."""
+    beside = {"SCHEDULER_QUEUE_KEY": f"{{{key}}}:other"}
+    other = open_one(**beside)
+    enqueue(other)
+    assert fetched_by(other) == [*PAGES]
+    new = open_one(SCHEDULER_FLUSH_ON_START=True)
+    enqueue(other, range(100, 101))
+    assert fetched_by(other) == [100]
+    new.close("finished")
+    another = open_one(**beside)
+    enqueue(another, range(100, 101))
+    assert fetched_by(another) == []
+
+
+@pytest.mark.parametrize("call", ["flush", "request_seen", "push", "pop", "clear"])
+def test_calls_beside_the_script_are_refused(open_one: Opening, call: str) -> None:
+    """A subclass that changes queue or filter itself ends its crawl with an error that says what to do."""
+    scheduler = open_one()
+    request = Request("https://example.com/")
+    calls: dict[str, Callable[[], object]] = {
+        "flush": scheduler.flush,
+        "request_seen": lambda: scheduler.df.request_seen(request),
+        "push": lambda: scheduler.queue.push(request),
+        "pop": scheduler.queue.pop,
+        "clear": scheduler.queue.clear,
+    }
+    with pytest.raises(Exception, match=rf"calls (\w+\.)?{call}, beside the script .*SCHEDULER_FLUSH_ON_START"):
+        calls[call]()
+    assert scheduler._delivery.has_ended
+    scheduler.server.delete(*keys_of(scheduler.server, scheduler.queue_keys.queue.partition(":queue")[0]))
+
+
+# Losses of the crawl's data.
+
+
+def crawl(scheduler: BloomScheduler, number: int) -> None:
+    """Crawl one page."""
+    enqueue(scheduler, range(number, number + 1))
+    while scheduler.next_request() is not None:
+        pass
+    scheduler.has_pending_requests()
+
+
+def end(scheduler: BloomScheduler) -> None:
+    """Close a scheduler, and send `spider_closed` as the engine does then."""
+    scheduler.close("finished")
+    spider = scheduler.spider
+    spider.crawler.signals.send_catch_log(signals.spider_closed, spider=spider, reason="finished")
+
+
+def test_eviction_that_goes_on(open_one: Opening, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A loss is logged once at once, and once at the end with the number of the others."""
+    scheduler = open_one()
+    with valkey.client() as client:
+        for number in range(LOSSES):
+            crawl(scheduler, number)
+            client.unlink(*keys_of(client, key))
+        crawl(scheduler, LOSSES)
+        text = "Redis has lost the crawl of the queue"
+        assert [text in line for line in warnings_in(caplog)] == [True]
+        assert scheduler.stats.get_value("bloomfilter/queue_losses") == LOSSES
+        end(scheduler)
+    told = [line for line in warnings_in(caplog) if text in line]
+    assert ["x since the last such line" in line for line in told] == [False, True]
+
+
+def test_worker_that_has_ended(open_one: Opening, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that leaves before the last one, which deletes the filter, logs no loss."""
+    first, last = open_one(), open_one()
+    for number in range(5):
+        crawl(first, number)
+        crawl(last, 10 + number)
+    caplog.set_level("INFO")
+    end(first)
+    end(last)
+    assert warnings_in(caplog) == []
+    assert ["It holds 10 requests" in line for line in caplog.messages if "It holds" in line] == [True, True]
+    with valkey.client() as client:
+        assert keys_of(client, key) == []

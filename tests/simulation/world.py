@@ -1,0 +1,499 @@
+"""A simulated crawl by its plan, and its expected outcome.
+
+Pages are numbers. A page is *found* when a callback yields a link to it, and *fetched* when its callback has yielded
+all links. A found page must be fetched, unless it is *exempt*: only the server had it, and lost it. Then a worker that
+was alive must report a loss. A flush, or the deletion of a finished crawl, begins a new *generation*.
+"""
+
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from redis import exceptions
+
+from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.values import Call, Phase
+from scrapy_bloom.queue.worker import Worker
+from scrapy_bloom.scripts import Script
+from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
+from tests.simulation.plan import EVICTIONS, Fault, Plan, Site
+from tests.simulation.process import FILTER, QUEUES, Process
+from tests.simulation.server import Server
+from tests.support.script_server import ScriptServer
+
+# Virtual seconds after which a crawl counts as endless.
+_LIMIT_SECONDS = 600.0
+# Workers started one after another at the end, for the remaining requests.
+_MAX_LATE_STARTS = 6
+# Losses that leave the requests of the queue, and its filter.
+_HARMLESS = ("filter", "shard:", "departed", "deliveries", "suspects", "crawl")
+# Fields of a registration.
+_HELD, _STAMP = 1, 8
+_HAS = Script("contains", "filter", "call").text
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A broken invariant; `kind` is a word."""
+
+    kind: str
+    text: str
+
+
+@dataclass
+class Outcome:
+    """The outcome of a crawl.
+
+    Attributes:
+        log: lines with their moments, processes and texts.
+        fetches: how often each page was fetched in one generation of the crawl, at most.
+        calls: executed scripts.
+        seconds: virtual seconds that it took.
+    """
+
+    plan: Plan
+    problems: list[Problem] = field(default_factory=list)
+    log: list[tuple[float, str, str]] = field(default_factory=list)
+    fetches: Counter[int] = field(default_factory=Counter)
+    calls: int = 0
+    seconds: float = 0.0
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its problems."""
+        return {problem.kind for problem in self.problems}
+
+
+class World:
+    """The processes of a crawl, their server, and the observations of both.
+
+    Attributes:
+        found_pages, exempt, failed: pages, see above; `failed` ones have failed once.
+        fetched: how often each page was fetched in this generation.
+        hits: faults that may cost a fetch.
+    """
+
+    expected_errors = (exceptions.ConnectionError, exceptions.TimeoutError)
+
+    def __init__(self, plan: Plan, worker_type: type[Worker], wrong: dict[str, str]) -> None:
+        self.plan, self.worker_type = plan, worker_type
+        self.chance = Random(f"run {plan.kind} {plan.seed} {plan.course}")
+        self.hub = Hub()
+        self.runtime = SimulatedRuntime(self.hub)
+        self.site = Site(plan)
+        self.server = Server(self.hub, plan, self.chance, wrong)
+        self.outcome = Outcome(plan)
+        self.processes: list[Process] = []
+        self.found_pages: set[int] = set()
+        self.exempt: set[int] = set()
+        self.failed: set[int] = set()
+        self.fetched: Counter[int] = Counter()
+        self.hits = 0
+        # Processes that were alive when the server lost requests, and whether one has reported any loss.
+        self._witnesses: list[Process] = []
+        self._is_reported = False
+        self._has_lost = self._has_evicted = False
+        # The crawls of workers that have exchanged, and are not presumed dead.
+        self._works: dict[str, bytes] = {}
+        self._heard: dict[str, float] = {}
+        self._amid: list[Fault] = []
+        self._snapshots: dict[int, ScriptServer] = {}
+        self._pending = self._late_starts = 0
+        self._has_ended = False
+
+    # Reports.
+
+    def log(self, text: str, name: str = "") -> None:
+        """Record a line."""
+        self.outcome.log.append((self.hub.now, name, text))
+
+    def found(self, kind: str, text: str, error: Exception | None = None) -> None:
+        """Record a problem."""
+        details = "\n" + "".join(traceback.format_exception(error)) if error is not None else ""
+        self.log(f"PROBLEM {kind}: {text}")
+        self.outcome.problems.append(Problem(kind, text + details))
+
+    def note_report(self, process: Process, text: str) -> None:
+        """Note that a worker reports a loss."""
+        self._is_reported |= text != "presumed dead"
+        self.log(f"reports: {text}", process.name)
+
+    def note_failure(self, process: Process, page: int) -> None:
+        self.failed.add(page)
+        self.log(f"{page} fails", process.name)
+
+    def note_fetch(self, process: Process, page: int) -> None:
+        """Note a fetch, and check their number."""
+        self.fetched[page] += 1
+        times = self.fetched[page]
+        self.log(f"fetched {page}", process.name)
+        if page in self.site.unfiltered or self.plan.ttl:
+            return
+        self.outcome.fetches[page] = max(times, self.outcome.fetches[page])
+        if times > 1 + self.hits + (page in self.failed):
+            self.found("fetched again", f"{page} was fetched {times} times, with {self.hits} faults")
+
+    def executed(self, worker: str, call: Call, reply: Any) -> None:
+        """Note a call that the server has executed."""
+        self.outcome.calls += 1
+        name = call.script
+        told = reply[-1] if name in ("exchange", "heartbeat", "leave") and reply[0] != b"EXPIRED" else None
+        self.log(f"{name} {_shown(call.arguments)}: {_shown(reply)}", f"{worker} >")
+        process = next(each for each in self.processes if each.name == worker)
+        if isinstance(reply, list) and reply[0] == b"OK":
+            self._heard[worker] = self.hub.now
+        if name == "exchange" and reply[0] == b"OK":
+            process.is_executed |= process.awaited is call
+            self._works[worker] = call.arguments[1]
+        for dead in told[3][::3] if told else ():
+            self._works.pop(dead.decode(), None)
+            if self.hub.now - self._heard.get(worker, self.hub.now) > self.plan.lease:
+                self.found("away", f"{worker} was away, and presumes {dead.decode()} dead")
+            if any(each.name == dead.decode() for each in self.alive):
+                self.hits += 1
+                self.log(f"presumes {dead.decode()} dead, which is alive", worker)
+        if name == "join" and call.arguments[5] and reply[0] == b"OK" and reply[2] == b"%d" % self.server.data.time:
+            self._note_flush()
+        if name == "leave" and reply[0] == b"LEFT":
+            self._works.pop(worker, None)
+        if name == "leave" and reply[0] == b"LEFT" and reply[2]:
+            self._note_deletion(process, *call.arguments[:2])
+        changes = call.offers or call.ended or (name == "exchange" and reply[0] == b"OK" and reply[4])
+        while changes and self._amid and not process.is_dead:
+            self._happen(self._amid.pop(), process)
+
+    # Where requests are.
+
+    @property
+    def alive(self) -> list[Process]:
+        """The running processes."""
+        return [process for process in self.processes if not process.is_dead]
+
+    def _call(self, *arguments: Any) -> Any:
+        return self.server.data.call(*arguments)
+
+    def _registrations(self, queue: str) -> dict[str, list[int]]:
+        raw = self._call("HGETALL", QueueKeys(queue).crawl)
+        fields = zip(raw[::2], raw[1::2], strict=True)
+        return {name[1:].decode(): list(map(int, text.split())) for name, text in fields if name[:1] == b"@"}
+
+    def _leased(self, queue: str, worker: str) -> set[int]:
+        return {
+            int(member) for key in QueueKeys(queue).of_worker(worker) for member in self._call("ZRANGE", key, 0, -1)
+        }
+
+    def _waiting(self, queue: str) -> set[int]:
+        return set(map(int, self._call("ZRANGE", queue, 0, -1)))
+
+    def _kept(self) -> set[int]:
+        keys = [QueueKeys(queue) for queue in QUEUES]
+        failed = {int(member) for each in keys for member in self._call("HKEYS", each.failed)}
+        return failed | self._dead_letters()
+
+    def _dead_letters(self) -> set[int]:
+        return {int(m) for queue in QUEUES for m in self._call("ZRANGE", QueueKeys(queue).dead_letters, 0, -1)}
+
+    def _stored(self, *, but: str = "") -> set[int]:
+        """Return the requests that wait, are kept, or are leased by a registered or live worker."""
+        stored = self._kept()
+        for queue in QUEUES:
+            stored |= self._waiting(queue)
+            owners = {*self._registrations(queue), *(process.name for process in self.alive)} - {but}
+            stored |= set().union(*(self._leased(queue, owner) for owner in sorted(owners)))
+        return stored
+
+    def _held(self, process: Process) -> set[int]:
+        """Return the pages of a worker, but for links that the filter knows."""
+        worker = process.worker
+        held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
+        held |= {int(offer.member) for offer in worker._kept}
+        held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
+        held |= {int(offer.member) for offer in worker.outbox if not self._is_known(offer.fingerprint)}
+        # The pages that an answer on its way takes from it.
+        told = process.awaited if process.is_executed else None
+        return held - told_of(told, worker) if told else held
+
+    def _held_by_all(self, but: Process | None = None) -> set[int]:
+        return set().union(*(self._held(process) for process in self.alive if process is not but))
+
+    def _is_known(self, fingerprint: bytes | None) -> bool:
+        """Return whether the filter has a fingerprint."""
+        found = self._call("HMGET", FILTER, "id", "secret")
+        if fingerprint is None or found[0] is None:
+            return False
+        return bool(self.server.data.eval(_HAS, [FILTER], [found[0], digest(fingerprint, found[1])])[1] == b"1")
+
+    # The effects of the faults.
+
+    def _note_loss(self, kind: str) -> None:
+        """Exempt the pages of the server alone, which has just lost something."""
+        there = self._stored() | self._held_by_all()
+        keeps = self.found_pages - self._orphaned() if kind in _HARMLESS else there
+        keeps = self.site.closure(there) if kind in ("flushall", "rollback") else keeps
+        gone = self.found_pages - set(self.fetched) - keeps - self.exempt
+        self.exempt |= gone
+        self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
+        self._witnesses += self.alive if gone else []
+        self._has_lost = True
+        self.hits += 2 * max(1, len(self.alive))
+
+    def _orphaned(self) -> set[int]:
+        """Return leases of workers that neither live nor are registered."""
+        data, there = self.server.data, self._stored()
+        leases = [key for key in data._values if b":leases:" in key or b":taken:" in key]
+        return {int(member) for key in leases for member in self._call("ZRANGE", key, 0, -1)} - there
+
+    def note_death(self, process: Process) -> None:
+        """Note the death of a process that is alive still: its start pages wait for another start."""
+        queue = QUEUES[process.spider]
+        is_registered = process.name in self._registrations(queue)
+        elsewhere = self._stored(but="" if is_registered else process.name) | self._held_by_all(but=process)
+        gone = self.found_pages - set(self.fetched) - elsewhere
+        outbox = {int(offer.member) for offer in process.worker.outbox}
+        roots = gone & outbox & set(self.site.roots[process.slot])
+        self.found_pages -= roots
+        if self._has_lost:  # some may be the links of pages that it had fetched, and would have fetched again
+            self.exempt |= gone - roots
+        self.hits += 1
+
+    def _note_flush(self) -> None:
+        self.log("FLUSHED")
+        # A worker of another spider finds its filter lost: its page may be fetched as often as after an eviction.
+        self.hits += self.plan.spiders
+        self._begin_generation(self._stored() | self._held_by_all())
+
+    def _note_deletion(self, process: Process, crawl: bytes, mode: str) -> None:
+        """Check the deletion of a crawl."""
+        mine = QUEUES[process.spider]
+        held = self._held_by_all(but=process) | self._stored()
+        self.log(f"DELETED, held elsewhere: {sorted(held)}")
+        working = [each.name for each in self.alive if each is not process and self._works.get(each.name) == crawl]
+        if working and not self._has_lost:
+            self.found("deleted", f"{process.name} deletes {mine} although {', '.join(working)} work")
+        left = self.found_pages - set(self.fetched) - self.exempt - self.site.closure(held)
+        if mode == "finished" and left - self.site.closure(self.failed):
+            self.found("missed", f"{process.name} deletes the crawl, but {sorted(left)} are left")
+        if self._call("EXISTS", FILTER):
+            self.found_pages -= left
+            self.exempt -= left
+            return
+        using = [
+            each.name
+            for each in self.alive
+            if each.spider != process.spider
+            and each.worker.phase is Phase.WORK
+            and self._registrations(QUEUES[each.spider]).get(each.name)
+        ]
+        if using and not self._has_lost:
+            self.found("filter deleted", f"{process.name} deletes the filter, which {', '.join(using)} use")
+        self._begin_generation(held)
+
+    def _begin_generation(self, held: set[int]) -> None:
+        """Begin anew with the pages of the workers. No rollback crosses this moment."""
+        self._check_report()
+        ended = [int(member) for process in self.alive for member in process.worker.finished]
+        self.found_pages, self.fetched, self.exempt = self.found_pages & (held | set(ended)), Counter(ended), set()
+        self._snapshots.clear()
+
+    # The crawl.
+
+    def start(self, slot: int, *, flush: bool = False, is_last: bool = False) -> None:
+        """Start a process."""
+        process = Process(self, slot, flush=flush, is_last=is_last)
+        self.log(f"starts{' and flushes' * flush}{' as the last one' * is_last}", process.name)
+        self.processes.append(process)
+
+    def run(self) -> Outcome:
+        """Run the crawl to its end, and check it."""
+        for slot in range(len(self.site.roots)):
+            self.hub.at(self.chance.random() * self.plan.stagger, lambda slot=slot: self.start(slot))  # type: ignore[misc]
+        for fault in self.plan.faults:
+            self.hub.at(fault.at, lambda fault=fault: self._happen(fault))  # type: ignore[misc]
+        self.hub.at(1.0, self._watch)
+        try:
+            if self.hub.run(_LIMIT_SECONDS, lambda: self._has_ended):
+                self._check_end()
+            else:
+                alive = ", ".join(f"{process.name} ({process.worker.phase.value})" for process in self.alive)
+                self.found("endless", f"not ended; alive: {alive}; left: {self._left_keys()}")
+        except BusyLoopError as error:
+            self.found("busy loop", str(error))
+        finally:
+            for process in self.processes:
+                process.is_dead = True
+            self.hub.end()
+        self.outcome.seconds = self.hub.now
+        return self.outcome
+
+    def _watch(self) -> None:
+        """Check for the end; start one more worker for remaining requests."""
+        self._check_consistency()
+        self._amid = self._amid if self.alive else []
+        is_over = self.hub.now > max(self.plan.end_of_faults, self.plan.stagger) and not self._pending
+        if is_over and not self.alive:
+            spider = self._left_spider()
+            if spider is None or self._late_starts >= _MAX_LATE_STARTS:
+                self._has_ended = True
+                return
+            self._late_starts += 1
+            self.start(spider * self.plan.workers + self.chance.randrange(self.plan.workers), is_last=True)
+        self.hub.after(1.0, self._watch)
+
+    def _left_spider(self) -> int | None:
+        """Return the spider that has to start again, or None."""
+        for spider in range(self.plan.spiders):
+            last = [process.how for process in self.processes if process.spider == spider][-1]
+            keys = QueueKeys(QUEUES[spider])
+            users = self._call("HEXISTS", FILTER, f"user:{keys.queue}")
+            if last in ("killed", "gave up") or users or self._call("EXISTS", keys.queue, keys.crawl, keys.departed):
+                return spider
+        return None
+
+    def _left_keys(self) -> list[str]:
+        data = self.server.data
+        kept = {key.encode() for queue in QUEUES for key in _kept_keys(QueueKeys(queue))}
+        # A late join leaves keys that expire.
+        return [key.decode() for key in data._values if key not in kept and key not in data._expiries]
+
+    # Faults.
+
+    def _happen(self, fault: Fault, process: Process | None = None) -> None:
+        if fault.is_amid and process is None:
+            self._amid.append(fault)
+            return
+        self.log(f"FAULT {fault}")
+        chance = Random(fault.number)
+        if fault.kind in self.server.until:
+            self.server.until[fault.kind] = max(self.server.until[fault.kind], self.hub.now + fault.seconds)
+        elif fault.kind == "snapshot":
+            self._snapshots[fault.number] = self.server.data.copy()
+        elif fault.kind == "flush":
+            self.start(0, flush=True)
+        elif fault.kind in ("flushall", "rollback"):
+            earlier = self._snapshots.get(fault.number)
+            if fault.kind == "flushall" or earlier is not None:
+                self.server.restart(ScriptServer() if earlier is None else earlier.copy())
+                self._note_loss(fault.kind)
+        elif fault.kind == "evict":
+            self._evict(chance)
+        elif self.alive:
+            self._strike(process or chance.choice(self.alive), fault, chance)
+
+    def _strike(self, process: Process, fault: Fault, chance: Random) -> None:
+        self.log(f"{fault}", process.name)
+        if fault.kind == "stop":
+            process.stop(fault.seconds)
+            return
+        if fault.kind == "term":
+            process.terminate()
+        else:
+            process.exit("killed")
+        if fault.kind != "kill for good":
+            self._pending += 1
+            self.hub.after(chance.choice([1, 5, 20]), lambda: self._replace(process))
+
+    def _replace(self, process: Process) -> None:
+        self._pending -= 1
+        self.start(process.slot)
+
+    def _evict(self, chance: Random) -> None:
+        """Delete one key of a kind that there is, or a queue with its crawl."""
+        names = [key.decode() for key in self.server.data._values]
+        groups = [[name for name in names if _is_of(name, kind)] for kind in EVICTIONS]
+        kind, group = chance.choice([each for each in zip(EVICTIONS, groups, strict=True) if each[1]] or [("", [""])])
+        name = chance.choice(group)
+        self.log(f"evicted: {name}")
+        self._call("DEL", name)
+        self._has_evicted = True
+        self._note_loss(kind)
+
+    # Checks.
+
+    def _check_consistency(self) -> None:
+        """Check registrations, audit and filter of the store, and leases of workers between two calls."""
+        if self._has_lost:
+            return
+        for queue in QUEUES:
+            table, waiting = self._registrations(queue), self._waiting(queue)
+            noted = self._call("HGET", QueueKeys(queue).crawl, "waiting")
+            if noted is not None and int(noted) != len(waiting):
+                self.found("audit", f"{queue}: {noted.decode()} are noted, {len(waiting)} wait")
+            for name, values in table.items():
+                if values[_HELD] != len(leased := self._leased(queue, name)):
+                    self.found("leases", f"{name} holds {values[_HELD]}, and has leased {sorted(leased)}")
+                waiting |= leased
+            # A flush deletes the filter of other queues, too.
+            is_known_all = not self.plan.ttl and (self.plan.spiders == 1 or not self.plan.has("flush"))
+            filtered = waiting - self.site.unfiltered if is_known_all else set()
+            unknown = [page for page in sorted(filtered) if not self._is_known(b"%d" % page)]
+            if unknown:
+                self.found("filter", f"{queue}: the filter does not know {unknown}")
+            for process in self.alive:
+                self._check_worker(process, table.get(process.name), queue)
+
+    def _check_worker(self, process: Process, values: list[int] | None, queue: str) -> None:
+        worker = process.worker
+        if not values or worker.phase is not Phase.WORK or values[_STAMP] != worker._stamp:
+            return
+        held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
+        held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
+        if held != (leased := self._leased(queue, process.name)):
+            self.found("leases", f"{process.name} holds {sorted(held)}, and has leased {sorted(leased)}")
+
+    def _check_report(self) -> None:
+        """A loss of requests is reported, if a worker that was alive has come to its end."""
+        missed = self.exempt - set(self.fetched)
+        has_ended = any(process.how in ("finished", "stopped") for process in self._witnesses)
+        if missed and has_ended and not self._is_reported:
+            self.found("lost in silence", f"{sorted(missed)} were lost, and no worker has reported it")
+
+    def _check_end(self) -> None:
+        self._check_report()
+        wrong = self._dead_letters() - self.site.poison
+        if wrong and not self._has_lost:
+            self.found("innocent dead letter", f"{sorted(wrong)}")
+        missed = self.found_pages - set(self.fetched) - self.exempt - self._kept()
+        if missed:
+            self.found("missed", f"{sorted(missed)} were never fetched")
+        left = self._left_keys()
+        if left and not self._has_evicted:
+            self.found("left", ", ".join(left))
+
+
+def told_of(call: Call, worker: Worker) -> set[int]:
+    """Return the requests that leave a worker with the reply to a call."""
+    offers = {int(offer.member) for offer in list(worker.outbox)[: call.offers]}
+    return offers | {int(entry.member) for entry in call.returns} | set(map(int, call.ended))
+
+
+def _kept_keys(keys: QueueKeys) -> Iterator[str]:
+    """Yield the keys that outlive a crawl."""
+    yield from (keys.failed, keys.dead_letters, keys.deliveries)
+
+
+def _is_of(name: str, kind: str) -> bool:
+    if kind == "shard:":
+        return name.startswith("{filter}:")
+    return f":{kind}" in name if kind.endswith(":") else name.endswith(kind)
+
+
+def _shown(values: Any) -> str:
+    """Return values without digests and long texts."""
+    if not isinstance(values, list | tuple):
+        return values.decode() if isinstance(values, bytes) else str(values)
+    return " ".join(
+        f"[{_shown(each)}]" if isinstance(each, list) else _shown(each) for each in values if not _is_long(each)
+    )
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, bytes | str) and len(value) > 60
+
+
+def simulate(plan: Plan, worker_type: type[Worker] = Worker, wrong: dict[str, str] | None = None) -> Outcome:
+    """Run a crawl and return its outcome, perhaps with a wrong worker or wrong scripts."""
+    return World(plan, worker_type, wrong or {}).run()
