@@ -114,8 +114,8 @@ for i = 3, #failed, 3 do
 end
 for i = 3, #unreadable, 3 do done[#done + 1] = unreadable[i] end
 my.held = my.held - in_parts('ZREM', LEASES, done)
--- Deaths are forgotten with what is done, unless another worker runs it alone now, or it is a dead letter: a page that
--- holds its process for longer than the lease is done, and taken for deadly, by one worker after another.
+-- An acknowledgement ends the count of deaths, except for a dead letter and for the suspect of another worker. Otherwise
+-- a page that holds its process for longer than the lease would go from worker to worker for ever.
 local suspects = call('EXISTS', DELIVERIES) == 1 and call('HGETALL', SUSPECTS)
 if suspects then
   local others = {}
