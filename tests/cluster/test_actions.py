@@ -43,7 +43,7 @@ def test_import(
             assert "again" in capsys.readouterr().err
             assert command.call(*arguments) == 0
         assert calls > 1
-        # A replica: the first master may be the one that died.
+        # A replica, since the first master may have died.
         with cluster_client(cluster.nodes[-1]) as client:
             assert all(BloomFilter(client, key, **OPTIONS).contains_many(members))
             assert client.scard(backup(key)) == MEMBERS
