@@ -114,14 +114,17 @@ for i = 3, #failed, 3 do
 end
 for i = 3, #unreadable, 3 do done[#done + 1] = unreadable[i] end
 my.held = my.held - in_parts('ZREM', LEASES, done)
--- An acknowledgement ends the count of deaths, except for a dead letter and for the suspect of another worker. Otherwise
--- a page that holds its process for longer than the lease would go from worker to worker for ever.
+-- An acknowledgement ends the count of deaths and a dead letter: a worker was frozen, not dead. That does not hold for the
+-- suspect of another worker: a page that freezes each process for longer than the lease would be passed on for ever.
 local suspects = call('EXISTS', DELIVERIES) == 1 and call('HGETALL', SUSPECTS)
 if suspects then
   local others = {}
   for i = 1, #suspects, 2 do others[suspects[i + 1]] = suspects[i] ~= ME end
   for _, member in ipairs(done) do
-    if not others[member] and not call('ZSCORE', DEAD, member) then call('HDEL', DELIVERIES, member) end
+    if not others[member] then
+      call('HDEL', DELIVERIES, member)
+      call('ZREM', DEAD, member)
+    end
   end
 end
 in_parts('ZADD', DEAD, without_digests(unreadable))

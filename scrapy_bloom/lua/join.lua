@@ -33,6 +33,8 @@ if flush then
   crawl, audited, others, filter_id = {losses = 0, lost = 0}, 0, 0, nil
 elseif my then
   note_missing_leases(ME, my)
+elseif not crawl.id and call('HEXISTS', FILTER, 'user:' .. QUEUE) == 1 then
+  note_loss(0) -- the end of a crawl would have removed the user: Redis has lost the registrations, and their leases
 end
 if not filter_id then
   filter_id, filter_secret = id, secret

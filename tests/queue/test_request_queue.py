@@ -143,3 +143,30 @@ def test_dead_worker(client: redis.Redis, key: str) -> None:
     living.leave()
     keys = QueueKeys(key)
     assert [name for name in client.scan_iter(f"*{key}*") if name.decode() != keys.deliveries] == []
+
+
+def test_frozen_worker(client: redis.Redis, key: str) -> None:
+    """A request whose worker was presumed dead until it became a dead letter is none any more when it is done."""
+    options = {"lease": 0.001, "max_deliveries": 1}
+    dead, frozen = (Driven.on_server(client, key, name, **options) for name in ("dead", "frozen"))
+    other, dead_letters = Driven.on_server(client, key, "other"), QueueKeys(key).dead_letters
+    other.work_off()
+    dead.offer(b"a")
+    for worker, found in ((dead, []), (frozen, [b"a"])):
+        assert worker.take() == [b"a"]
+        until(lambda: other._send("other", Call("heartbeat", (1,)))[-1][3])
+        assert client.zrange(dead_letters, 0, -1) == found
+    frozen.worker.finish(b"a")
+    frozen.leave()
+    other.leave()
+    assert list(client.scan_iter(f"*{key}*")) == []
+
+
+def test_lost_registrations(client: redis.Redis, key: str) -> None:
+    """A worker that begins after all registrations were lost with their leases reports a loss."""
+    lost, new = (Driven.on_server(client, key, name) for name in ("lost", "new"))
+    lost.offer(b"a")
+    assert lost.take() == [b"a"]
+    client.delete(QueueKeys(key).crawl)
+    new.work_off()
+    assert new.worker.losses == 1

@@ -83,8 +83,9 @@ MISTAKES = {
     "a rejoin is no worker for a moment": Mistake(
         "mixed", 272, wrong={"works = before and before.works or 0": "works = 0"}
     ),
-    "a rejoin forgets lost leases": Mistake(
-        "double", 7, wrong={"elseif my then\nnote_missing_leases(ME, my)\nend": "end"}
+    "a rejoin forgets lost leases": Mistake("double", 7, wrong={"note_missing_leases(ME, my)\nelseif": "elseif"}),
+    "lost registrations are not noticed": Mistake(
+        "double", 2118, wrong={"elseif not crawl.id and": "elseif false and"}
     ),
     "the first queue to end deletes the filter": Mistake(
         "shared", 2, wrong={"return (call('HGET', key, 'users') or 0) + 0 <= 0": "return true"}

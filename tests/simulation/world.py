@@ -95,8 +95,10 @@ class World:
         self.hits = 0
         # Processes that were alive when the server lost requests, and whether one has reported any loss.
         self._witnesses: list[Process] = []
+        # How often a process was killed or taken for dead while it ran a page.
+        self._interrupted: Counter[int] = Counter()
         self._is_reported = False
-        self._has_lost = self._has_evicted = False
+        self._has_lost = self._has_evicted = self._has_lost_crawl = False
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
         self._heard: dict[str, float] = {}
@@ -153,9 +155,10 @@ class World:
             self._works.pop(dead.decode(), None)
             if self.hub.now - self._heard.get(worker, self.hub.now) > self.plan.lease:
                 self.found("away", f"{worker} was away, and presumes {dead.decode()} dead")
-            if any(each.name == dead.decode() for each in self.alive):
+            for alive in (each for each in self.alive if each.name == dead.decode()):
                 self.hits += 1
-                self.log(f"presumes {dead.decode()} dead, which is alive", worker)
+                self._note_interrupted(alive)
+                self.log(f"presumes {alive.name} dead, which is alive", worker)
         if name == "join" and call.arguments[5] and reply[0] == b"OK" and reply[2] == b"%d" % self.server.data.time:
             self._note_flush()
         if name == "leave" and reply[0] == b"LEFT":
@@ -239,13 +242,19 @@ class World:
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
         self._witnesses += self.alive if gone else []
         self._has_lost = True
+        self._has_lost_crawl |= kind == "crawl"
         self.hits += 2 * max(1, len(self.alive))
 
     def _orphaned(self) -> set[int]:
-        """Return leases of workers that neither live nor are registered."""
+        """Return leases of workers that neither live nor are registered, and links that only these had found."""
         data, there = self.server.data, self._stored()
-        leases = [key for key in data._values if b":leases:" in key or b":taken:" in key]
-        return {int(member) for key in leases for member in self._call("ZRANGE", key, 0, -1)} - there
+        keys = [key for key in data._values if b":leases:" in key or b":taken:" in key]
+        leases = {int(member) for key in keys for member in self._call("ZRANGE", key, 0, -1)} - there
+        links = {target for page in leases for target, _ in self.site.links[page]}
+        return leases | {page for page in links - there - self._held_by_all() if not self._is_known(b"%d" % page)}
+
+    def _note_interrupted(self, process: Process) -> None:
+        self._interrupted.update(map(int, (*process.worker.running, *process.worker.finished)))
 
     def note_death(self, process: Process) -> None:
         """Note the death of a process that is alive still: its start pages wait for another start."""
@@ -255,9 +264,12 @@ class World:
         gone = self.found_pages - set(self.fetched) - elsewhere
         outbox = {int(offer.member) for offer in process.worker.outbox}
         roots = gone & outbox & set(self.site.roots[process.slot])
+        roots -= {page for page in roots if self._is_known(b"%d" % page)}
         self.found_pages -= roots
         if self._has_lost:  # some may be the links of pages that it had fetched, and would have fetched again
             self.exempt |= gone - roots
+        elif process.worker.crawl not in (b"", self._call("HGET", QueueKeys(queue).crawl, "id")):
+            self.found_pages -= gone  # of a crawl that others have ended, who took this worker for dead
         self.hits += 1
 
     def _note_flush(self) -> None:
@@ -290,11 +302,11 @@ class World:
         ]
         if using and not self._has_lost:
             self.found("filter deleted", f"{process.name} deletes the filter, which {', '.join(using)} use")
-        self._begin_generation(held)
+        self._begin_generation(held, process)
 
-    def _begin_generation(self, held: set[int]) -> None:
+    def _begin_generation(self, held: set[int], deleting: Process | None = None) -> None:
         """Begin anew with the pages of the workers. No rollback crosses this moment."""
-        self._check_report()
+        self._check_report(deleting)
         ended = [int(member) for process in self.alive for member in process.worker.finished]
         self.found_pages, self.fetched, self.exempt = self.found_pages & (held | set(ended)), Counter(ended), set()
         self._snapshots.clear()
@@ -306,6 +318,7 @@ class World:
         process = Process(self, slot, flush=flush, is_last=is_last)
         self.log(f"starts{' and flushes' * flush}{' as the last one' * is_last}", process.name)
         self.processes.append(process)
+        self._witnesses += [process] if self._has_lost_crawl else []
 
     def run(self) -> Outcome:
         """Run the crawl to its end, and check it."""
@@ -391,6 +404,7 @@ class World:
         if fault.kind == "term":
             process.terminate()
         else:
+            self._note_interrupted(process)
             process.exit("killed")
         if fault.kind != "kill for good":
             self._pending += 1
@@ -444,16 +458,18 @@ class World:
         if held != (leased := self._leased(queue, process.name)):
             self.found("leases", f"{process.name} holds {sorted(held)}, and has leased {sorted(leased)}")
 
-    def _check_report(self) -> None:
-        """A loss of requests is reported, if a worker that was alive has come to its end."""
+    def _check_report(self, deleting: Process | None = None) -> None:
+        """A loss of requests is reported, if a worker that was alive has come to its end, or deletes the crawl now."""
         missed = self.exempt - set(self.fetched)
-        has_ended = any(process.how in ("finished", "stopped") for process in self._witnesses)
+        has_ended = any(each.how in ("finished", "stopped") or each is deleting for each in self._witnesses)
         if missed and has_ended and not self._is_reported:
             self.found("lost in silence", f"{sorted(missed)} were lost, and no worker has reported it")
 
     def _check_end(self) -> None:
         self._check_report()
-        wrong = self._dead_letters() - self.site.poison
+        # The first death counts for all requests of a worker and makes no dead letter.
+        deaths = max(1, self.plan.max_deliveries - 1)
+        wrong = {page for page in self._dead_letters() - self.site.poison if self._interrupted[page] < deaths}
         if wrong and not self._has_lost:
             self.found("innocent dead letter", f"{sorted(wrong)}")
         missed = self.found_pages - set(self.fetched) - self.exempt - self._kept()
