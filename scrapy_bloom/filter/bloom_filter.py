@@ -129,7 +129,9 @@ class BloomFilter(BaseBloomFilter):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
         self.retry_timeout = options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout)
         require_usable(server)
-        if is_cluster(server) and key_slot(self.key.encode()) != key_slot(_tag(self.key).encode()):
+        # The beginning of the names of the other keys, which chooses the slot of the hash.
+        self._tag = self.key if re.match(r"[^{]*\{[^}]+\}", self.key) else f"{{{self.key}}}"
+        if is_cluster(server) and key_slot(self.key.encode()) != key_slot(self._tag.encode()):
             raise ConfigError(
                 f"key = {self.key!r}: the unpaired brace puts this key into another cluster slot than the filter's "
                 "other keys; use a name without braces, or with one pair"
@@ -318,7 +320,7 @@ class BloomFilter(BaseBloomFilter):
 
     def _send_numbered(self, call: _Numbered) -> Any:
         # The node of a slot that is being moved refuses a script with a key that never exists, before its first write.
-        keys, digests = [self.key, self._record, f"{_tag(self.key)}:absent"], self._digests(call.items)
+        keys, digests = [self.key, self._record, f"{self._tag}:absent"], self._digests(call.items)
 
         def attempt() -> Any:
             try:
@@ -347,7 +349,7 @@ class BloomFilter(BaseBloomFilter):
         keys = [self.key]
         if flush or is_caller:
             self._record, self._number = "", 0
-            keys.append(f"{_tag(self.key)}:call:{secrets.token_hex(8)}")
+            keys.append(f"{self._tag}:call:{secrets.token_hex(8)}")
         status, *reply = self._find(keys, flush=flush, creates=creates)
         if status == b"NONE":
             self._change_to("")
@@ -447,8 +449,3 @@ class CrawlFilter(BloomFilter):
     """The filter of a crawl: its errors name settings, such as BLOOMFILTER_CAPACITY."""
 
     _names = SETTING_NAMES
-
-
-def _tag(key: str) -> str:
-    """Return the beginning of the names of a filter's keys, which chooses the slot of its hash."""
-    return key if re.match(r"[^{]*\{[^}]+\}", key) else f"{{{key}}}"
