@@ -61,9 +61,10 @@ call('HDEL', DEPARTED, '@' .. ME)
 local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
 if before and stamp == before.prior then move(TAKEN, QUEUE) end
 local took = call('ZCARD', TAKEN)
-my = {join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, suspect = 0, contact = NOW, lease = lease,
-      works = before and before.works or 0, stamp = NOW, prior = NOW, replaced = before and (departed and 2 or 1) or 0,
-      marked = before and before.stamp or 0, known = before and before.prior or 0}
+my = {join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, works = before and before.works or 0,
+      suspect = 0, contact = NOW, lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or my and my.since or 0,
+      replaced = before and (departed and 2 or 1) or 0, marked = before and before.stamp or 0,
+      known = before and before.prior or 0}
 save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER, 'losses', crawl.losses,
      'lost', crawl.lost, '@' .. ME, text_of(my))
 if is_first then call('PEXPIRE', CRAWL, lease / 1000) end

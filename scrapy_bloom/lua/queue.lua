@@ -27,10 +27,11 @@ local NOW = time[1] * 1000000 + time[2]
 -- suspect     1 if it holds a suspect, 2 if it has started it
 -- contact     time of its last script; lease: after which it is presumed dead
 -- stamp       time of its last exchange or join, and prior: of the one before, whose reply it has
+-- since       time of its return, if it was away for longer than its lease; else 0
 -- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that:
 --             marked, known
 local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
-                'replaced', 'marked', 'known'}
+                'since', 'replaced', 'marked', 'known'}
 local FIXED = 8 -- fields of the crawl that are no registrations
 local FORMAT = string.rep('%.0f ', #FIELDS)
 
@@ -85,6 +86,7 @@ local noted = call('HMGET', CRAWL, 'id', 'waiting', 'losses', 'lost', '@' .. ME)
 local crawl = {id = noted[1], waiting = call('ZCARD', QUEUE), losses = tonumber(noted[3] or 0), lost = tonumber(noted[4] or 0)}
 local audited = tonumber(noted[2] or 0)
 local my = noted[5] and parse(noted[5])
+if my and my.contact + my.lease < NOW then my.since = NOW end
 
 local function note_loss(requests)
   crawl.losses, crawl.lost = crawl.losses + 1, crawl.lost + requests
@@ -138,12 +140,12 @@ end
 
 local DAY = 86400000000
 
--- Requeue the leases of workers whose lease has ended, unless the caller's own had: after an outage all look dead.
+-- Requeue the leases of workers whose lease has ended. After an outage all look dead, and get one lease more to come back.
 -- Return whether the other workers are quiet, their number and oldest contact; of each that was presumed dead its name,
 -- silence and number of requests; and the new dead letters.
 local function reap(max_deliveries)
   local is_quiet, others, oldest, told, buried = true, 0, NOW, {}, {}
-  local was_away = my.contact + my.lease < NOW
+  local was_away = NOW < my.since + my.lease
   for worker, r in pairs(registrations(CRAWL)) do
     if worker ~= ME and not was_away and r.contact + r.lease < NOW then
       note_missing_leases(worker, r)

@@ -87,6 +87,7 @@ MISTAKES = {
     "lost registrations are not noticed": Mistake(
         "double", 2118, wrong={"elseif not crawl.id and": "elseif false and"}
     ),
+    "a worker that was away presumes others dead": Mistake("stop", 0, wrong={"my.since = NOW end": "my.since = 0 end"}),
     "the first queue to end deletes the filter": Mistake(
         "shared", 2, wrong={"return (call('HGET', key, 'users') or 0) + 0 <= 0": "return true"}
     ),

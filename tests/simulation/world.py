@@ -5,6 +5,7 @@ all links. A found page must be fetched, unless it is *exempt*: only the server 
 was alive must report a loss. A flush, or the deletion of a finished crawl, begins a new *generation*.
 """
 
+import math
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -101,7 +102,9 @@ class World:
         self._has_lost = self._has_evicted = self._has_lost_crawl = False
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
+        # When each worker was executed last, and when it came back after more than its lease.
         self._heard: dict[str, float] = {}
+        self._returned: dict[str, float] = {}
         self._amid: list[Fault] = []
         self._snapshots: dict[int, ScriptServer] = {}
         self._pending = self._late_starts = 0
@@ -146,14 +149,18 @@ class World:
         told = reply[-1] if name in ("exchange", "heartbeat", "leave") and reply[0] != b"EXPIRED" else None
         self.log(f"{name} {_shown(call.arguments)}: {_shown(reply)}", f"{worker} >")
         process = next(each for each in self.processes if each.name == worker)
-        if isinstance(reply, list) and reply[0] == b"OK":
+        if isinstance(reply, list) and reply[0] in (b"OK", b"LEFT"):
+            if self.hub.now - self._heard.get(worker, self.hub.now) > self.plan.lease:
+                self._returned[worker] = self.hub.now
             self._heard[worker] = self.hub.now
+        if name == "join" and reply[0] == b"OK" and not reply[8]:
+            self._returned.pop(worker, None)  # Redis has lost its registration
         if name == "exchange" and reply[0] == b"OK":
             process.is_executed |= process.awaited is call
             self._works[worker] = call.arguments[1]
         for dead in told[3][::3] if told else ():
             self._works.pop(dead.decode(), None)
-            if self.hub.now - self._heard.get(worker, self.hub.now) > self.plan.lease:
+            if self.hub.now - self._returned.get(worker, -math.inf) < self.plan.lease:
                 self.found("away", f"{worker} was away, and presumes {dead.decode()} dead")
             for alive in (each for each in self.alive if each.name == dead.decode()):
                 self.hits += 1
@@ -298,6 +305,7 @@ class World:
             for each in self.alive
             if each.spider != process.spider
             and each.worker.phase is Phase.WORK
+            and each.worker.filter_id == process.worker.filter_id  # not one that was flushed
             and self._registrations(QUEUES[each.spider]).get(each.name)
         ]
         if using and not self._has_lost:

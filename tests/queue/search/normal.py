@@ -12,8 +12,8 @@ from tests.support.script_server import ScriptServer
 if TYPE_CHECKING:
     from tests.queue.search.model import Now
 
-_BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "replaced")
-FIELDS = (*_BASE, "marked", "known")
+_BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since")
+FIELDS = (*_BASE, "replaced", "marked", "known")
 _STAMPS = tuple(map(FIELDS.index, ("stamp", "prior", "marked", "known")))
 _CONTACT, _STAMP, _PRIOR, _REPLACED = map(FIELDS.index, ("contact", "stamp", "prior", "replaced"))
 _NOTHING = [0, 0, 0]
