@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since")
 FIELDS = (*_BASE, "replaced", "marked", "known")
 _STAMPS = tuple(map(FIELDS.index, ("stamp", "prior", "marked", "known")))
-_CONTACT, _STAMP, _PRIOR, _REPLACED = map(FIELDS.index, ("contact", "stamp", "prior", "replaced"))
+_CONTACT, _STAMP, _PRIOR, _SINCE, _REPLACED = map(FIELDS.index, ("contact", "stamp", "prior", "since", "replaced"))
 _NOTHING = [0, 0, 0]
 _LATER = 10**15
 
@@ -106,6 +106,7 @@ def _rank_contacts(tables: Iterable[dict[bytes, list[int]]], now: "Now") -> None
     for table in tables:
         for values in table.values():
             values[_CONTACT] = rank[values[_CONTACT]]
+            values[_SINCE] = 0  # a lease may pass at any time
     for w, time in quiet.items():
         if rank[time] != time:
             now.worker(w)._quiet_since = rank[time]
