@@ -133,6 +133,16 @@ def test_every_row_has_errors() -> None:
     assert [advice for advice, _ in ROWS] == [advice for _, advice in failures._CASES]
 
 
+def wrapped(error: Exception) -> Exception:
+    """Return the error of redis-py if a node of a cluster raises this one, and no other node can be used."""
+    if isinstance(error, exceptions.ResponseError):
+        reply, error = error, exceptions.RedisClusterException("Cluster mode is not enabled on this node")
+        error.__context__ = reply
+    outer = exceptions.RedisClusterException(f"Redis Cluster cannot be connected: {error}")
+    outer.__cause__ = error
+    return outer
+
+
 @pytest.mark.parametrize(
     ("row", "error"),
     [
@@ -146,31 +156,16 @@ def test_row(row: int, error: Exception) -> None:
     matching = [number for number, (matches, _) in enumerate(failures._CASES) if matches(error, describe(error))]
     assert matching[0] == row
     assert advice_for(error) == ROWS[row][0]
+    # So is that of the error which redis-py raises for the error of a node.
+    outer = wrapped(error)
+    assert str(outer).startswith("Redis Cluster cannot be connected")
+    assert (advice_for(outer), describe(outer)) == (ROWS[row][0], describe(error))
 
 
 @pytest.mark.parametrize("error", UNKNOWN, ids=describe)
 def test_what_no_row_matches(error: Exception) -> None:
     """An unknown error ends the wait, and its own text is the advice."""
     assert advice_for(error) == "see the error"
-
-
-def wrapped(error: Exception) -> Exception:
-    """Return the error of redis-py if a node of a cluster raises this one, and no other node can be used."""
-    if isinstance(error, exceptions.ResponseError):
-        reply, error = error, exceptions.RedisClusterException("Cluster mode is not enabled on this node")
-        error.__context__ = reply
-    outer = exceptions.RedisClusterException(f"Redis Cluster cannot be connected: {error}")
-    outer.__cause__ = error
-    return outer
-
-
-@pytest.mark.parametrize("error", [error for _, errors in ROWS for error in errors], ids=describe)
-def test_errors_of_a_node_that_are_wrapped(error: Exception) -> None:
-    """The advice and the text are those of the node's error."""
-    outer = wrapped(error)
-    assert str(outer).startswith("Redis Cluster cannot be connected")
-    assert advice_for(outer) == advice_for(error)
-    assert describe(outer) == describe(error)
 
 
 def test_a_wrapped_error_of_another_kind() -> None:
@@ -201,82 +196,34 @@ def test_most_nodes_decide(errors: list[Exception], expected: Exception) -> None
     assert decisive(errors) is expected
 
 
-def test_order_matters() -> None:
-    """A wrong password is also an error of the connection: it is refused, since its row comes first."""
-    error = exceptions.AuthenticationError("invalid username-password pair")
-    assert isinstance(error, failures.TRANSIENT_ERRORS)
-    assert advice_for(error) is not None
-
-
-NOT_EXECUTED: list[Exception] = [
-    exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
-    exceptions.ReadOnlyError("You can't write against a read only replica."),
-    exceptions.TryAgainError("Multiple keys request during rehashing of slot"),
-    exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"),
-    exceptions.MasterDownError("Link with MASTER is down"),
-    exceptions.ConnectionError("max number of clients reached"),
-    exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
-    exceptions.ResponseError(BUSY),
-    exceptions.ResponseError(MISCONF),
-    exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}"),
-    exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"),
-    exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"),
-]
-PERHAPS_EXECUTED: list[Exception] = [
-    exceptions.ConnectionError("Connection closed by server."),
-    exceptions.TimeoutError("Timeout reading from socket"),
-    exceptions.RedisClusterException("Redis Cluster cannot be connected"),
-    exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"),
+# Errors, whether they exclude that the command was executed, and whether a replica raised them.
+EXECUTION: list[tuple[Exception, bool, bool]] = [
+    (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), True, True),
+    (exceptions.ReadOnlyError("You can't write against a read only replica."), True, True),
+    (exceptions.MasterDownError("Link with MASTER is down"), True, True),
+    (exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"), True, True),
+    (exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"), True, True),
+    (exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down"), True, True),
+    (exceptions.TryAgainError("Multiple keys request during rehashing of slot"), True, False),
+    (exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), True, False),
+    (exceptions.ConnectionError("max number of clients reached"), True, False),
+    (exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."), True, False),
+    (exceptions.ResponseError(BUSY), True, False),
+    (exceptions.ResponseError(MISCONF), True, False),
+    (exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}"), True, False),
+    (exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), True, False),
+    (exceptions.ResponseError(f"{OLD_SCRIPT} -OOM command not allowed when used memory > 'maxmemory'."), True, False),
+    (exceptions.ConnectionError("Connection closed by server."), False, False),
+    (exceptions.TimeoutError("Timeout reading from socket"), False, False),
+    (exceptions.RedisClusterException("Redis Cluster cannot be connected"), False, False),
+    (exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"), False, False),
 ]
 
 
-@pytest.mark.parametrize("error", NOT_EXECUTED, ids=describe)
-def test_not_executed(error: Exception) -> None:
-    """An error that excludes execution is waited for, and leaves no doubt."""
-    assert was_not_executed(error)
-    assert advice_for(error) is None
-
-
-FULL: list[Exception] = [
-    exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
-    exceptions.ResponseError(f"{OLD_SCRIPT} -OOM command not allowed when used memory > 'maxmemory'."),
-]
-
-
-@pytest.mark.parametrize("error", FULL, ids=describe)
-def test_full(error: Exception) -> None:
-    """A full server has not executed the command; waiting would not help."""
-    assert was_not_executed(error)
-    assert advice_for(error) is not None
-
-
-@pytest.mark.parametrize("error", PERHAPS_EXECUTED, ids=describe)
-def test_perhaps_executed(error: Exception) -> None:
-    """An error without a reply is waited for, and leaves the command in doubt."""
-    assert not was_not_executed(error)
-    assert advice_for(error) is None
-
-
-FROM_REPLICA: list[Exception] = [
-    exceptions.ReadOnlyError("You can't write against a read only replica."),
-    exceptions.MasterDownError("Link with MASTER is down"),
-    exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
-    exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"),
-    exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"),
-    exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down"),
-]
-
-
-@pytest.mark.parametrize("error", FROM_REPLICA, ids=describe)
-def test_from_a_replica(error: Exception) -> None:
-    """A replica's error is recognised in every wrapping."""
-    assert is_from_replica(error)
-
-
-@pytest.mark.parametrize("error", [exceptions.ResponseError(BUSY), exceptions.ClusterDownError("x")], ids=describe)
-def test_not_from_a_replica(error: Exception) -> None:
-    """Temporary errors of a master are not taken for a replica's."""
-    assert not is_from_replica(error)
+@pytest.mark.parametrize(("error", "is_excluded", "of_replica"), EXECUTION, ids=lambda each: f"{each}"[:60])
+def test_execution(error: Exception, is_excluded: bool, of_replica: bool) -> None:
+    """Only some errors exclude that the command was executed; the others leave it in doubt. `ROWS` has the advice."""
+    assert (was_not_executed(error), is_from_replica(error)) == (is_excluded, of_replica)
 
 
 def test_a_password_in_a_command_is_not_told() -> None:

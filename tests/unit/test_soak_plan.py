@@ -14,13 +14,9 @@ PLANS = [plan.draw(7, number, KINDS) for number in range(200)]
 
 
 def test_plans_are_drawn_from_the_seed() -> None:
-    """The same seed and number give the same crawl; another seed gives others."""
+    """The same seed and number give the same crawl, another seed others: every kind of fault, and number of workers."""
     assert [plan.draw(7, number, KINDS) for number in range(200)] == PLANS
     assert [plan.draw(8, number, KINDS) for number in range(200)] != PLANS
-
-
-def test_all_kinds_are_drawn() -> None:
-    """Every kind of fault happens, in crawls of each number of workers."""
     assert {fault.kind for planned in PLANS for fault in planned.faults} == set(Kind)
     assert {planned.workers for planned in PLANS} == set(range(plan.WORKERS[0], plan.WORKERS[1] + 1))
 
@@ -31,27 +27,14 @@ def test_nobody_is_asked_to_stop_who_would_clear() -> None:
         assert planned.persist or all(fault.kind is not Kind.SIGTERM for fault in planned.faults)
 
 
-@pytest.mark.parametrize("persist", [False, True])
-def test_persistence_is_chosen(persist: bool) -> None:
-    """SCHEDULER_PERSIST may be fixed for all crawls; without it no worker is asked to stop."""
-    plans = [plan.draw(7, number, KINDS, persist=persist) for number in range(50)]
-    assert {planned.persist for planned in plans} == {persist}
-    assert persist == any(fault.kind is Kind.SIGTERM for planned in plans for fault in planned.faults)
-
-
-@pytest.mark.parametrize("kinds", [list(SIGNALS), [Kind.BUSY]])
-def test_kinds_are_chosen(kinds: list[Kind]) -> None:
-    """Only the requested kinds are drawn."""
-    for number in range(50):
-        assert {fault.kind for fault in plan.draw(7, number, kinds).faults} <= set(kinds)
-
-
-def test_each_page_is_found_in_one_place() -> None:
-    """Among earlier pages only its parent links to a page, so that a lost request is a missed page."""
-    links = plan.site(100)
-    paths = list(links)
-    for number, path in enumerate(paths[1:], 1):
-        assert sum(path in links[before] for before in paths[:number]) == 1
+def test_choices() -> None:
+    """SCHEDULER_PERSIST may be fixed for all crawls, and only the requested kinds are drawn."""
+    for persist in (False, True):
+        plans = [plan.draw(7, number, KINDS, persist=persist) for number in range(50)]
+        assert {planned.persist for planned in plans} == {persist}
+        assert persist == any(fault.kind is Kind.SIGTERM for planned in plans for fault in planned.faults)
+    for kinds in ({*SIGNALS}, {Kind.BUSY}):
+        assert all({fault.kind for fault in plan.draw(7, number, [*kinds]).faults} <= kinds for number in range(50))
 
 
 PLANNED = Plan(0, 2, 10, 1, persist=False, faults=(Fault(Kind.SIGKILL, 3, 0.5),))
@@ -67,13 +50,6 @@ def report_of(*outcomes: Outcome) -> Report:
     report = Report()
     report.outcomes += outcomes
     return report
-
-
-def test_report_of_no_crawl() -> None:
-    """No crawl is no proof."""
-    report = report_of()
-    assert not report.is_well
-    assert "crawls                  0\n" in str(report)
 
 
 @pytest.mark.parametrize(

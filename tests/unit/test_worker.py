@@ -106,13 +106,8 @@ def test_share(server: ScriptServer) -> None:
     one, other = (Driven(name, in_memory(server)) for name in ("one", "other"))
     one.offer(*(b"%d" % number for number in range(10)))
     other.work_off()
-    assert [len(one.take(16)), len(other.take(16)), len(one.take(2)), len(one.take(16)), len(one.take(16))] == [
-        4,
-        2,
-        2,
-        1,
-        1,
-    ]
+    taken = [(one, 16), (other, 16), (one, 2), (one, 16), (one, 16)]
+    assert [len(driven.take(number)) for driven, number in taken] == [4, 2, 2, 1, 1]
 
 
 def test_stop_returns_what_has_not_begun(server: ScriptServer) -> None:
@@ -248,15 +243,15 @@ def test_a_dropped_link_is_relied_on(server: ScriptServer) -> None:
     assert server.call("ZCARD", "queue") == 1
 
 
-@pytest.mark.parametrize("is_flushed", [False, True])
-def test_a_leave_after_the_crawl_is_gone(is_flushed: bool, server: ScriptServer) -> None:
+@pytest.mark.parametrize("trouble", [Trouble.FLUSHED, Trouble.LOST])
+def test_a_leave_after_the_crawl_is_gone(trouble: Trouble, server: ScriptServer) -> None:
     """At its end a worker reports a crawl that began anew as such, and any other loss as a loss."""
     driven = Driven("one", in_memory(server))
     driven.work_off()
-    if is_flushed:
+    if trouble is Trouble.FLUSHED:
         Driven("two", in_memory(server), flush=True).work_off()
     else:
         server.call("DEL", KEYS.crawl)
     driven.worker.leave("stopped")
     driven.step()
-    assert driven.worker.troubles == [Trouble.FLUSHED if is_flushed else Trouble.LOST]
+    assert driven.worker.troubles == [trouble]
