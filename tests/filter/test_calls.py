@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.proxy.faults import Place, proxying
+from devtools.proxy.faults import FaultProxy, Place, proxying
 from devtools.servers import Address
 from scrapy_bloom import RefusedError, UnavailableError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
@@ -26,10 +26,10 @@ def items(first: int, last: int) -> list[str]:
 
 
 @pytest.mark.parametrize("place", [Place.BEFORE, Place.REQUEST, Place.AFTER, Place.REPLY, Place.STALL])
-def test_a_repeated_call_returns_the_first_reply(server: Server, key: str, place: Place) -> None:
+def test_a_repeated_call_returns_the_first_reply(valkey: Server, key: str, place: Place) -> None:
     """Wherever a call fails, the caller gets exact flags; so does a call that forgets."""
-    with proxying(server.port, *SCRIPTS) as proxy, proxy.address.client(socket_timeout=0.2) as client:
-        BloomFilter(server.client(), key, **SMALL).add_many(items(0, 50))
+    with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client(socket_timeout=0.2) as client:
+        BloomFilter(valkey.client(), key, **SMALL).add_many(items(0, 50))
         bloom = BloomFilter(client, key, cache_size=0, **SMALL)
         bloom.add("first")
         for number in range(1, 4):
@@ -56,14 +56,19 @@ def test_opening_survives_lost_replies(valkey: Server, key: str) -> None:
         assert again.counters.losses == 0
 
 
+def give_up(proxy: FaultProxy, call: Callable[[], object], place: Place = Place.AFTER) -> None:
+    """Make a call that is lost, and not repeated."""
+    proxy.fail(place)
+    with pytest.raises(UnavailableError):
+        call()
+
+
 def test_a_call_that_was_given_up_is_settled(valkey: Server, key: str) -> None:
     """The items of an interrupted call are owed to its caller: each is new at the next addition, exactly once."""
     with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
         bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
         bloom.add_many(["known", "first"])
-        proxy.fail(Place.AFTER)
-        with pytest.raises(UnavailableError):
-            bloom.add_many(["a", "known", "b"])
+        give_up(proxy, lambda: bloom.add_many(["a", "known", "b"]))
         assert BloomFilter(valkey.client(), key, **SMALL).add_many(["a", "b"]) == [False, False]
         assert bloom.add_many(["a", "c", "known"]) == [True, True, False]
         assert not bloom.is_cached("b")
@@ -75,12 +80,8 @@ def test_a_call_that_was_never_executed_is_settled(valkey: Server, key: str) -> 
     with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
         bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
         bloom.add("first")
-        proxy.fail(Place.BEFORE)
-        with pytest.raises(UnavailableError):
-            bloom.forget("first")
-        proxy.fail(Place.BEFORE)
-        with pytest.raises(UnavailableError):
-            bloom.add_many(["a"])
+        give_up(proxy, lambda: bloom.forget("first"), Place.BEFORE)
+        give_up(proxy, lambda: bloom.add("a"), Place.BEFORE)
         assert bloom.add_many(["a", "first"]) == [True, True]
 
 
@@ -121,15 +122,13 @@ def test_a_lost_record_makes_a_repeated_call_new(valkey: Server, key: str) -> No
     with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client, valkey.client() as direct:
         bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
         bloom.add("first")
-        proxy.fail(Place.AFTER)
-        with pytest.raises(UnavailableError):
-            bloom.add("a")
+        give_up(proxy, lambda: bloom.add("a"))
         direct.delete(*direct.scan_iter(f"{{{key}}}:call:*"))
         assert bloom.add("a")
         assert bloom.counters.losses == 1
 
 
-def _add_all(address: Address, key: str, seed: int, found: "Queue[tuple[int, list[int]]]") -> None:
+def _add_all(address: Address, key: str, seed: int, found: "Queue[list[int]]") -> None:
     numbers = list(range(4000))
     random.Random(seed).shuffle(numbers)
     with address.client() as client:
@@ -139,48 +138,50 @@ def _add_all(address: Address, key: str, seed: int, found: "Queue[tuple[int, lis
             part = numbers[first : first + 80]
             flags = bloom.add_many([f"item {number}" for number in part])
             new += [number for number, is_new in zip(part, flags, strict=True) if is_new]
-        found.put((seed, new))
+        found.put(new)
 
 
-def test_processes_share_the_items_exactly(server: Server, key: str) -> None:
+def test_processes_share_the_items_exactly(valkey: Server, key: str) -> None:
     """Each of 4,000 items is new to exactly one of several processes, while the filter grows."""
     context = multiprocessing.get_context("spawn")
-    found: Queue[tuple[int, list[int]]] = context.Queue()
-    workers = [context.Process(target=_add_all, args=(server.address, key, seed, found)) for seed in range(3)]
+    found: Queue[list[int]] = context.Queue()
+    workers = [context.Process(target=_add_all, args=(valkey.address, key, seed, found)) for seed in range(3)]
     for worker in workers:
         worker.start()
-    new = [found.get(timeout=120)[1] for _ in workers]
+    new = [found.get(timeout=120) for _ in workers]
     for worker in workers:
         worker.join()
     assert sorted(itertools.chain(*new)) == list(range(4000))
-    with server.client() as client:
+    with valkey.client() as client:
         info = BloomFilter(client, key, **SMALL).info()
         assert (info.count, info.layers) == (4000, 3)
 
 
-def test_a_forked_process_is_another_caller(server: Server, key: str) -> None:
+def forked(call: Callable[[], list[bool]]) -> list[bool]:
+    """Return the answers of a call in a forked process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, bytes(call()))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answers:
+        found = list(map(bool, answers.read()))
+    assert os.waitpid(child, 0)[1] == 0
+    return found
+
+
+def test_a_forked_process_is_another_caller(valkey: Server, key: str) -> None:
     """A child's calls have a record of their own: neither gets the other's replies."""
-    with server.client() as client:
+    with valkey.client() as client:
         bloom = BloomFilter(client, key, cache_size=0, **SMALL)
         bloom.add_many(["a", "b"])
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            flags = [*bloom.add_many(["a", "c"]), *bloom.add_many(["d"]), *bloom.add_many(["e"])]
-            os.write(writing, bytes(flags))
-            os._exit(0)
-        os.close(writing)
-        assert os.waitpid(child, 0)[1] == 0
-        assert os.read(reading, 10) == bytes([False, True, True, True])
-        os.close(reading)
+        flags = forked(lambda: [*bloom.add_many(["a", "c"]), bloom.add("d"), bloom.add("e")])
+        assert flags == [False, True, True, True]
         assert [bloom.add(item) for item in "acdef"] == [False, False, False, False, True]
         assert bloom.counters.losses == 0
         # Both make the next call of the common parent: the second one must not get the flags of the first.
-        child = os.fork()
-        if child == 0:
-            os._exit(bloom.add("a"))
-        assert os.waitpid(child, 0)[1] == 0
+        assert forked(lambda: [bloom.add("a")]) == [False]
         assert bloom.add("g")
 
 
@@ -189,22 +190,12 @@ def test_a_child_owes_nothing(valkey: Server, key: str) -> None:
     with proxying(valkey.port, *SCRIPTS) as proxy, proxy.address.client() as client:
         bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
         bloom.add("first")
-        proxy.fail(Place.AFTER)
-        with pytest.raises(UnavailableError):
-            bloom.add("a")
-        child = os.fork()
-        if child == 0:
-            os._exit(bloom.add("a"))
-        assert os.waitpid(child, 0)[1] == 0
+        give_up(proxy, lambda: bloom.add("a"))
+        assert forked(lambda: [bloom.add("a")]) == [False]
         assert bloom.add("a")
-        proxy.fail(Place.AFTER)
-        with pytest.raises(UnavailableError):
-            bloom.add_many(["b", "c"])
+        give_up(proxy, lambda: bloom.add_many(["b", "c"]))
         bloom.add("b")
-        child = os.fork()
-        if child == 0:
-            os._exit(bloom.add("c"))
-        assert os.waitpid(child, 0)[1] == 0
+        assert forked(lambda: [bloom.add("c")]) == [False]
         assert bloom.add("c")
 
 

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 
 from scrapy_bloom import BloomFilter, MemoryBloomFilter
 from scrapy_bloom.filter.base import BaseBloomFilter
-from tests.filter.conftest import Make
+from tests.filter.conftest import CONNECTIONS, Make
 from tests.support.real_links import SITES, pages
+from tests.support.selection import long_unless
 from tests.support.servers import Server
 
 ITEMS = st.lists(st.sampled_from([f"item {number}" for number in range(30)]), max_size=15)
@@ -107,6 +108,7 @@ def test_growth(make: Make, expansion: int) -> None:
     assert new == 350 or expansion == 0
 
 
+@pytest.mark.parametrize("make", long_unless(lambda name: name in ("memory", "valkey"), CONNECTIONS), indirect=True)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(calls=CALLS)
 def test_it_answers_as_a_set(make: Make, calls: list[tuple[str, list[str]]]) -> None:

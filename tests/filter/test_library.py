@@ -18,12 +18,6 @@ for i = 1, #ARGV do new[i] = filter.check(f, ARGV[i]) and 1 or 0 end
 filter.save(f)
 return new
 """
-EACH = """
-local f, found = filter.open(KEYS[1]), {}
-for i = 1, #ARGV do found[i] = filter.%s(f, ARGV[i]) and 1 or 0 end
-return found
-"""
-
 Run = Callable[..., Any]
 
 
@@ -42,27 +36,11 @@ def run(client: redis.Redis, key: str) -> Run:
     return run
 
 
-def test_an_item_is_new_once_over_all_layers(run: Run) -> None:
-    """Growth by several layers changes no answer: an item is new once."""
-    assert all(run(CHECK, *items(range(first, first + 50))) == [1] * 50 for first in range(0, 1000, 50))
-    assert run(CHECK, *items(range(1000))) == [0] * 1000
-    assert run(EACH % "has", *items(range(990, 1010))) == [1] * 10 + [0] * 10
-
-
 def test_the_first_layer_is_allocated_by_parts(run: Run, client: redis.Redis, key: str) -> None:
     """Each call of `allocate` allocates a shard, and says how many are missing; then none is, for anybody."""
     allocate = "return filter.allocate(filter.open(KEYS[1]))"
     assert [run(allocate) for _ in range(4)] == [2, 1, 0, 0]
     assert sorted(client.scan_iter(f"{{{key}}}:*")) == [f"{{{key}}}:first:1:{shard}".encode() for shard in range(3)]
-
-
-def test_a_forgotten_item_is_new_once(run: Run) -> None:
-    """A forgotten item is absent, and new to one check."""
-    run(CHECK, *items([1, 2]))
-    assert run(EACH % "forget", *items([1, 3])) == [1, 0]
-    assert run(EACH % "has", *items([1, 2, 3])) == [0, 1, 0]
-    assert [run(CHECK, *items([1, 2])) for _ in range(2)] == [[1, 0], [0, 0]]
-    assert run("local f = filter.open(KEYS[1]) return {f.id, f.forgets, f.lost}") == [b"first", 1, 0]
 
 
 def test_a_lost_shard_is_counted_and_replaced(run: Run, client: redis.Redis, key: str) -> None:
@@ -87,14 +65,6 @@ def test_delete_leaves_nothing(run: Run, client: redis.Redis, key: str) -> None:
 def test_another_filter_is_not_opened(run: Run) -> None:
     """A filter with another id counts as none."""
     assert run("return filter.open(KEYS[1], 'other') == nil and 1") == 1
-
-
-def test_foreign_data_is_named(client: redis.Redis, key: str) -> None:
-    """Instead of a filter, `describe` returns the type of other data."""
-    describe = f"{LIBRARY}\nlocal id, kind = filter.describe(KEYS[1]) return {{id or 'none', kind or 'nothing'}}"
-    assert client.eval(describe, 1, key) == [b"none", b"nothing"]
-    client.lpush(key, "somebody's")
-    assert client.eval(describe, 1, key) == [b"none", b"list"]
 
 
 def test_users_are_counted_once(run: Run) -> None:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from scrapy_bloom.filter import sizing
 from scrapy_bloom.filter.base import BaseBloomFilter
+from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.memory import MemoryBloomFilter
-from tests.filter.conftest import Make
+from tests.support.servers import Server
 
 ASKED = 30_000
 
@@ -46,10 +47,10 @@ def test_the_promise_is_kept_in_memory(error_rate: float, capacity: int, times: 
     assert_promise(bloom, error_rate, capacity, times)
 
 
-def test_the_promise_is_kept(make: Make) -> None:
+def test_the_promise_is_kept(valkey: Server, key: str) -> None:
     """So does one on a server."""
-    bloom = make(capacity=2_000, error_rate=1e-2, cache_size=0)
-    assert_promise(bloom, 1e-2, 2_000, 7)
+    with valkey.client() as client:
+        assert_promise(BloomFilter(client, key, capacity=2_000, error_rate=1e-2, cache_size=0), 1e-2, 2_000, 7)
 
 
 def test_generations_keep_the_promise_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,17 @@
 """A filter with a TTL remembers items for the TTL, at most a quarter longer, and stays bounded."""
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from scrapy_bloom._runtime import Runtime
+from scrapy_bloom.filter.base import BaseBloomFilter
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.memory import MemoryBloomFilter
-from tests.support.servers import expires_at
+from tests.support.servers import KINDS, Server, expires_at
 
 TTL = 100.0
 
@@ -25,10 +27,6 @@ class Clock(Runtime):
     unix_time = monotonic
 
 
-class _Memory(MemoryBloomFilter):
-    _runtime = Clock()
-
-
 def advance(client: Any, key: str, seconds: float) -> None:
     """Let time pass for a filter on a server: its layers are older, and its keys expire sooner."""
 
@@ -39,41 +37,53 @@ def advance(client: Any, key: str, seconds: float) -> None:
     client.hset(key, "layers", re.sub(rb"(\d+ \d+ )(\d+)(?= \d+ \d+ \d+ \d+ \d+ \d+;)", older, layers))
 
 
-@pytest.mark.parametrize("offset", [0.0, 10.0, 19.9, 20.0, 33.3])
-@pytest.mark.parametrize("cache_size", [0, 1000])
-def test_in_memory_an_item_is_remembered_for_the_ttl(offset: float, cache_size: int) -> None:
-    """An item added at any time of a generation is forgotten after 1 to 1.25 times the TTL."""
-    clock = Clock()
-    _Memory._runtime = clock
-    bloom = _Memory(capacity=1000, ttl=TTL, cache_size=cache_size)
-    bloom.add("first")
-    clock.now += offset
-    assert bloom.add("a")
-    begin = clock.now
-    while not bloom.add("a"):
-        clock.now += 0.5
-        bloom.add(f"other {clock.now}")
-        assert bloom.info().layers <= 7
-    assert TTL <= clock.now - begin <= 1.25 * TTL + 0.5
+Advance = Callable[[float], None]
 
 
-@pytest.mark.parametrize("offset", [0.0, 10.0, 19.0, 33.3])
-def test_an_item_is_remembered_for_the_ttl(client: redis.Redis, key: str, offset: float) -> None:
-    """So it is on a server, where ended layers are deleted, and at most seven live."""
-    bloom = BloomFilter(client, key, capacity=1000, ttl=TTL, cache_size=0)
-    bloom.add("first")
-    advance(client, key, offset)
-    assert bloom.add("a")
-    waited = 0.0
-    while not bloom.add("a"):
-        advance(client, key, 2.5)
-        waited += 2.5
-        bloom.add(f"other {waited}")
-        assert bloom.info().layers <= 7
+@pytest.fixture(params=["memory", *KINDS])
+def moving(
+    request: pytest.FixtureRequest, servers: Callable[[str], Server], key: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[BaseBloomFilter, Advance]]:
+    """A filter in memory or on a server, and a function that lets time pass for it."""
+    if request.param == "memory":
+        clock = Clock()
+        monkeypatch.setattr(MemoryBloomFilter, "_runtime", clock)
+        yield MemoryBloomFilter(capacity=1000, ttl=TTL), lambda seconds: setattr(clock, "now", clock.now + seconds)
+        return
+    with servers(request.param).client() as client:
+        bloom = BloomFilter(client, key, capacity=1000, ttl=TTL, cache_size=0)
+        yield bloom, lambda seconds: advance(client, key, seconds)
         # Live layers, one ended since, and one in preparation.
         assert sum(b":call:" not in name for name in client.scan_iter(f"{{{key}}}:*")) <= 9
-    assert TTL - 1 <= waited <= 1.25 * TTL + 3
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0, 19.9, 20.0, 33.3])
+def test_an_item_is_remembered_for_the_ttl(moving: tuple[BaseBloomFilter, Advance], offset: float) -> None:
+    """An item added at any time of a generation is forgotten after 1 to 1.25 times the TTL; at most 7 layers live."""
+    bloom, advance = moving
+    bloom.add("first")
+    advance(offset)
+    assert bloom.add("a")
+    # On a server, time passes between the calls, too.
+    waited, step, extra = (0.0, 0.5, 0.0) if isinstance(bloom, MemoryBloomFilter) else (0.0, 2.5, 1.0)
+    while not bloom.add("a"):
+        advance(step)
+        waited += step
+        bloom.add(f"other {waited}")
+        assert bloom.info().layers <= 7
+    assert TTL - extra <= waited <= 1.25 * TTL + step + extra / 2
     assert bloom.counters.losses == 0
+
+
+def test_a_forgotten_item_is_remembered_for_a_whole_ttl(moving: tuple[BaseBloomFilter, Advance]) -> None:
+    """A forgotten item that is added again lives as long as a new one, though older layers hold its bits."""
+    bloom, advance = moving
+    bloom.add("a")
+    advance(90)
+    bloom.forget("a")
+    assert bloom.add("a")
+    advance(99)
+    assert not bloom.add("a")
 
 
 def test_a_generation_can_grow(client: redis.Redis, key: str) -> None:
@@ -152,27 +162,3 @@ def test_forgotten_items_end_with_their_layer(client: redis.Redis, key: str) -> 
     assert client.hget(key, "forgotten") == b"1"
     assert sum(len(name) == 17 for name in client.hkeys(key)) == 1
     assert bloom.add_many(["a", "c", "d"]) == [True, True, False]
-
-
-def test_a_forgotten_item_is_remembered_for_a_whole_ttl(client: redis.Redis, key: str) -> None:
-    """A forgotten item that is added again lives as long as a new one, though older layers hold its bits."""
-    bloom = BloomFilter(client, key, capacity=500, ttl=TTL, cache_size=0)
-    bloom.add("a")
-    advance(client, key, 90)
-    bloom.forget("a")
-    assert bloom.add("a")
-    advance(client, key, 99)
-    assert not bloom.add("a")
-
-
-def test_in_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory a forgotten item is remembered for a whole TTL, too."""
-    clock = Clock()
-    monkeypatch.setattr(_Memory, "_runtime", clock)
-    bloom = _Memory(capacity=500, ttl=TTL, cache_size=0)
-    bloom.add("a")
-    clock.now += 90
-    bloom.forget("a")
-    assert bloom.add("a")
-    clock.now += 99
-    assert not bloom.add("a")
