@@ -81,7 +81,7 @@ def test_lost_bits(place: list[str], client: redis.Redis, key: str, capsys: pyte
 def test_filters_of_other_fingerprints(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stored filter determines the fingerprinter."""
+    """The stored filter determines the fingerprinter, unless a project has another."""
     with valkey.client() as client:
         BloomFilter(client, f"{key}:plain").add(SEEN)
         chosen = {"REDIS_URL": valkey.url, "SCHEDULER_DUPEFILTER_KEY": key, "REQUEST_FINGERPRINTER_CLASS": SCRAPYS}
@@ -91,6 +91,8 @@ def test_filters_of_other_fingerprints(
     assert command.call("check", "--key", key, "--redis-url", valkey.url, SEEN) == 0
     capsys.readouterr()
     project = command.make_project(tmp_path, REDIS_URL=valkey.url, SCHEDULER_DUPEFILTER_KEY=key)
+    known = command.report("check", "shop", SEEN, "-s", f"REQUEST_FINGERPRINTER_CLASS={SCRAPYS}", cwd=project)
+    assert known["all_seen"] is True
     said = command.run("check", "shop", SEEN, cwd=project)
     assert said.returncode == 2
     assert f"holds fingerprints of {SCRAPYS!r}" in said.stderr
@@ -101,14 +103,6 @@ def test_a_scheme_that_is_not_known(place: list[str], client: redis.Redis, key: 
     text = json.loads(client.hget(key, "parameters") or "")
     client.hset(key, "parameters", json.dumps({**text, "fingerprint": "os.abort"}))
     assert command.call("check", *place, SEEN) == 2
-
-
-def test_in_a_project(server: Server, client: redis.Redis, key: str, tmp_path: Path) -> None:
-    """In a project the spider comes first, and the project's fingerprinter is used."""
-    dupefilter = BloomRFPDupeFilter(client, key)
-    assert not dupefilter.request_seen(Request(SEEN))
-    project = command.make_project(tmp_path, REDIS_URL=server.url, SCHEDULER_DUPEFILTER_KEY=key)
-    assert command.report("check", "shop", SEEN, cwd=project)["all_seen"] is True
 
 
 @pytest.mark.parametrize("arguments", [["example.com"], ["shop"]])

@@ -31,8 +31,8 @@ def clear_it(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Cl
 
     def run(*options: str) -> tuple[int, dict[str, Any]]:
         code = command.call("clear", "--key", key, "--redis-url", server.url, "--json", *options)
-        printed = capsys.readouterr()
-        return code, {**(json.loads(printed.out) if printed.out else {}), "error": printed.err}
+        out, err = capsys.readouterr()
+        return code, {**json.loads(out or "{}"), "error": err}
 
     return run
 
@@ -82,26 +82,15 @@ def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear_it:
     assert (code, told["deleted"], told["filters"]) == (0, False, [])
 
 
-OTHERS: dict[str, tuple[Change, str]] = {
-    "incomplete": (
-        lambda client, key: client.hset(key, "parameters", f'{PARAMETERS.to_json()[:-1]}, "unfinished": "import"}}'),
-        "filter",
-    ),
-    "newer": (
-        lambda client, key: client.hset(key, "parameters", json.dumps({"format": FORMAT + 1})),
-        "unreadable filter",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_filters_that_nobody_can_open(client: redis.Redis, key: str, clear_it: Clear, name: str) -> None:
+def test_filters_that_nobody_can_open(client: redis.Redis, key: str, clear_it: Clear) -> None:
     """An incomplete filter, and one of a newer format, are deleted with their shards."""
-    change, kind = OTHERS[name]
-    fill(client, key)
-    change(client, key)
-    code, told = clear_it("--yes")
-    assert (code, told["filters"][0]["kind"], keys_of(client, key)) == (0, kind, set())
+    incomplete = f'{PARAMETERS.to_json()[:-1]}, "unfinished": "import"}}'
+    newer = json.dumps({"format": FORMAT + 1})
+    for parameters, kind in ((incomplete, "filter"), (newer, "unreadable filter")):
+        fill(client, key)
+        client.hset(key, "parameters", parameters)
+        code, told = clear_it("--yes")
+        assert (code, told["filters"][0]["kind"], keys_of(client, key)) == (0, kind, set())
 
 
 def test_a_set_of_fingerprints_goes(client: redis.Redis, key: str, clear_it: Clear) -> None:
@@ -164,13 +153,10 @@ def test_other_queues(client: redis.Redis, key: str, clear_it: Clear) -> None:
     code, told = clear_it("--with-queue", "--yes")
     assert (code, "give --queue KEY" in told["error"]) == (2, True)
     assert client.get(f"{key}:queue") == b"a"
-
-
-def test_the_mark_of_another_scheduler(client: redis.Redis, key: str, clear_it: Clear) -> None:
-    """The mark that scrapy-redis's scheduler leaves is deleted with the queue, even if nothing else is left of that."""
+    # The mark that scrapy-redis's scheduler leaves goes with the queue, even if nothing else is left of that.
+    client.delete(f"{key}:queue")
     client.hset(QueueKeys(f"{key}:queue").crawl, "waiting", "-1")
-    assert clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")[0] == 0
-    assert keys_of(client, key) == set()
+    assert (clear_it(*queue)[0], keys_of(client, key)) == (0, set())
 
 
 # The shown data, and the data at the time of the deletion.
@@ -184,10 +170,7 @@ REPLACED: dict[str, tuple[Change, Change]] = {
         lambda client, key: (client.delete(key), client.sadd(key, "news")),
     ),
     "a worker that has joined": (crawl, lambda client, key: LiveWorker(client, f"{key}:queue", key, "new")),
-    "another crawl": (
-        crawl,
-        lambda client, key: (client.delete(QueueKeys(f"{key}:queue").crawl), crawl(client, key)),
-    ),
+    "another crawl": (crawl, lambda client, key: (client.delete(f"{{{key}:queue}}:crawl"), crawl(client, key))),
     "another queue": (
         lambda client, key: client.zadd(f"{key}:queue", {"request": 0}),
         lambda client, key: (client.delete(f"{key}:queue"), client.rpush(f"{key}:queue", "a")),
@@ -236,21 +219,14 @@ def test_another_user_of_the_filter(client: redis.Redis, key: str, clear_it: Cle
     other.push(b"another request")
     code, told = clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")
     assert (code, told["filters"][0]["users"]) == (0, [f"{key}:other", f"{key}:queue"])
-    assert [(queue["key"], queue["goes"]) for queue in told["queues"]] == [
-        (f"{key}:queue", True),
-        (f"{key}:other", False),
-    ]
+    assert {queue["key"]: queue["goes"] for queue in told["queues"]} == {f"{key}:queue": True, f"{key}:other": False}
     assert (client.exists(f"{key}:queue"), client.zcard(f"{key}:other")) == (0, 1)
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
     """The text names server, database, key and all data to delete, and warns of workers."""
-    cwd = command.make_project(
-        tmp_path / "project",
-        REDIS_URL=f"{valkey.url}/3",
-        SCHEDULER_DUPEFILTER_KEY=key,
-        SCHEDULER_QUEUE_KEY=key + ":queue",
-    )
+    keys = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
+    cwd = command.make_project(tmp_path / "project", REDIS_URL=f"{valkey.url}/3", **keys)
     with valkey.client(db=3) as client:
         crawl(client, key)
         said = command.run("clear", "shop", cwd=cwd)

@@ -26,6 +26,7 @@ from tests.support.examining import OURS, examine, wrong
 from tests.support.live_worker import LiveWorker
 from tests.support.servers import KINDS, Server, running
 
+REQUEST = {"url": "http://localhost"}
 JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
 
 
@@ -40,7 +41,6 @@ class State(NamedTuple):
     level: str
     text: str
     settings: dict[str, Any] | None = None
-    spider: str = "fed"
     others: frozenset[str] = frozenset()
 
 
@@ -65,6 +65,21 @@ def filled(number: int, **parameters: Any) -> Callable[[Any, str], BloomFilter]:
         return bloom
 
     return make
+
+
+def pending(number: int, **parameters: Any) -> Callable[[Any, str], None]:
+    """Return a function that makes a filter with a request, and a queue with some."""
+
+    def make(client: Any, key: str) -> None:
+        filled(1, **parameters)(client, key)
+        client.zadd(queue_of(key), dict.fromkeys(range(number), 0))
+
+    return make
+
+
+def expiring(client: Any, key: str) -> None:
+    filled(1)(client, key)
+    client.expire(filter_of(key), 1000)
 
 
 def working(client: Any, key: str) -> LiveWorker:
@@ -130,16 +145,29 @@ def with_leftover(client: Any, key: str) -> None:
     BloomFilter(client, f"{key}:dupefilter:0123456789abcdef").add("a")
 
 
-def start_urls(client: Any, key: str, *, dead: bool) -> None:
-    """Make start URLs: one is leased by a live worker, one by none, and one may be a dead letter."""
+def with_dead_letter(client: Any, key: str) -> None:
+    client.zadd(QueueKeys(queue_of(key)).dead_letters, {"a": 0})
+
+
+def queued(request: bytes | str) -> Callable[[Any, str], object]:
+    return lambda client, key: client.zadd(queue_of(key), {request: 0})
+
+
+def start_urls(client: Any, key: str) -> None:
+    """Make start URLs: one is leased by a live worker, and one by none."""
     keys, queue = StartKeys(f"{key}:fed"), QueueKeys(queue_of(key))
     client.hset(queue.crawl, "@here", "1 0 0 1 1 0 9000000000000000 60000000 1 1 0 0 0")
     client.hset(queue.crawl, mapping={"spider": "tests.support.spiders.examined.FedSpider", "filter": filter_of(key)})
     client.hset(keys.leased, f"1:here:{queue.queue}", " http://localhost/1")
     client.hset(keys.leased, f"2:gone:{queue.queue}", " http://localhost/2")
-    if dead:
-        client.hdel(keys.leased, f"2:gone:{queue.queue}")
-        client.rpush(keys.dead_letters, "http://localhost/3")
+
+
+def dead_start_urls(client: Any, key: str) -> None:
+    """Make one start URL a dead letter."""
+    keys = StartKeys(f"{key}:fed")
+    start_urls(client, key)
+    client.hdel(keys.leased, f"2:gone:{queue_of(key)}")
+    client.rpush(keys.dead_letters, "http://localhost/3")
 
 
 # Each state beside a key prefix. A crawl by keys has no settings.
@@ -151,47 +179,21 @@ STATES = {
     "lost shards": State(without_shards, "filter", "loss", "1 of 1 shard evicted or deleted"),
     "replaced shards": State(with_new_shards, "filter", "loss", "1 of 1 shard evicted or deleted"),
     "a lost hash": State(without_hash, "filter", "loss", "its hash was evicted or deleted, and 1 shard of it"),
-    "EXPIRE": State(
-        lambda client, key: (filled(1)(client, key), client.expire(filter_of(key), 1000)),
-        "filter",
-        "loss",
-        "run PERSIST",
-    ),
+    "EXPIRE": State(expiring, "filter", "loss", "run PERSIST"),
     "too full": State(filled(300, capacity=100, expansion=0), "filter", "loss", "too full: "),
     "many layers": State(filled(200, capacity=5, expansion=1), "filter", "advice", "layers"),
     "an error rate of the stored filter": State(
         filled(1, error_rate=1e-3), "error rate", "advice", "are missed, expected"
     ),
-    "a small capacity": State(
-        lambda client, key: (filled(1, capacity=2)(client, key), client.zadd(queue_of(key), dict.fromkeys("abc", 0))),
-        "capacity",
-        "advice",
-        "3 pending requests, capacity 2: it grows",
-    ),
+    "a small capacity": State(pending(3, capacity=2), "capacity", "advice", "3 pending requests, capacity 2: it grows"),
     "a small capacity without growth": State(
-        lambda client, key: (
-            filled(1, capacity=2, expansion=0)(client, key),
-            client.zadd(queue_of(key), dict.fromkeys("abc", 0)),
-        ),
-        "capacity",
-        "advice",
-        "it cannot grow, and misses pages",
+        pending(3, capacity=2, expansion=0), "capacity", "advice", "it cannot grow, and misses pages"
     ),
-    "a short TTL": State(
-        lambda client, key: (filled(1, ttl=0.5)(client, key), client.zadd(queue_of(key), dict.fromkeys(range(26), 0))),
-        "ttl",
-        "advice",
-        "at less than 52 pages a second",
-    ),
+    "a short TTL": State(pending(26, ttl=0.5), "ttl", "advice", "at less than 52 pages a second"),
     "a list": State(lambda client, key: client.lpush(queue_of(key), "a"), "queue", "loss", "is a list, of FifoQueue"),
     "a string": State(lambda client, key: client.set(queue_of(key), "a"), "queue", "loss", "holds a string"),
     "a hash": State(lambda client, key: client.hset(queue_of(key), "a", "b"), "queue", "loss", "holds a hash"),
-    "dead letters": State(
-        lambda client, key: client.zadd(QueueKeys(queue_of(key)).dead_letters, {"a": 0}),
-        "queue",
-        "loss",
-        "1 dead letter:",
-    ),
+    "dead letters": State(with_dead_letter, "queue", "loss", "1 dead letter:"),
     "a lost queue": State(
         without_queue, "queue", "loss", "has lost requests that the filter takes for seen, 1 of them"
     ),
@@ -208,33 +210,15 @@ STATES = {
     "lost leases": State(without_leases, "leases", "loss", "worker has registered 2 leases, and 0 are there"),
     "a lost registration": State(without_registration, "leases", "loss", "ZUNIONSTORE"),
     "pickles in a crawl with JSON": State(
-        lambda client, key: client.zadd(queue_of(key), {pickle.dumps({"url": "http://localhost"}): 0}),
-        "serializer",
-        "loss",
-        "the pending requests are pickles, but this crawl reads JSON",
-        JSON,
+        queued(pickle.dumps(REQUEST)), "serializer", "loss", "requests are pickles, but this crawl reads JSON", JSON
     ),
     "JSON in a crawl with pickles": State(
-        lambda client, key: client.zadd(queue_of(key), {'{"url": "http://localhost"}': 0}),
-        "serializer",
-        "loss",
-        "the pending requests are JSON, but this crawl reads pickles",
-        {},
+        queued(json.dumps(REQUEST)), "serializer", "loss", "requests are JSON, but this crawl reads pickles", {}
     ),
     "abandoned start URLs": State(
-        lambda client, key: start_urls(client, key, dead=False),
-        "start URLs",
-        "advice",
-        "1 of '{key}:fed' leased by workers that are gone",
-        {},
+        start_urls, "start URLs", "advice", "1 of '{key}:fed' leased by workers that are gone", {}
     ),
-    "dead start URLs": State(
-        lambda client, key: start_urls(client, key, dead=True),
-        "start URLs",
-        "loss",
-        "1 dead letter at '{{{key}:fed}}:dead-letter'",
-        {},
-    ),
+    "dead start URLs": State(dead_start_urls, "start URLs", "loss", "1 dead letter at '{{{key}:fed}}:dead-letter'", {}),
     "leftover filters": State(
         with_leftover, "leftover filters", "advice", "1 filter of crawls killed under Scrapy's own scheduler"
     ),
@@ -259,7 +243,7 @@ def place_of(state: State, key: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     if state.settings is None:
         return ("--key", filter_of(key), "--queue", queue_of(key), "--idle", "0"), {}
     keys = {"SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s:requests", "SCHEDULER_DUPEFILTER_KEY": filter_of(key)}
-    return (state.spider,), {**OURS, **keys, "REDIS_START_URLS_KEY": f"{key}:%(name)s", **state.settings}
+    return ("fed",), {**OURS, **keys, "REDIS_START_URLS_KEY": f"{key}:%(name)s", **state.settings}
 
 
 def stored(client: Any, key: str) -> dict[str, Any]:
@@ -304,22 +288,25 @@ def test_every_finding() -> None:
     assert rows == set().union(*map(levels_of, (*OF_ANY, *OF_SPIDER, *OF_SERVER)))
 
 
-# Options of a server, settings, and the findings.
-SERVERS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, tuple[str, str]]]] = {
-    "allkeys-lru": (
-        {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"},
-        {},
-        {"eviction": ("loss", "with the queue its pending requests are lost")},
-    ),
-    "volatile-lru and a TTL": (
-        {"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"},
-        {"BLOOMFILTER_TTL": 3600},
-        {"eviction": ("loss", "keys with a TTL")},
-    ),
-    "little memory": ({"maxmemory": "4mb"}, {"BLOOMFILTER_CAPACITY": 10**7}, {"memory": ("advice", "MB more")}),
-    "nothing is kept": ({"appendonly": "no"}, {}, {"persistence": ("loss", "none: a restart")}),
-    "snapshots": ({"appendonly": "no", "save": "3600 1"}, {}, {"persistence": ("advice", "since the last snapshot")}),
-    "appendfsync no": ({"appendfsync": "no"}, {}, {"persistence": ("advice", "a crash of the machine loses")}),
+class Configured(NamedTuple):
+    """Options of a server, the only finding: its check, level, and text; and settings."""
+
+    options: dict[str, str]
+    check: str
+    level: str
+    text: str
+    settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
+
+
+ALL_KEYS = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
+WITH_TTL = {"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}
+SERVERS = {
+    "allkeys-lru": Configured(ALL_KEYS, "eviction", "loss", "with the queue its pending requests are lost"),
+    "volatile-lru and a TTL": Configured(WITH_TTL, "eviction", "loss", "keys with a TTL", {"BLOOMFILTER_TTL": 3600}),
+    "little memory": Configured({"maxmemory": "4mb"}, "memory", "advice", "MB more", {"BLOOMFILTER_CAPACITY": 10**7}),
+    "nothing is kept": Configured({"appendonly": "no"}, "persistence", "loss", "none: a restart"),
+    "snapshots": Configured({"appendonly": "no", "save": "3600 1"}, "persistence", "advice", "since the last snapshot"),
+    "appendfsync no": Configured({"appendfsync": "no"}, "persistence", "advice", "a crash of the machine loses"),
 }
 
 
@@ -327,14 +314,12 @@ SERVERS: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, tuple[str, st
 @pytest.mark.parametrize("kind", KINDS)
 def test_server(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory limits, eviction and persistence are reported where they lose data."""
-    options, settings, expected = SERVERS[name]
+    options, check, level, text, settings = SERVERS[name]
     with running(kind, "--appendonly", "yes") as server, server.client() as client:
         for option, value in options.items():
             client.config_set(option, value)
         code, found = examine(server.url, capsys, "shop", **{**OURS, **settings})
-    assert wrong(found) == {check: level for check, (level, _) in expected.items()}
-    assert all(text in found[check][1] for check, (_, text) in expected.items())
-    assert code == ("loss" in wrong(found).values())
+    assert (code, wrong(found), text in found[check][1]) == (level == "loss", {check: level}, True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -353,33 +338,23 @@ def test_replicas(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert (code, found["replication"][0]) == (1, "loss")
 
 
-@pytest.mark.parametrize(
-    ("replica", "level"),
-    [
-        ({}, Level.OK),
-        ({"lag": 10}, Level.OK),
-        ({"lag": 11}, Level.ADVICE),
-        ({"offset": 20_000_000}, Level.OK),
-        ({"offset": 19_999_999}, Level.ADVICE),
-        ({"state": "wait_bgsave"}, Level.ADVICE),
-    ],
-)
+LAGS = [
+    ({}, Level.OK),
+    ({"lag": 10}, Level.OK),
+    ({"lag": 11}, Level.ADVICE),
+    ({"offset": 20_000_000}, Level.OK),
+    ({"offset": 19_999_999}, Level.ADVICE),
+    ({"state": "wait_bgsave"}, Level.ADVICE),
+]
+
+
+@pytest.mark.parametrize(("replica", "level"), LAGS)
 def test_lag(replica: dict[str, Any], level: Level) -> None:
     """A replica is reported if it is silent for more than 10 seconds, or 10 MB behind."""
     told = {"ip": "127.0.0.1", "port": 6380, "state": "online", "offset": 30_000_000, "lag": 0, **replica}
     info = {"role": "master", "master_repl_offset": 30_000_000, "slave0": told}
     crawl: Any = SimpleNamespace(nodes=[("", True, info)])
     assert [finding.level for finding in findings_of(checks.replication(crawl))] == [level]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_server_without_info(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without INFO the server's checks are unknown, and the others run."""
-    with running(kind, "--appendonly", "yes", "--rename-command", "INFO", "") as server:
-        code, found = examine(server.url, capsys, "shop", **OURS)
-    assert (code, wrong(found)) == (0, {"server": "advice"})
-    assert "not checked" in found["server"][1]
-    assert found["permissions"][0] == found["filter"][0] == "ok"
 
 
 # The scripts of a crawl's filter and of its queue, and the commands that the package sends beside them.
@@ -404,43 +379,39 @@ def test_commands_of_the_scripts() -> None:
 
 def restrict(client: Any, *rules: str) -> None:
     """Create a user with these rules, and the documented keys."""
-    keys = [f"~{name}" for key in ("shop:dupefilter", "shop:requests") for name in (key, f"{{{key}}}:*")]
-    client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *keys, *rules)
+    client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *KEYS, *rules)
 
 
+KEYS = [f"~{name}" for key in ("shop:dupefilter", "shop:requests") for name in (key, f"{{{key}}}:*")]
 PLACE = ("--key", "shop:dupefilter", "--queue", "shop:requests")
 ALLOWED = [f"+{name.lower()}" for name in (*FILTER_COMMANDS, *QUEUE_COMMANDS)]
 
 
+@pytest.mark.parametrize("own", ["valkey"], indirect=True)
 def test_permissions(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The suggested ACL rule is exactly the missing one; with it, permissions are complete."""
+    """The suggested ACL rule is exactly the missing one, of a command or of keys; with it, permissions are complete."""
     url = own.url.replace("//", "//worker:secret@")
+
+    def suggested() -> list[str]:
+        code = command.call("doctor", *PLACE, "--redis-url", url)
+        said = capsys.readouterr()
+        assert "secret" not in said.out + said.err
+        rules = re.findall(r"run ACL SETUSER worker (.*)\n", said.out)
+        assert code == bool(rules)
+        return rules
+
     looking = ["+info", "+config|get", "+scan", "+object"]
     for missing in ALLOWED:
         restrict(mine, *looking, *ALLOWED, missing.replace("+", "-"))
-        assert command.call("doctor", *PLACE, "--redis-url", url) == 1
-        said = capsys.readouterr()
-        assert f"as an admin, run ACL SETUSER worker {missing}\n" in said.out
-        assert "secret" not in said.out + said.err
-        mine.execute_command("ACL", "SETUSER", "worker", missing)
-        assert command.call("doctor", *PLACE, "--redis-url", url) == 0
-        capsys.readouterr()
-    assert not mine.keys("*shop*")
-
-
-def test_permissions_for_keys(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Denied keys are named by their patterns."""
-    url = own.url.replace("//", "//worker:secret@")
-    patterns = [f"~{name}" for key in ("shop:dupefilter", "shop:requests") for name in (key, f"{{{key}}}:*")]
-    for missing in patterns:
-        restrict(mine, "resetkeys", *(each for each in patterns if each != missing), "+@all")
-        assert command.call("doctor", *PLACE, "--redis-url", url) == 1
-        assert f"run ACL SETUSER worker {missing}\n" in capsys.readouterr().out
+        assert suggested() == [missing]
+    mine.execute_command("ACL", "SETUSER", "worker", missing)
+    assert suggested() == []
+    for missing in KEYS:
+        restrict(mine, "resetkeys", *(each for each in KEYS if each != missing), "+@all")
+        assert suggested() == [missing]
     restrict(mine, "resetkeys", "~other", "+@all")
-    assert command.call("doctor", *PLACE, "--redis-url", url) == 1
-    assert f"run ACL SETUSER worker {' '.join(patterns)}\n" in capsys.readouterr().out
-    restrict(mine, "+@all")
-    assert command.call("doctor", *PLACE, "--redis-url", url) == 0
+    assert suggested() == [" ".join(KEYS)]
+    assert not mine.keys("*shop*")
 
 
 @pytest.mark.parametrize("missing", ["hincrby", "getrange"])
@@ -483,15 +454,10 @@ def test_a_killed_crawl(own: Server, mine: Any, tmp_path: Path, capsys: pytest.C
         settings = {"SCHEDULER": crawling.OWN_SCHEDULER, "REDIS_URL": own.url}
         with crawling.crawling("killed", site.url + "/", tmp_path, **settings):
             waiting.until(lambda: len(mine.keys("*links:dupefilter:*")) > 1)
-    found = examine(own.url, capsys, *PLACE)[1]["leftover filters"]
-    assert found == ("ok", "none", "")
-    code, told = examine(own.url, capsys, *PLACE, "--idle", "0")
-    level, text, what_to_do = told["leftover filters"]
-    assert (code, level) == (0, "advice")
-    assert "1 filter of crawls killed under Scrapy's own scheduler" in text
-    assert "scrapy bloom clear --yes --key KEY" in what_to_do
+    assert examine(own.url, capsys, *PLACE)[1]["leftover filters"] == ("ok", "none", "")
+    level, text, action = examine(own.url, capsys, *PLACE, "--idle", "0")[1]["leftover filters"]
     (key,) = mine.scan_iter("links:dupefilter:*")
-    assert key.decode() in text
+    assert (level, key.decode() in text, "scrapy bloom clear --yes --key KEY" in action) == ("advice", True, True)
 
 
 def on_cluster(key: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong
+from tests.support.selection import long_unless
 from tests.support.servers import KINDS, Server, running
 
 JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
@@ -120,7 +121,7 @@ HEALTHY = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=long_unless(lambda kind: kind == "valkey", KINDS))
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A well-configured server of this test's own."""
     with running(request.param, "--appendonly", "yes") as server:

@@ -2,20 +2,19 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from scrapy_bloom import BloomFilter
 from tests.support import command
 from tests.support.examining import OURS, SPIDERS, examine, wrong
 from tests.support.servers import Server, running
 
 ADDON = {"ADDONS": {"scrapy_bloom.Addon": 500}}
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
+STOCK, LOCAL = "scrapy_redis.dupefilter.RFPDupeFilter", "scrapy.dupefilters.RFPDupeFilter"
+FLUSH = {"SCHEDULER_FLUSH_ON_START": True}
 MANY = 50_000
-
-Mistake = tuple[str, dict[str, Any], str, str, str]
 
 
 @pytest.fixture(scope="module")
@@ -31,160 +30,97 @@ def mine(own: Server) -> Iterator[Any]:
         yield client
 
 
-# A spider, settings, and the finding that names the mistake.
-MISTAKES: dict[str, Mistake] = {
-    "no add-on": ("shop", {}, "dupefilter", "loss", "which does not use the filter"),
-    "Scrapy's scheduler": ("shop", {**ADDON, "SCHEDULER": SCRAPYS}, "scheduler", "advice", "workers share nothing"),
-    "Scrapy's scheduler of a spider": ("local", ADDON, "scheduler", "advice", "workers share nothing"),
-    "scrapy-redis's filter": (
-        "shop",
-        {**ADDON, "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
-        "dupefilter",
-        "loss",
-        "which does not use the filter",
+def timeout(seconds: float | None) -> dict[str, Any]:
+    return {"REDIS_PARAMS": {"socket_timeout": seconds}}
+
+
+class Mistake(NamedTuple):
+    """The finding on a spider whose settings are changed: its check, level, and a part of its text."""
+
+    check: str
+    level: str
+    text: str
+    changed: dict[str, Any] = {}  # noqa: RUF012  # never changed
+    spider: str = "shop"
+    settings: dict[str, Any] = OURS
+
+
+REFUSED = "no crawl would start: "
+UNUSED = "which does not use the filter"
+MISTAKES = {
+    "no add-on": Mistake("dupefilter", "loss", UNUSED, settings={}),
+    "Scrapy's scheduler": Mistake("scheduler", "advice", "workers share nothing", {"SCHEDULER": SCRAPYS}),
+    "Scrapy's scheduler of a spider": Mistake("scheduler", "advice", "workers share nothing", {}, "local", ADDON),
+    "scrapy-redis's filter": Mistake("dupefilter", "loss", UNUSED, {"DUPEFILTER_CLASS": STOCK}, settings=ADDON),
+    "Scrapy's filter": Mistake("dupefilter", "loss", UNUSED, {"DUPEFILTER_CLASS": LOCAL}, settings=ADDON),
+    "a filter by custom_settings": Mistake("dupefilter", "loss", UNUSED, {}, "foreign", ADDON),
+    "a filter by update_settings": Mistake("dupefilter", "loss", UNUSED, {}, "late", ADDON),
+    "another filter": Mistake("settings", "loss", f"{REFUSED}DUPEFILTER_CLASS = ", {"DUPEFILTER_CLASS": STOCK}),
+    "no such filter": Mistake("dupefilter", "loss", "cannot be imported", {"DUPEFILTER_CLASS": "scrapy_bloom.Nothing"}),
+    "no such scheduler": Mistake("scheduler", "loss", "cannot be imported", {"SCHEDULER": "nothing.X"}),
+    "a value that is refused": Mistake(
+        "settings", "loss", f"{REFUSED}BLOOMFILTER_CAPACITY = 0: must be", {"BLOOMFILTER_CAPACITY": 0}, settings=ADDON
     ),
-    "Scrapy's filter": (
-        "shop",
-        {**ADDON, "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"},
-        "dupefilter",
-        "loss",
-        "which does not use the filter",
-    ),
-    "a filter by custom_settings": ("foreign", ADDON, "dupefilter", "loss", "which does not use the filter"),
-    "a filter by update_settings": ("late", ADDON, "dupefilter", "loss", "which does not use the filter"),
-    "our scheduler, another filter": (
-        "shop",
-        {**OURS, "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
+    "a queue that is a list": Mistake(
         "settings",
         "loss",
-        "no crawl would start: DUPEFILTER_CLASS = ",
+        f"{REFUSED}SCHEDULER_QUEUE_CLASS = ",
+        {"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"},
     ),
-    "no such filter": (
-        "shop",
-        {**OURS, "DUPEFILTER_CLASS": "scrapy_bloom.Nothing"},
-        "dupefilter",
-        "loss",
-        "cannot be imported",
-    ),
-    "no such scheduler": ("shop", {**OURS, "SCHEDULER": "nothing.X"}, "scheduler", "loss", "cannot be imported"),
-    "a value that is refused": (
-        "shop",
-        {**ADDON, "BLOOMFILTER_CAPACITY": 0},
+    "one key for both": Mistake(
         "settings",
         "loss",
-        "no crawl would start: BLOOMFILTER_CAPACITY = 0: must be",
+        f"{REFUSED}SCHEDULER_QUEUE_KEY = ",
+        {"SCHEDULER_QUEUE_KEY": "a", "SCHEDULER_DUPEFILTER_KEY": "a"},
     ),
-    "a queue that is a list": (
-        "shop",
-        {**OURS, "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"},
+    "a queue key that cannot be read": Mistake(
         "settings",
         "loss",
-        "no crawl would start: SCHEDULER_QUEUE_CLASS = ",
+        f"{REFUSED}SCHEDULER_QUEUE_KEY = '%(spdr)s:requests': may have %(spider)s",
+        {"SCHEDULER_QUEUE_KEY": "%(spdr)s:requests"},
+        settings=ADDON,
     ),
-    "one key for both": (
-        "shop",
-        {**OURS, "SCHEDULER_QUEUE_KEY": "a", "SCHEDULER_DUPEFILTER_KEY": "a"},
+    "a filter's key that cannot be read": Mistake(
         "settings",
         "loss",
-        "no crawl would start: SCHEDULER_QUEUE_KEY = ",
+        f"{REFUSED}SCHEDULER_DUPEFILTER_KEY = '%(spdr)s': may have %(spider)s",
+        {"SCHEDULER": SCRAPYS, "SCHEDULER_DUPEFILTER_KEY": "%(spdr)s"},
     ),
-    "a queue key that cannot be read": (
-        "shop",
-        {**ADDON, "SCHEDULER_QUEUE_KEY": "%(spdr)s:requests"},
+    "a start key that cannot be read": Mistake(
         "settings",
         "loss",
-        "no crawl would start: SCHEDULER_QUEUE_KEY = '%(spdr)s:requests': may have %(spider)s",
-    ),
-    "a filter's key that cannot be read": (
-        "shop",
-        {**OURS, "SCHEDULER": SCRAPYS, "SCHEDULER_DUPEFILTER_KEY": "%(spdr)s"},
-        "settings",
-        "loss",
-        "no crawl would start: SCHEDULER_DUPEFILTER_KEY = '%(spdr)s': may have %(spider)s",
-    ),
-    "a start key that cannot be read": (
+        f"{REFUSED}REDIS_START_URLS_KEY = '%(spider)s:start_urls': may have %(name)s",
+        {"REDIS_START_URLS_KEY": "%(spider)s:start_urls"},
         "fed",
-        {**OURS, "REDIS_START_URLS_KEY": "%(spider)s:start_urls"},
-        "settings",
-        "loss",
-        "no crawl would start: REDIS_START_URLS_KEY = '%(spider)s:start_urls': may have %(name)s",
     ),
-    "RedisSpider of scrapy-redis": ("popping", OURS, "spider", "loss", "pops its start URLs"),
-    "flush": ("shop", {**OURS, "SCHEDULER_FLUSH_ON_START": True}, "flush", "loss", "each starting worker deletes"),
-    "flush of a kept crawl": (
-        "shop",
-        {**OURS, "SCHEDULER_FLUSH_ON_START": True, "SCHEDULER_PERSIST": True},
-        "flush",
-        "loss",
-        "SCHEDULER_PERSIST = True",
+    "RedisSpider of scrapy-redis": Mistake("spider", "loss", "pops its start URLs", {}, "popping"),
+    "flush": Mistake("flush", "loss", "each starting worker deletes", FLUSH),
+    "flush of a kept crawl": Mistake("flush", "loss", "SCHEDULER_PERSIST = True", {**FLUSH, "SCHEDULER_PERSIST": True}),
+    "flush of one process": Mistake(
+        "flush", "advice", "the crawl deletes the filter at its start", {**FLUSH, "SCHEDULER": SCRAPYS}
     ),
-    "flush of one process": (
-        "shop",
-        {**OURS, "SCHEDULER": SCRAPYS, "SCHEDULER_FLUSH_ON_START": True},
-        "flush",
-        "advice",
-        "the crawl deletes the filter at its start",
+    "a short lease": Mistake("lease", "advice", "BLOOMFILTER_LEASE = 5", {"BLOOMFILTER_LEASE": 5}),
+    "a long lease": Mistake("lease", "advice", "BLOOMFILTER_LEASE = 3601", {"BLOOMFILTER_LEASE": 3601}),
+    "no patience": Mistake("timeouts", "advice", "_RETRY_TIMEOUT = 0", {"BLOOMFILTER_RETRY_TIMEOUT": 0}),
+    "too much patience": Mistake("timeouts", "advice", "_RETRY_TIMEOUT = 601", {"BLOOMFILTER_RETRY_TIMEOUT": 601}),
+    "a short timeout": Mistake("timeouts", "advice", "socket_timeout = 0.05", timeout(0.05)),
+    "no timeout": Mistake("timeouts", "advice", "socket_timeout = None", timeout(None)),
+    "a long timeout": Mistake("timeouts", "advice", "socket_timeout = 31", timeout(31)),
+    "a timeout beyond the lease": Mistake(
+        "timeouts", "advice", "socket_timeout = 12: ", {**timeout(12), "BLOOMFILTER_LEASE": 12}
     ),
-    "a short lease": ("shop", {**OURS, "BLOOMFILTER_LEASE": 5}, "lease", "advice", "BLOOMFILTER_LEASE = 5"),
-    "a long lease": ("shop", {**OURS, "BLOOMFILTER_LEASE": 3601}, "lease", "advice", "BLOOMFILTER_LEASE = 3601"),
-    "no patience": (
-        "shop",
-        {**OURS, "BLOOMFILTER_RETRY_TIMEOUT": 0},
-        "timeouts",
-        "advice",
-        "BLOOMFILTER_RETRY_TIMEOUT = 0",
+    "an error rate that costs pages": Mistake(
+        "error rate", "advice", "of 1,000,000 are missed, expected", {"BLOOMFILTER_ERROR_RATE": 0.5}
     ),
-    "too much patience": (
-        "shop",
-        {**OURS, "BLOOMFILTER_RETRY_TIMEOUT": 601},
-        "timeouts",
-        "advice",
-        "BLOOMFILTER_RETRY_TIMEOUT = 601",
-    ),
-    "a short timeout": (
-        "shop",
-        {**OURS, "REDIS_PARAMS": {"socket_timeout": 0.05}},
-        "timeouts",
-        "advice",
-        "socket_timeout = 0.05",
-    ),
-    "no timeout": (
-        "shop",
-        {**OURS, "REDIS_PARAMS": {"socket_timeout": None}},
-        "timeouts",
-        "advice",
-        "socket_timeout = None",
-    ),
-    "a long timeout": (
-        "shop",
-        {**OURS, "REDIS_PARAMS": {"socket_timeout": 31}},
-        "timeouts",
-        "advice",
-        "socket_timeout = 31",
-    ),
-    "a timeout beyond the lease": (
-        "shop",
-        {**OURS, "REDIS_PARAMS": {"socket_timeout": 12}, "BLOOMFILTER_LEASE": 12},
-        "timeouts",
-        "advice",
-        "socket_timeout = 12: ",
-    ),
-    "an error rate that costs pages": (
-        "shop",
-        {**OURS, "BLOOMFILTER_ERROR_RATE": 0.5},
-        "error rate",
-        "advice",
-        "of 1,000,000 are missed, expected",
-    ),
-    "a queue that another spider has": ("lending", OURS, "queue", "advice", "(borrowing)"),
+    "a queue that another spider has": Mistake("queue", "advice", "(borrowing)", {}, "lending"),
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake is named at its level; server and permissions are examined all the same."""
-    spider, settings, check, level, text = MISTAKES[mistake]
-    code, found = examine(own.url, capsys, spider, **settings)
+    check, level, text, changed, spider, settings = MISTAKES[name]
+    code, found = examine(own.url, capsys, spider, **{**settings, **changed})
     assert found[check][0] == level, found
     assert text in found[check][1]
     assert code == ("loss" in wrong(found).values())
@@ -195,22 +131,20 @@ def test_mistakes(mistake: str, own: Server, capsys: pytest.CaptureFixture[str])
 
 
 # Values exactly at a limit, which are no mistakes.
-HARMLESS: dict[str, dict[str, Any]] = {
-    "lease": {"BLOOMFILTER_LEASE": 10},
-    "long lease": {"BLOOMFILTER_LEASE": 3600},
-    "patience": {"BLOOMFILTER_RETRY_TIMEOUT": 600},
-    "timeouts": {"REDIS_PARAMS": {"socket_timeout": 30}},
-    "short timeout": {"REDIS_PARAMS": {"socket_timeout": 0.5}},
-    "error rate": {"BLOOMFILTER_ERROR_RATE": 1e-5},
-    "no flush": {"SCHEDULER_FLUSH_ON_START": False, "SCHEDULER_PERSIST": True},
-    "by the add-on": ADDON,
-}
+HARMLESS: list[dict[str, Any]] = [
+    {"BLOOMFILTER_LEASE": 10, **timeout(0.5)},
+    {"BLOOMFILTER_LEASE": 3600, **timeout(30)},
+    {"BLOOMFILTER_RETRY_TIMEOUT": 600},
+    {"BLOOMFILTER_ERROR_RATE": 1e-5},
+    {"SCHEDULER_FLUSH_ON_START": False, "SCHEDULER_PERSIST": True},
+    ADDON,
+]
 
 
-@pytest.mark.parametrize("case", HARMLESS)
-def test_harmless_settings(case: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("settings", HARMLESS, ids=str)
+def test_harmless_settings(settings: dict[str, Any], own: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """A value at a limit is as good as the default."""
-    code, found = examine(own.url, capsys, "shop", **{**OURS, **HARMLESS[case]})
+    code, found = examine(own.url, capsys, "shop", **{**OURS, **settings})
     assert (code, wrong(found)) == (0, {})
 
 
@@ -263,13 +197,3 @@ def test_a_ttl_and_a_capacity_below_what_waits(own: Server, mine: Any, capsys: p
     assert (code, found.get("ttl"), found["capacity"][0]) == (0, None, "advice")
     assert examine(own.url, capsys, "shop", **{**small, "BLOOMFILTER_CAPACITY": MANY})[1]["capacity"][0] == "ok"
     mine.delete(key)
-
-
-def test_a_stored_filter_of_the_default_capacity(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error rate of the stored filter counts, if there is one."""
-    bloom = BloomFilter(mine, "stored:dupefilter", error_rate=1e-3)
-    bloom.add("a")
-    place = ("--key", "stored:dupefilter")
-    assert examine(own.url, capsys, *place)[1]["error rate"][0] == "advice"
-    bloom.clear()
-    assert examine(own.url, capsys, *place)[1]["error rate"][0] == "ok"

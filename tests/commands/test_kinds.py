@@ -1,11 +1,13 @@
 """Every action of `scrapy bloom` that reads or writes data, over each kind of server."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scrapy_bloom import BloomFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import command
@@ -13,19 +15,29 @@ from tests.support.imports import fill
 from tests.support.kinds import Place
 from tests.support.selection import long_unless
 
+Places = Callable[[str], Place]
 KINDS = ["redis", "redis+cluster", "redis+sentinel"]
 
 
 @pytest.mark.parametrize("kind", long_unless(lambda kind: kind != "redis+sentinel", KINDS))
-def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: Path) -> None:
-    """A SET becomes a filter, which is moved and deleted; requests are queued again, and forgotten."""
+def test_actions(kind: str, places: Places, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A SET becomes a filter, which is moved and deleted; requests are queued again, and forgotten.
+
+    The clients of a cluster decode replies, as a user's settings may have it.
+    """
     place = places(kind)
     slot = f"{{{key}}}"  # queue and filter are in one
-    at, name, queue, copy = ("--redis-url", place.url), f"{slot}:seen", f"{slot}:queue", f"{slot}:copy"
+    name, queue, copy = f"{slot}:seen", f"{slot}:queue", f"{slot}:copy"
+    lines, file = str(tmp_path / "lines"), str(tmp_path / "file")
     client = place.client()
 
     def report(action: str, *arguments: str) -> dict[str, Any]:
-        return command.report(action, *arguments, *at, cwd=tmp_path)
+        params = {"REDIS_PARAMS": {"decode_responses": kind == "redis+cluster"}}
+        command.call(action, *arguments, "--redis-url", place.url, "--json", **params)
+        printed = capsys.readouterr()
+        assert not printed.err
+        found: dict[str, Any] = json.loads(printed.out)
+        return found
 
     try:
         fill(client, name, 2500)
@@ -33,17 +45,17 @@ def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: 
         assert (found["members"], found["source"]) == (2500, f"{name}:set")
         found = report("info", "--key", name)
         assert (found["lost_shards"], found["count"]) == (0, 2500)
-        (tmp_path / "lines").write_text("\n".join(map(as_text, client.srandmember(f"{name}:set", 3))))
-        found = report("forget", "--key", name, "--from-file", "lines")
+        Path(lines).write_text("\n".join(map(as_text, client.srandmember(f"{name}:set", 3))))
+        found = report("forget", "--key", name, "--from-file", lines)
         assert (found["forgotten"], found["absent"]) == (3, 0)
         assert report("info", "--key", name)["forgotten"] == 3
-        found = report("export", "--key", name, "file")
+        found = report("export", "--key", name, file)
         assert (found["layers"], found["forgotten"], found["count"]) == (1, 3, 2500)
-        restored = report("restore", "--key", copy, "file")
+        restored = report("restore", "--key", copy, file)
         assert (restored["count"], restored["forgotten"]) == (2500, 3)
 
-        (tmp_path / "lines").write_text("https://example.com/1\n")
-        assert report("import", "--key", copy, "--from-file", "lines")["added"] == 1
+        Path(lines).write_text("https://example.com/1\n")
+        assert report("import", "--key", copy, "--from-file", lines)["added"] == 1
         client.zadd(QueueKeys(queue).dead_letters, {"a": 0, "b": 0})
         assert report("requeue", "--queue", queue, "--key", copy)["matching"] == 2
         assert set(client.zrange(queue, 0, -1)) == {b"a", b"b"}
@@ -59,3 +71,15 @@ def test_actions(kind: str, places: Callable[[str], Place], key: str, tmp_path: 
         client.delete(f"{name}:set")
     finally:
         client.close()
+
+
+def test_two_slots(places: Places, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A queue and a filter in different slots are not deleted together: the key to set is named."""
+    place = places("redis+cluster")
+    with place.client() as client:
+        client.zadd(key, {"request": 0})
+        BloomFilter(client, f"{key}:elsewhere", capacity=100)
+        at = ("--key", f"{key}:elsewhere", "--queue", key, "--redis-url", place.url)
+        assert command.call("clear", *at, "--with-queue", "--yes") == 2
+        assert f"set SCHEDULER_DUPEFILTER_KEY = '{{{key}}}:dupefilter'" in capsys.readouterr().err
+        assert (client.exists(f"{key}:elsewhere"), client.zcard(key)) == (1, 1)

@@ -28,36 +28,28 @@ def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["set_memory_bytes"] == 80 * 300_000
 
 
-@pytest.mark.parametrize(
-    ("options", "missed"),
-    [
+def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """The expected number of missed pages is far below the error rate times the capacity; the text says why."""
+    for options, missed in (
         ([], "about 0.06 pages of 1,000,000 expected, since a filter errs less until it is full"),
         (["--ttl", "1000"], "about 1.00 pages of 1,000,000 if all layers are always full"),
-    ],
-)
-def test_words(options: list[str], missed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The expected number of missed pages is far below the error rate times the capacity; the text says why."""
-    assert command.call("plan", *options) == 0
-    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
-    assert printed["error"] == "rate  1e-6 of the new requests are taken for seen when the filter is full"
-    assert printed["missed"] == missed
+    ):
+        assert command.call("plan", *options) == 0
+        printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+        assert printed["error"] == "rate  1e-6 of the new requests are taken for seen when the filter is full"
+        assert printed["missed"] == missed
 
 
 def test_growth() -> None:
-    """The planned growth is that of a filter with as many items."""
+    """The planned growth is that of a filter with as many items; with a TTL all layers that live at once count."""
     plan = make_plan(FilterParameters(500, 1e-3))
     bloom = MemoryBloomFilter(capacity=500, error_rate=1e-3)
     bloom.add_many([f"{number}" for number in range(5000)])
     info, told = bloom.info(), plan.growth[-1]
-    assert (told.requests, told.layers) == (5000, info.layers)
-    assert told.memory_bytes == info.memory_bytes
-
-
-def test_generations() -> None:
-    """With a TTL the plan counts all layers that live at once."""
-    plan = make_plan(FilterParameters(1000, 1e-3, ttl=1000))
-    assert plan.layers == 7
-    assert plan.memory_bytes > make_plan(FilterParameters(1000, 1e-3)).memory_bytes
+    assert (told.requests, told.layers, told.memory_bytes) == (5000, info.layers, info.memory_bytes)
+    with_ttl = make_plan(FilterParameters(500, 1e-3, ttl=1000))
+    assert with_ttl.layers == 7
+    assert with_ttl.memory_bytes > plan.memory_bytes
 
 
 def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:

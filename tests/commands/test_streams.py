@@ -39,15 +39,6 @@ def import_(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
     return ["--capacity", "1000"], lambda: all(BloomFilter(client, key, **OPTIONS).contains_many(members))
 
 
-def import_file(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
-    urls = [f"https://example.com/{number}" for number in range(3000)]
-    (directory / "urls").write_text("\n".join(urls))
-    return [
-        "--from-file",
-        str(directory / "urls"),
-    ], lambda: command.call("check", *urls, "--key", key, "--redis-url", _url(client)) == 0
-
-
 def export_(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
@@ -77,7 +68,6 @@ def _url(client: redis.Redis) -> str:
 WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] = {
     "clear": clear,
     "import": import_,
-    "import --from-file": import_file,
     "export": export_,
     "restore": restore,
     "requeue": requeue,
@@ -97,19 +87,17 @@ def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_
     with valkey.client() as client:
         arguments, is_done = WRITERS[action](client, key, tmp_path)
         with written_to(stdout=kind, stderr=kind):
-            code = command.call(action.split(maxsplit=1)[0], *arguments, "--key", key, "--redis-url", valkey.url)
+            code = command.call(action, *arguments, "--key", key, "--redis-url", valkey.url)
         assert code == {BROKEN: NO_READER, FULL: 2, CLOSED: 0}[kind]
         assert is_done()
 
 
-@pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
-def test_progress_that_nobody_reads(kind: str, valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_that_nobody_reads(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Unread progress stops no import and does not mix with its output."""
-    with valkey.client() as client:
-        fill(client, key, 3000)
-        with written_to(stderr=kind):
-            code = command.call("import", "--key", key, "--redis-url", valkey.url, "--json")
-        assert code == 0
+    for kind in (BROKEN, FULL, CLOSED):
+        with valkey.client() as client, written_to(stderr=kind):
+            fill(client, f"{key}:{kind}", 3000)
+            assert command.call("import", "--key", f"{key}:{kind}", "--redis-url", valkey.url, "--json") == 0
         assert json.loads(capsys.readouterr().out)["members"] == 3000
 
 
@@ -162,19 +150,6 @@ def test_answers(unbuffered: str, valkey: Server, key: str, tmp_path: Path) -> N
 
         assert codes("info", *place) == [NO_READER if unbuffered else 1, 2]
         assert codes("plan") == [NO_READER if unbuffered else 0, 2]
-
-
-def test_nothing_is_deleted_unheard(valkey: Server, key: str, tmp_path: Path) -> None:
-    """`PYTHONUNBUFFERED=1 scrapy bloom clear --yes | true` has deleted the filter."""
-    with valkey.client() as client:
-        BloomFilter(client, key, **SMALL).add("a")
-        reader, writer = os.pipe()
-        os.close(reader)
-        place = ["--key", key, "--redis-url", valkey.url]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        with os.fdopen(writer, "w") as broken:
-            assert ended("clear", *place, "--yes", cwd=tmp_path, env=environment, stdout=broken) == NO_READER
-        assert not keys_at(client, key)
 
 
 def test_what_could_not_be_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 import redis
@@ -54,6 +56,32 @@ def faulty(between: Callable[[int], object] = lambda _: None, at: int = 0, how: 
     At the command `at` the process is killed `before` or `after` it, or the reply is `lost`.
     """
     return type("Faulty", (Faulty,), {"between": staticmethod(between), "at": at, "how": how, "steps": 0})
+
+
+@dataclass
+class Moment:
+    """A command of an action, by its number from 1 on: others act before it, or the process is killed at it."""
+
+    at: int
+    kind: type[Faulty] = Faulty
+
+    def act(self, action: Callable[..., object], *arguments: Any) -> type[Faulty]:
+        """Return a class of clients that call the action with these arguments before the command."""
+        self.kind = faulty(lambda step: step == self.at and action(*arguments))
+        return self.kind
+
+    @property
+    def is_past(self) -> bool:
+        """True if the action had fewer commands."""
+        return self.at > self.kind.steps
+
+
+def each_moment() -> Iterator[Moment]:
+    """Yield each command of an action whose clients have the moment's kind, and one behind the last."""
+    for at in count(1):
+        yield (moment := Moment(at))
+        if moment.is_past:
+            return
 
 
 def backup(key: str) -> str:
