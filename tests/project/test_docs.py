@@ -28,11 +28,6 @@ COMPILED = (".mo", ".pyc")
 WITHOUT_ADDRESSES = ("benchmarks", "devtools", "docs", "example_project", "scrapy_bloom", "tests", ".github")
 
 
-def picture(file: str) -> str:
-    """Return the picture of the architecture in a file."""
-    return next(block for block in text(file).split("```") if "Scrapy engine" in block)
-
-
 def anchors(file: str) -> set[str]:
     """Return the fragments of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", text(file), re.MULTILINE)
@@ -40,22 +35,17 @@ def anchors(file: str) -> set[str]:
 
 
 def test_pages_missed() -> None:
-    """The expected missed pages and the memory are those of a filter of the default capacity."""
-    rows = table("docs/error-rate.md", "Effect on a crawl")[:-1]
+    """The expected missed pages and the memory are those of a filter; the README has the first and the last row."""
+    *rows, of_the_set = table("docs/error-rate.md", "Effect on a crawl")
     assert float(rows[0][1]) == ERROR_RATE.default
     for _, error_rate, missed, memory in rows:
         plan = make_plan(FilterParameters(error_rate=float(error_rate)))
         decimals = len(missed.partition(".")[2])
         assert f"{plan.expected_false_positives:.{decimals}f}" == missed
         assert f"{plan.memory_bytes / 1e6:.1f} MB" == memory
-
-
-def test_readme_has_the_default_of_that_table() -> None:
-    """The README has the first and last row of the table of error rates."""
-    (_, _, missed, memory), *_, of_the_set = table("docs/error-rate.md", "Effect on a crawl")
-    rows = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
-    assert rows["memory for 1,000,000 seen requests, without the queue"] == [of_the_set[3], memory]
-    assert rows["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], missed]
+    readme = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
+    assert readme["memory for 1,000,000 seen requests, without the queue"] == [of_the_set[3], rows[0][3]]
+    assert readme["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], rows[0][2]]
 
 
 def measured(heading: str) -> dict[str, list[str]]:
@@ -83,15 +73,13 @@ def test_readme_has_the_results() -> None:
     assert distant == [f"{float(ping[kind][2]):.1f}" for kind in (stock, ours)]
 
 
-def test_modules() -> None:
-    """The levels of the architecture in CONTRIBUTING are those enforced on the imports."""
+def test_architecture() -> None:
+    """The levels in CONTRIBUTING are those enforced on the imports, and both pages have the same picture."""
     rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Layout")]
     assert rows == list(reversed(LEVELS))
-
-
-def test_pictures() -> None:
-    """The picture of the architecture is the same in both files."""
-    assert picture("CONTRIBUTING.md") == picture("docs/architecture.md")
+    pages = (text("CONTRIBUTING.md"), text("docs/architecture.md"))
+    contributing, architecture = ([each for each in page.split("```") if "Scrapy engine" in each] for page in pages)
+    assert contributing[0] == architecture[0]
 
 
 def test_oldest_server() -> None:
@@ -129,14 +117,10 @@ def test_benchmarks(page: str) -> None:
     assert set(re.findall(r"python -m benchmarks(?:[ \n]([a-z_]+))?", text(page))) - {""} <= benchmark_parts()
 
 
-def test_map() -> None:
-    """The documentation's index links to every page."""
+def test_entrances() -> None:
+    """The documentation's index links to every page, and the README begins with the description of the package."""
     pages = {Path(page).name for page in PAGES} - {"README.md", "index.md"}
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", text("docs/index.md"))) == pages
-
-
-def test_position() -> None:
-    """The README begins with the description that an index shows."""
     _, _, lead, *_ = text("README.md").split("\n\n")
     assert lead.strip("*").replace("\n", " ") == f"{PROJECT['description']}."
 

@@ -32,20 +32,12 @@ def metadata(wheel: ZipFile, file: str) -> Message:
     return email.message_from_string(wheel.read(f"{INFO}/{file}").decode())
 
 
-def test_wheel_holds_the_package_alone(wheel: ZipFile) -> None:
-    """The wheel holds every file of the package, and no other file."""
+def test_contents(wheel: ZipFile) -> None:
+    """The wheel has every file of the package, with that which announces its types, and no other, none compiled."""
     package = {path for path in (ROOT / "scrapy_bloom").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     described = {f"{INFO}/{file}" for file in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
     assert set(wheel.namelist()) == {f"{path.relative_to(ROOT)}" for path in package} | described
-
-
-def test_types_are_announced(wheel: ZipFile) -> None:
-    """Type checkers read the types of a package that has this file."""
     assert "scrapy_bloom/py.typed" in wheel.namelist()
-
-
-def test_wheel_fits_every_platform(wheel: ZipFile) -> None:
-    """No file of the wheel is compiled."""
     assert metadata(wheel, "WHEEL")["Tag"] == "py3-none-any"
 
 
@@ -75,17 +67,10 @@ def test_readme_of_an_index(wheel: ZipFile) -> None:
     assert re.sub(rf"{source}/(raw|blob)/{tag}/", "", shown) == (ROOT / "README.md").read_text()
 
 
-def test_wheel_requires_what_is_imported(wheel: ZipFile) -> None:
-    """The wheel requires exactly the imported packages, each with a minimum version, and no tools."""
-    every = [Requirement(text) for text in metadata(wheel, "METADATA").get_all("Requires-Dist", [])]
-    assert {f"{each}" for each in every if each.marker is None} == {
-        "scrapy>=2.13",
-        "scrapy-redis>=0.9.1",
-        "redis[hiredis]>=6",
-        "tqdm>=4.66",
-    }
-
-
-def test_extras_are_for_users(wheel: ZipFile) -> None:
-    """Tools of this repository are dependency groups, which no wheel names."""
-    assert metadata(wheel, "METADATA").get_all("Provides-Extra") == ["embedded", "prometheus"]
+def test_requirements(wheel: ZipFile) -> None:
+    """The wheel requires exactly the imported packages, each with a minimum version; its extras are for users."""
+    said = metadata(wheel, "METADATA")
+    every = [Requirement(text) for text in said.get_all("Requires-Dist", [])]
+    required = {"scrapy>=2.13", "scrapy-redis>=0.9.1", "redis[hiredis]>=6", "tqdm>=4.66"}
+    assert {f"{each}" for each in every if each.marker is None} == required
+    assert said.get_all("Provides-Extra") == ["embedded", "prometheus"]

@@ -34,7 +34,7 @@ SHELLS = ("bash", "console")
 RUN = (
     Rule(".*", "pycon", "", "test_snippets.test_sessions"),
     Rule(".*", "bash|console", r"(\$ )?scrapy bloom ", "test_page_commands.test_command"),
-    Rule("commands.md", "text", "", "test_page_commands.test_sample"),
+    Rule("commands.md", "text", "", "test_page_commands.test_command"),
     Rule("start.md|../README.md", "text", "", "test_start.test_start"),
     Rule("start.md", "bash", "scrapy crawl ", "test_start.test_start"),
     Rule("tutorial.md", "python", "", "test_snippets.test_tutorial_shares_a_crawl"),

@@ -6,12 +6,12 @@ import os
 import pickle
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from scrapy import Request
+from scrapy import Request, Spider
 
 from devtools.site import serving
 from scrapy_bloom import BloomRFPDupeFilter
@@ -20,6 +20,7 @@ from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.test_info import register
 from tests.support import command, forked
 from tests.support.documentation import EVERY_PAGE, all_blocks, blocks, matches, section, text_of
+from tests.support.examining import OURS
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -52,11 +53,11 @@ COMMANDS = [
     if line.startswith(("scrapy bloom", "$ scrapy bloom"))
 ]
 LINES = sorted({re.split(" [>|] ", line)[0].partition("  #")[0] for line in COMMANDS})
-SAMPLES = [
-    (before.text.splitlines()[0], sample.text)
+SAMPLES = {
+    before.text.splitlines()[0].removeprefix("$ "): sample.text
     for before, sample in itertools.pairwise(all_blocks("commands.md"))
     if sample.language == "text"
-]
+}
 # A command whose object has all keys that its page lists.
 WITH_JSON = {
     "plan": "plan --capacity 1e8",
@@ -67,11 +68,20 @@ WITH_JSON = {
 }
 
 
-@pytest.fixture
-def own() -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
     """A server with the pages' keys alone."""
     with running("valkey", "--appendonly", "yes") as server:
         yield server
+
+
+@pytest.fixture
+def own(server: Server) -> Iterator[Server]:
+    """The server without keys."""
+    yield server
+    with server.client() as client:
+        for name in client.scan_iter():
+            client.delete(name)
 
 
 def crawl(directory: Path) -> int:
@@ -87,7 +97,38 @@ def crawl(directory: Path) -> int:
         return len(site.links)
 
 
-def prepare(client: redis.Redis, directory: Path, line: str) -> None:
+class NewsSpider(Spider):
+    """The spider of the pages."""
+
+    name = "news"
+
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command of a page with the state that it needs; returns its exit code and output."""
+    monkeypatch.chdir(tmp_path)
+    url = f"redis://localhost:{own.port}"
+    settings: dict[str, object] = {**OURS, "SPIDER_MODULES": [__name__], "REDIS_URL": url}
+
+    def run(line: str) -> tuple[int, str, str]:
+        if SEEN in line:
+            settings["REQUEST_FINGERPRINTER_CLASS"] = SCRAPYS
+        with own.client() as client:
+            prepare(client, tmp_path, line, settings)
+            seconds, _ = client.time()
+            if "import" not in line:  # which is refused beside a live worker
+                register(client, "news", "host-7-1a2b3c4d", holds=0, contact=int(seconds) - 3)
+        capsys.readouterr()
+        code = command.call(*shlex.split(re.sub(r"redis://[\w-]+:6379", url, line))[2:], **settings)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def prepare(client: redis.Redis, directory: Path, line: str, settings: dict[str, object]) -> None:
     """Leave the crawl and the files that a command needs."""
     if re.search(r"import news(?! --from-file)", line):
         client.sadd(FILTER, *(f"{number:040x}" for number in range(100)))
@@ -99,34 +140,34 @@ def prepare(client: redis.Redis, directory: Path, line: str) -> None:
     client.zadd(QueueKeys(QUEUE).dead_letters, {other: 0})
     for file in ("failed.txt", "urls.txt"):
         (directory / file).write_text("\n".join(PAGES))
-    if SEEN in line:
-        crawl(directory)
     if " restore " in line:
-        assert command.run("export", "news", "news.bloom", cwd=directory).returncode == 0
-        assert command.run("clear", "news", "--yes", cwd=directory).returncode == 0
+        assert command.call("export", "news", "news.bloom", **settings) == 0
+        assert command.call("clear", "news", "--yes", **settings) == 0
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_command(line: str, own: Server, tmp_path: Path) -> None:
-    """The command ends with its result, and is not refused."""
-    settings = {"REQUEST_FINGERPRINTER_CLASS": SCRAPYS} if SEEN in line else {}
-    project = command.make_project(tmp_path, REDIS_URL=own.url, **settings)
-    with own.client() as client:
-        prepare(client, project, line)
-        _, _, *arguments = shlex.split(re.sub(r"redis://[\w-]+:6379", own.url, line))
-        if "--watch" in arguments:  # runs until Ctrl-C
-            command.parse(*arguments)
-            return
-        done = command.run(*arguments, cwd=project)
-        assert done.returncode in ((0, 1) if arguments[0] in ANSWERS else (0,)), done.stdout + done.stderr
+@pytest.mark.parametrize("line", [line for line in LINES if SEEN not in line])
+def test_command(line: str, run: Run, tmp_path: Path) -> None:
+    """The command ends with its result, and is not refused; it prints the lines of the sample behind it."""
+    _, _, action, *arguments = shlex.split(line)
+    if "--watch" in arguments:  # runs until Ctrl-C
+        command.parse(action, *arguments)
+        return
+    if "--help" in line:
+        assert command.run(action, *arguments, cwd=tmp_path).returncode == 0
+        return
+    code, out, err = run(line)
+    assert code in ((0, 1) if action in ANSWERS else (0,)), out + err
+    sample = SAMPLES.get(line, "").splitlines()
+    assert [each for each in sample if each and not matches(each, out)] == [], out
 
 
-def test_requests_of_a_jobdir(own: Server, tmp_path: Path) -> None:
+def test_requests_of_a_jobdir(run: Run, tmp_path: Path) -> None:
     """The import of a page reads every request that the installed Scrapy has seen."""
-    project = command.make_project(tmp_path, REDIS_URL=own.url, REQUEST_FINGERPRINTER_CLASS=SCRAPYS)
-    pages = crawl(project)
+    pages = crawl(tmp_path)
     (line,) = (line for line in LINES if SEEN in line)
-    report = command.report(*shlex.split(line)[2:], cwd=project)
+    code, out, err = run(f"{line} --json")
+    assert code == 0, err
+    report = json.loads(out)
     assert (report["members"], report["added"]) == (pages, pages)
 
 
@@ -137,24 +178,7 @@ def test_every_action_is_shown() -> None:
         line for page in EVERY_PAGE for line in text_of(page).splitlines() if re.match(r"[^\w`]*scrapy bloom", line)
     ]
     assert len(COMMANDS) == len(shown)
-
-
-def run(line: str, own: Server, directory: Path) -> str:
-    """Return the output of a command in a project with the state that it needs."""
-    project = command.make_project(directory, REDIS_URL=f"redis://localhost:{own.port}")
-    with own.client() as client:
-        prepare(client, project, line)
-        seconds, _ = client.time()
-        if "import" not in line:  # which is refused beside a live worker
-            register(client, "news", "host-7-1a2b3c4d", holds=0, contact=int(seconds) - 3)
-    return command.run(*shlex.split(line)[2:], cwd=project).stdout
-
-
-@pytest.mark.parametrize(("line", "sample"), SAMPLES)
-def test_sample(line: str, sample: str, own: Server, tmp_path: Path) -> None:
-    """The command prints the lines of the sample behind it."""
-    printed = run(line, own, tmp_path)
-    assert [each for each in sample.splitlines() if each and not matches(each, printed)] == [], printed
+    assert SAMPLES.keys() <= {*LINES}
 
 
 def paths(value: object, path: str = "") -> Iterator[str]:
@@ -170,8 +194,8 @@ def paths(value: object, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_keys_of_json(action: str, own: Server, tmp_path: Path) -> None:
+def test_keys_of_json(action: str, run: Run) -> None:
     """The keys that an action prints are those of its table."""
-    printed = json.loads(run(f"scrapy bloom {WITH_JSON.get(action, f'{action} news')} --json", own, tmp_path))
+    printed = json.loads(run(f"scrapy bloom {WITH_JSON.get(action, f'{action} news')} --json")[1])
     rows = re.findall(r"^\| (`.*?) \|", section("docs/json-output.md", action), re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} == {*paths(printed)}

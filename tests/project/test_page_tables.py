@@ -27,12 +27,14 @@ REFUSALS = ("ConfigError", "MismatchError", "RefusedError", "WrongTypeError")
 
 
 def test_settings() -> None:
-    """Every setting has its row, with its default."""
-    rows = {row[0].strip("`"): row[1] for row in table("docs/settings.md", "BLOOMFILTER settings")}
+    """Every setting has its row, by which the code reads and refuses it, with its default and the allowed values."""
+    rows = {name.strip("`"): rest for name, *rest in table("docs/settings.md", "BLOOMFILTER settings")}
     assert tuple(rows) == SETTINGS
-    numbers = fields(BloomSettings)[: len(rows)]
-    for each, default in zip(numbers, rows.values(), strict=True):
+    assert [*rows.values()] == [[option.default_text, option.meaning] for option in OPTIONS]
+    for each, (default, _) in zip(fields(BloomSettings), rows.values(), strict=False):
         assert float(default.replace(",", "")) == (each.default or 0)
+    allowed = table("docs/settings.md", "Allowed values")
+    assert allowed == [[f"`{name}`", option.allowed] for name, option in zip(SETTINGS, OPTIONS, strict=True)]
 
 
 def test_settings_of_failed_pages() -> None:
@@ -47,14 +49,6 @@ def test_kinds_of_servers() -> None:
     """Each beginning of a URL has a row."""
     rows = [row[0].strip("`") for row in table("docs/connect.md", "Kinds of servers")]
     assert sorted(row.partition("://")[0] + "://" for row in rows) == sorted(SCHEMES)
-
-
-def test_options() -> None:
-    """The rows of the settings are those of the table by which the code reads and refuses them."""
-    rows = [row[1:] for row in table("docs/settings.md", "BLOOMFILTER settings")]
-    assert rows == [[option.default_text, option.meaning] for option in OPTIONS]
-    allowed = table("docs/settings.md", "Allowed values")
-    assert allowed == [[f"`{name}`", option.allowed] for name, option in zip(SETTINGS, OPTIONS, strict=True)]
 
 
 def test_stats() -> None:
@@ -171,11 +165,6 @@ def literal(node: ast.expr) -> str:
             return "…"
 
 
-def without_action(texts: list[str]) -> list[str]:
-    """Return the texts that match no message of the page."""
-    return [each for each in texts if not any(all(part in each for part in parts) for parts in messages())]
-
-
 def test_messages() -> None:
     """The messages on their page are those of the code, without their variable parts."""
     said = {node.value for node in nodes(ast.Constant, with_cli=True) if isinstance(node.value, str)}
@@ -183,28 +172,27 @@ def test_messages() -> None:
     assert [part for parts in messages() for part in parts if not any(part in each for each in said)] == []
 
 
-def test_every_warning_has_an_action() -> None:
-    """Each warning and error that a worker logs is on the page of messages."""
+def test_every_warning_and_refusal_has_an_action() -> None:
+    """Each warning and error that a worker logs, and each that refuses or ends a crawl, is on the page of messages."""
+    calls = nodes(ast.Call, with_cli=False)
     logged = [
         literal(argument)
-        for call in nodes(ast.Call, with_cli=False)
+        for call in calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("warn", "warning", "error", "exception")
         for argument in call.args[:2]
         if " " in literal(argument)
     ]
-    assert len(logged) > 20
-    assert without_action(logged) == []
-
-
-def test_every_refusal_has_an_action() -> None:
-    """Each error that refuses or ends a crawl is on the page of messages; a text without three words is another's."""
     refusals = [
         literal(call.args[0])
-        for call in nodes(ast.Call, with_cli=False)
+        for call in calls
         if isinstance(call.func, ast.Name) and call.func.id in REFUSALS and call.args
     ]
+    assert len(logged) > 20
     assert len(refusals) > 50
-    assert without_action([each for each in refusals if len(re.findall(r"[a-z]{2,}", each)) > 2]) == []
+    # A text without three words is another's.
+    said = [*logged, *(each for each in refusals if len(re.findall(r"[a-z]{2,}", each)) > 2)]
+    parts_of_page = messages()
+    assert [each for each in said if not any(all(part in each for part in parts) for parts in parts_of_page)] == []
 
 
 def test_metrics() -> None:

@@ -1,10 +1,9 @@
 """The commands of the first page and of the README print their samples, in a new project with their settings."""
 
-import subprocess
-import sys
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.project.test_snippets import PLACEHOLDER
+from tests.support import forked
 from tests.support.documentation import blocks, matches
 from tests.support.pages import linked
 from tests.support.servers import Server, running
@@ -44,9 +44,12 @@ def two_workers(project: Path, server: Server, site: Site) -> Iterator[None]:
     """Hold two workers in the middle of a crawl during the block; then they complete it."""
     released = threading.Event()
     site.before = lambda _: len(site.fetched) < MIDDLE or released.wait(LIMIT)
-    command = [sys.executable, "-m", "scrapy", "crawl", "news"]
-    workers = [subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL) for _ in range(2)]
-    try:
+    with ExitStack() as stack:
+        log = stack.enter_context((project / "log").open("wb"))
+        workers = [forked.start(["crawl", "news"], project, os.environ, log, log) for _ in range(2)]
+        for worker in workers:
+            stack.callback(worker.kill)
+        stack.callback(released.set)
         with server.client() as client:
             crawl = QueueKeys("news:requests").crawl
             until(lambda: sum(field.startswith(b"@") for field in client.hkeys(crawl)) == 2)
@@ -54,11 +57,6 @@ def two_workers(project: Path, server: Server, site: Site) -> Iterator[None]:
         yield
         released.set()
         assert [worker.wait(LIMIT) for worker in workers] == [0, 0]
-    finally:
-        released.set()
-        for worker in workers:
-            worker.kill()
-            worker.wait()
 
 
 @pytest.mark.parametrize("page", ["start.md", "../README.md"])
@@ -66,8 +64,7 @@ def test_start(page: str, tmp_path: Path) -> None:
     """Doctor, crawl and info print the lines of the page; the README looks at two workers."""
 
     def run(*arguments: str, directory: Path) -> str:
-        command = [sys.executable, "-m", "scrapy", *arguments]
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        done = forked.run(arguments, directory, os.environ)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
