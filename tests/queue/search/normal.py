@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
-from tests.queue.search.world import key
+from tests.queue.search.world import LEASE, key
 from tests.support.script_server import ScriptServer
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _rank_contacts(tables: Iterable[dict[bytes, list[int]]], now: "Now") -> None
     for table in tables:
         for values in table.values():
             values[_CONTACT] = rank[values[_CONTACT]]
-            values[_SINCE] = 0  # a lease may pass at any time
+            values[_SINCE] = -LEASE  # a lease may pass at any time
     for w, time in quiet.items():
         if rank[time] != time:
             now.worker(w)._quiet_since = rank[time]
