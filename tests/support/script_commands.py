@@ -4,8 +4,7 @@ A method `do_x` of `Commands` is the command X, and its parameters are the comma
 is an integer, bytes, a list of these, or a `Status`; False is nil. Options that are not listed raise
 NotImplementedError.
 
-A server promises no order of HGETALL, HKEYS and SMEMBERS. Here it is the order of insertion, as in small hashes of a
-server.
+A server promises no order of HGETALL and HKEYS. Here it is the order of insertion, as in small hashes of a server.
 """
 
 import inspect
@@ -33,14 +32,6 @@ class Status(bytes):
 
 class Hash(dict[bytes, bytes]):
     """A hash: values by field."""
-
-
-class Set(dict[bytes, None]):
-    """A set, whose members are in the order of their insertion."""
-
-
-class List(list[bytes]):
-    """A list."""
 
 
 class SortedSet:
@@ -71,9 +62,9 @@ class SortedSet:
         return 1
 
 
-Value = bytearray | Hash | SortedSet | Set | List
-V = TypeVar("V", bytearray, Hash, SortedSet, Set, List)
-_NAMES = {bytearray: b"string", Hash: b"hash", SortedSet: b"zset", Set: b"set", List: b"list"}
+Value = bytearray | Hash | SortedSet
+V = TypeVar("V", bytearray, Hash, SortedSet)
+_NAMES = {bytearray: b"string", Hash: b"hash", SortedSet: b"zset"}
 _EMPTY: dict[type, Any] = {kind: kind() for kind in _NAMES}
 
 
@@ -263,9 +254,6 @@ class Commands:
             fields.update(zip(more[::2], more[1::2], strict=True))
         return len(fields) - before
 
-    def do_hsetnx(self, key: bytes, field: bytes, value: bytes) -> int:
-        return 0 if field in self._read(key, Hash) else self.do_hset(key, field, value)
-
     def do_hdel(self, key: bytes, field: bytes, *fields: bytes) -> int:
         if not self._read(key, Hash):
             return 0
@@ -313,9 +301,6 @@ class Commands:
         score = self._read(key, SortedSet).scores.get(member)
         return False if score is None else formatted(score)
 
-    def do_zmscore(self, key: bytes, member: bytes, *members: bytes) -> list[bytes | bool]:
-        return [self.do_zscore(key, each) for each in (member, *members)]
-
     def do_zrange(self, key: bytes, first: bytes, last: bytes, option: bytes = b"") -> list[bytes]:
         """ZRANGE by index, with WITHSCORES."""
         if option.upper() not in {b"", b"WITHSCORES"}:
@@ -323,89 +308,6 @@ class Commands:
         place = _integer(first), _integer(last)
         found = _part(self._read(key, SortedSet).order, *place)
         return _flat(found) if option else [member for _, member in found]
-
-    def do_zpopmin(self, key: bytes, count: bytes = b"1") -> list[bytes]:
-        number = _count(count)
-        found = self._read(key, SortedSet).order[:number]
-        if found:
-            mine = self._write(key, SortedSet)
-            del mine.order[:number]
-            for _, member in found:
-                del mine.scores[member]
-            self._delete_if_empty(key)
-        return _flat(found)
-
-    # Sets.
-
-    def do_sadd(self, key: bytes, member: bytes, *members: bytes) -> int:
-        mine = self._write(key, Set)
-        before = len(mine)
-        mine.update(dict.fromkeys((member, *members)))
-        return len(mine) - before
-
-    def do_srem(self, key: bytes, member: bytes, *members: bytes) -> int:
-        if not self._read(key, Set):
-            return 0
-        mine = self._write(key, Set)
-        removed = sum(mine.pop(each, 0) is None for each in (member, *members))
-        self._delete_if_empty(key)
-        return removed
-
-    def do_scard(self, key: bytes) -> int:
-        return len(self._read(key, Set))
-
-    def do_smembers(self, key: bytes) -> list[bytes]:
-        return list(self._read(key, Set))
-
-    def do_sismember(self, key: bytes, member: bytes) -> int:
-        return int(member in self._read(key, Set))
-
-    # Lists.
-
-    def do_lpush(self, key: bytes, element: bytes, *elements: bytes) -> int:
-        mine = self._write(key, List)
-        mine[:0] = (element, *elements)[::-1]
-        return len(mine)
-
-    def do_rpush(self, key: bytes, element: bytes, *elements: bytes) -> int:
-        mine = self._write(key, List)
-        mine += (element, *elements)
-        return len(mine)
-
-    def do_lpop(self, key: bytes, count: bytes | None = None) -> list[bytes] | bytes | bool:
-        return self._pop(key, count, 1)
-
-    def do_rpop(self, key: bytes, count: bytes | None = None) -> list[bytes] | bytes | bool:
-        return self._pop(key, count, -1)
-
-    def _pop(self, key: bytes, count: bytes | None, step: int) -> list[bytes] | bytes | bool:
-        number = 1 if count is None else _count(count)
-        if not self._read(key, List):
-            return False
-        mine = self._write(key, List)
-        popped = mine[::step][:number]
-        mine[:] = mine[::step][number:][::step]
-        self._delete_if_empty(key)
-        return popped[0] if count is None else popped
-
-    def do_lrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
-        place = _integer(first), _integer(last)
-        return list(_part(self._read(key, List), *place))
-
-    def do_lrem(self, key: bytes, count: bytes, element: bytes) -> int:
-        number = _integer(count)
-        if not self._read(key, List):
-            return 0
-        mine = self._write(key, List)
-        places = [place for place, each in enumerate(mine) if each == element]
-        removed = places[number:] if number < 0 else places[: number or None]
-        for place in reversed(removed):
-            del mine[place]
-        self._delete_if_empty(key)
-        return len(removed)
-
-    def do_llen(self, key: bytes) -> int:
-        return len(self._read(key, List))
 
 
 def formatted(number: float) -> bytes:
@@ -446,14 +348,6 @@ def _integer(argument: bytes, message: str = _NOT_AN_INTEGER) -> int:
     return int(argument)
 
 
-def _count(argument: bytes) -> int:
-    message = "ERR value is out of range, must be positive"
-    number = _integer(argument, message)
-    if number < 0:
-        raise CommandError(message)
-    return number
-
-
 def _float(argument: bytes) -> float:
     if not _FLOAT.fullmatch(argument):
         raise CommandError("ERR value is not a valid float")
@@ -463,11 +357,9 @@ def _float(argument: bytes) -> float:
 def _frozen(value: Value) -> Hashable:
     if isinstance(value, Hash):
         return frozenset(value.items())
-    if isinstance(value, Set):
-        return frozenset(value)
     if isinstance(value, bytearray):
         return bytes(value)
-    return tuple(value.order if isinstance(value, SortedSet) else value)
+    return tuple(value.order)
 
 
 class Command(NamedTuple):

@@ -65,10 +65,8 @@ _READS = {
     b"string": ("GET",),
     b"hash": ("HGETALL",),
     b"zset": ("ZRANGE", "0", "-1", "WITHSCORES"),
-    b"set": ("SMEMBERS",),
-    b"list": ("LRANGE", "0", "-1"),
 }
-_WRITES = {b"string": "SET", b"hash": "HSET", b"zset": "ZADD", b"set": "SADD", b"list": "RPUSH"}
+_WRITES = {b"string": "SET", b"hash": "HSET", b"zset": "ZADD"}
 
 
 def comparable(reply: Any) -> Any:
