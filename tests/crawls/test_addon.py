@@ -33,22 +33,6 @@ def test_commands(command: str, tmp_path: Path) -> None:
     assert part in ended.stdout
 
 
-REFUSALS: dict[str, tuple[refused.Settings, str]] = {
-    "a setting": ({"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = 0"),
-    "common keys": ({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, "SCHEDULER_QUEUE_KEY = 'refused:dupefilter' and"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSALS)
-def test_last_line(what: str, tmp_path: Path) -> None:
-    """The last line names the refused setting, before extensions or an engine exist."""
-    settings, part = REFUSALS[what]
-    settings = {**ADDONS, "REDIS_URL": "redis://127.0.0.1:1", "SPIDER_MODULES": "spider", **settings}
-    ended = refused.in_a_project(tmp_path, settings)
-    refused.assert_refused(ended, part)
-    assert "Enabled extensions" not in ended.stderr
-
-
 def test_without_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
     """The add-on works from the command line, too, where its setting is text."""
     settings = refused.stored_settings(valkey, key, "") | {

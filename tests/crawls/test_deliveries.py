@@ -18,7 +18,7 @@ pytestmark = pytest.mark.crawl
 DEADLY = "/page/100"
 DEATHS = 3
 # Pages ahead of the deadly one in the same worker, or running beside it.
-MANY_AT_ONCE: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 8, "DEADLY": DEADLY, "SCHEDULER_PERSIST": True}
+MANY_AT_ONCE: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4, "DEADLY": DEADLY, "SCHEDULER_PERSIST": True}
 
 
 def crawl_with_heirs(played: Scene, **settings: object) -> list[Crawl]:
@@ -68,9 +68,7 @@ def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Pat
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
         kind = {**MANY_AT_ONCE, "BLOOMFILTER_LEASE": 1, "BLOOMFILTER_MAX_DELIVERIES": 2, "HELD": 6}
-        workers = [played.start(name, kind) for name in ("left", "right")]
-        crawls = [worker.wait() for worker in workers]
-        assert_ended_well(*crawls)
+        assert_ended_well(*played.crawl_by("left", "right", kind=kind))
         assert played.missed == set()
         assert played.fetched[DEADLY] == 2
         assert client.zcard(f"{{{key}:queue}}:dead-letter") == 1

@@ -7,27 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import tree
-from tests.support.scenario import (
-    LEASE,
-    MIDDLE,
-    OURS,
-    PAGES,
-    Kind,
-    assert_ended_well,
-    keys_of,
-    scene,
-)
+from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
 from tests.support.servers import Server
 from tests.support.spiders import deadly
 
 pytestmark = pytest.mark.crawl
 
-KEEP: Kind = {"SCHEDULER_PERSIST": True}
-
 
 def test_killed_before_its_links_are_queued(valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker dies in the callback of a page, after others are done: no link of any of them is lost."""
-    settings: Kind = {**OURS, **LEASE, **KEEP, "DEADLY": f"/page/{MIDDLE}", "BLOOMFILTER_BATCH_SIZE": 1000}
+    settings: Kind = {**OURS, **LEASE, "SCHEDULER_PERSIST": True, "DEADLY": f"/page/{MIDDLE}"}
+    settings |= {"BLOOMFILTER_BATCH_SIZE": 1000, "CONCURRENT_REQUESTS": 4}
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
         assert played.crawl(settings, "killed").exit_code == -signal.SIGKILL
@@ -46,7 +36,7 @@ def test_redis_stopped(durable: Server, key: str, tmp_path: Path) -> None:
             threading.Timer(2, silence.__exit__, (None, None, None)).start()
 
         played.moments.when(MIDDLE, stop)
-        crawls = [worker.wait() for worker in [played.start(name, settings) for name in ("left", "right")]]
+        crawls = played.crawl_by("left", "right", kind=settings)
         assert played.missed == set()
         assert keys_of(client, key) == set()
     assert_ended_well(*crawls)

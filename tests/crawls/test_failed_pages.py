@@ -1,10 +1,9 @@
 """Crawls with pages that fail: with BLOOMFILTER_RETRY_FAILED the next crawl fetches these, and no others.
 
-BloomScheduler keeps the requests, see also `test_kept_pages`; under others the filter forgets them.
+BloomScheduler keeps the requests; under others the filter forgets them.
 """
 
 import random
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import pytest
 
 from tests.support import crawling
 from tests.support.extensions import HOOKS, Hooks, enabling
-from tests.support.outages import Outage
 from tests.support.pages import star
-from tests.support.scenario import FILTER_ALONE, LEASE, OURS, PAGES, Kind, Scene, assert_ended_well, scene
+from tests.support.scenario import FILTER_ALONE, OURS, Kind, Scene, assert_ended_well, scene
 from tests.support.servers import Server
 from tests.support.spiders import failing, raising, unfiltered
 
@@ -49,25 +47,28 @@ def answers_of(played: Scene, name: str) -> set[str]:
     return {path for worker, path in played.site.fetched if worker == name}
 
 
+SITE = {"/": LINKED, **{path: [] for path in (*FAILED, *RAISING, *FINE, "/well")}}
+OWN_RETRY: Kind = {
+    **FORGETS,
+    "DOWNLOADER_MIDDLEWARES": f'{{"{failing.__name__}.OwnRetry": 550, '
+    '"scrapy.downloadermiddlewares.retry.RetryMiddleware": null}',
+}
+
+
 @pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_failures_of_every_kind(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """Each failed page is fetched by the next crawl, with the pages that redirected to it; no other page is."""
-    settings: Kind = {
-        **FORGETS,
-        "DOWNLOADER_MIDDLEWARES": f'{{"{failing.__name__}.OwnRetry": 550, '
-        '"scrapy.downloadermiddlewares.retry.RetryMiddleware": null}',
-    }
-    links = {"/": LINKED, **{path: [] for path in (*FAILED, *RAISING, *FINE, "/well")}}
-    with scene(links, tmp_path, valkey.url, key) as played:
+    with scene(SITE, tmp_path, valkey.url, key) as played:
         played.spider = failing.__file__
         played.site.answers = {**FAILED, **FINE}
-        first = played.crawl(kind, "first", FAILS=1, **settings)
+        first = played.crawl(kind, "first", FAILS=1, **OWN_RETRY)
         played.site.answers = {path: answer for path, answer in FAILED.items() if isinstance(answer, str)}
-        second = played.crawl(kind, "second", FAILS=0, **settings)
-        third = played.crawl(kind, "third", FAILS=0, **settings)
-        assert answers_of(played, "second") == {"/", *FAILED, *RAISING}
-        assert answers_of(played, "third") == {"/"}
+        second = played.crawl(kind, "second", FAILS=0, **OWN_RETRY)
+        third = played.crawl(kind, "third", FAILS=0, **OWN_RETRY)
         asked = Counter(played.site.fetched)
+        of_second = {path: asked["second", path] for worker, path in asked if worker == "second"}
+        assert of_second == dict.fromkeys({"/", *FAILED, *RAISING}, 1)
+        assert answers_of(played, "third") == {"/"}
         # Retries are no failures, and a failed page is not offered again at once.
         assert (asked["first", "/refused"], asked["first", "/raises"]) == (2, 1)
     assert first.stats[FORGOTTEN] == len(FAILED) + len(RAISING)
@@ -98,32 +99,11 @@ def failing_fifth(played: Scene) -> set[str]:
     return failed
 
 
-@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
-def test_a_fifth_fails_at_first(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Of a site that recovers, the second crawl fetches exactly the pages that failed in the first."""
-    with scene(star(PAGES), tmp_path, valkey.url, key) as played:
-        played.spider = unfiltered.__file__
-        failed = failing_fifth(played)
-        first = played.crawl(kind, "first", **FORGETS)
-        played.site.answers = {}
-        second = played.crawl(kind, "second", **FORGETS)
-        asked = Counter(path for worker, path in played.site.fetched if worker == "second")
-        assert asked == Counter({"/", *failed})
-    assert first.stats[FORGOTTEN] == len(failed)
-    assert_ended_well(first, second)
-
-
 def test_failures_of_every_kind_are_kept(valkey: Server, key: str, tmp_path: Path) -> None:
     """BloomScheduler keeps each failed request once, and the next crawl fetches it again."""
-    links = {"/": LINKED, **{path: [] for path in (*FAILED, *RAISING, *FINE, "/well")}}
-    settings: Kind = {
-        **FORGETS,
-        **OURS,
-        "DOWNLOADER_MIDDLEWARES": f'{{"{failing.__name__}.OwnRetry": 550, '
-        '"scrapy.downloadermiddlewares.retry.RetryMiddleware": null}',
-    }
+    settings = {**OWN_RETRY, **OURS}
     kept = {*FAILED, *RAISING} - {"/moved", "/moved-again"}
-    with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
+    with valkey.client() as client, scene(SITE, tmp_path, valkey.url, key) as played:
         played.spider = failing.__file__
         played.site.answers = {**FAILED, **FINE}
         first = played.crawl(settings, "first", FAILS=1)
@@ -131,58 +111,41 @@ def test_failures_of_every_kind_are_kept(valkey: Server, key: str, tmp_path: Pat
         played.site.answers = {}
         before = len(played.site.fetched)
         second = played.crawl(settings, "second", FAILS=0)
-        again = {path for _, path in played.site.fetched[before:]}
+        # A kept request has the headers of the first worker.
+        assert Counter(played.site.paths[before:]) == dict.fromkeys({*kept, "/"}, 1)
+        before = len(played.site.fetched)
+        third = played.crawl(settings, "third", FAILS=0)
+        # A kept request has the meta of the first worker, too, so these failed again.
+        assert Counter(played.site.paths[before:]) == dict.fromkeys({*RAISING, "/"}, 1)
     assert first.stats["bloomfilter/failed"] == len(kept)
-    assert again == {*kept, "/"}
-    assert second.stats["finish_reason"] == "finished"
+    assert [each.stats["finish_reason"] for each in (second, third)] == ["finished"] * 2
+
+
+def test_failed_pages_outlive_a_finished_crawl(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Without SCHEDULER_PERSIST, too, the next run fetches the kept pages, and no page twice."""
+    with scene(star(40), tmp_path, valkey.url, key) as played:
+        failing_fifth(played)
+        first = played.crawl({**OURS, **FORGETS, "SCHEDULER_PERSIST": False}, "first")
+        played.site.answers = {}
+        second = played.crawl({**OURS, **FORGETS, "SCHEDULER_PERSIST": False}, "second")
+        # The start URL has no slash.
+        fetched = Counter(url.removeprefix(played.site.url) or "/" for url in second.fetched)
+        assert fetched == dict.fromkeys(played.site.links, 1)
+    assert_ended_well(first, second)
 
 
 def test_default(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Without the setting, a failed page is seen, and nothing watches the pages."""
-    with scene(star(13), tmp_path, valkey.url, key) as played:
+    """Without the setting, a failed page is seen and not kept, and nothing watches the pages."""
+    with valkey.client() as client, scene(star(13), tmp_path, valkey.url, key) as played:
         played.spider = unfiltered.__file__
         failing_fifth(played)
         settings: Kind = {**OURS, **enabling("EXTENSIONS", Hooks), "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
         first = played.crawl(settings, "first")
+        assert not client.exists(f"{{{key}:queue}}:failed")
         played.site.answers = {}
         second = played.crawl(settings, "second")
         watched = played.crawl(settings, "watched", **FORGETS)
         assert answers_of(played, "second") == {"/"}
-    assert FORGOTTEN not in first.stats
+    assert {FORGOTTEN, "bloomfilter/failed"}.isdisjoint(first.stats)
     assert (first.stats[HOOKS], watched.stats[HOOKS]) == (False, True)
     assert_ended_well(first, second)
-
-
-def test_kills_and_an_outage(durable: Server, key: str, tmp_path: Path) -> None:
-    """Workers and Redis are killed while a fifth of the pages fail: the next crawl fetches all missing pages."""
-    settings: Kind = {**OURS, **LEASE, **FORGETS, "CONCURRENT_REQUESTS": 4}
-    source = random.Random(3)
-    with scene(star(PAGES), tmp_path, durable.url, key) as played:
-        played.spider = unfiltered.__file__
-        failed = failing_fifth(played)
-        away = Outage(durable, 2.0)
-
-        def kill(victim: str) -> None:
-            worker = next(each for each in played.workers if each.name == victim)
-            if worker.process.poll() is not None:  # it was killed while this page was on its way: another one will do
-                played.moments.when(played.moments.asked + 1, kill)
-                return
-            # In this order the list has grown before the last of the others can have ended.
-            played.start(f"worker-{len(played.workers)}", settings)
-            worker.kill()
-
-        for part in range(3):
-            played.moments.when(25 + 30 * part + source.randrange(10), kill)
-        played.moments.when(70, away)
-        for number in range(2):
-            played.start(f"worker-{number}", settings)
-        crawls = [worker.wait() for worker in played.workers]  # the list grows
-        away.join()
-        got = played.fetched.keys() - failed
-        played.site.answers = {}
-        second = played.crawl(settings, "second")
-        again = {url.removeprefix(played.site.url) for url in second.fetched}
-        assert played.site.links.keys() - got - again == set()
-        assert again >= failed
-    assert len([crawl for crawl in crawls if crawl.exit_code == -signal.SIGKILL]) == 3
-    assert_ended_well(second, *(crawl for crawl in crawls if crawl.exit_code != -signal.SIGKILL))

@@ -19,7 +19,6 @@ from tests.support.spiders import noted
 
 pytestmark = pytest.mark.crawl
 
-SOON = 180.0
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
 
 
@@ -34,21 +33,20 @@ def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path
     with forwarding(valkey.port) as link, scene(star(150), tmp_path, link.url, key) as played:
         played.spider = noted.__file__
         link.link = Link(rate=400_000)
-        worker = played.start("worker", {**OURS, **LEASE, **settings})
-        ended = worker.wait(SOON)
+        ended = played.crawl({**OURS, **LEASE, **settings})
         assert played.missed == set()
     assert_ended_well(ended)
 
 
 def test_busy_script(key: str, tmp_path: Path) -> None:
-    """A foreign script makes Redis answer BUSY for two seconds: the crawl waits and continues."""
+    """A foreign script makes Redis answer BUSY for a second: the crawl waits and continues."""
     with (
         running("valkey", "--busy-reply-threshold", "50") as server,
         server.client() as client,
         server.client(socket_timeout=None) as user,
         scene(tree(PAGES), tmp_path, server.url, key) as played,
     ):
-        killer = threading.Timer(2, client.script_kill)
+        killer = threading.Timer(1, client.script_kill)
 
         def run() -> None:
             with pytest.raises(redis.ResponseError, match="killed"):
@@ -61,8 +59,7 @@ def test_busy_script(key: str, tmp_path: Path) -> None:
             killer.start()
 
         played.moments.when(MIDDLE, block)
-        workers = [played.start(name, {**OURS, **LEASE}) for name in ("left", "right")]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE})
         killer.join()
         script.join()
         assert played.missed == set()
@@ -91,7 +88,7 @@ def test_password_is_not_told(key: str, tmp_path: Path) -> None:
         worker = played.start("worker", {**OURS, "BLOOMFILTER_LEASE": 0.2})
         until(lambda: worker.process.poll() is not None or played.log("worker").count("HELLO") >= 3)
         link.upstream = server.port
-        ended = worker.wait(SOON)
+        ended = worker.wait()
     assert SECRET not in ended.log
 
 

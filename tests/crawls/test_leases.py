@@ -76,8 +76,8 @@ def test_page_that_takes_longer_than_the_lease(valkey: Server, key: str, tmp_pat
     """A slow page is not fetched by another worker: heartbeats keep its lease."""
     with valkey.client() as client, scene(star(4), tmp_path, valkey.url, key) as played:
         played.site.on["/"] = lambda _: played.opened("left", "right")
-        played.site.on["/page/1"] = lambda _: looks_pass(client, key, 0.5, 4 * LOOKS)
-        crawls = [worker.wait() for worker in [played.start(name, {**OURS, **SHORT}) for name in ("left", "right")]]
+        played.site.on["/page/1"] = lambda _: looks_pass(client, key, 0.5, 2 * LOOKS)
+        crawls = played.crawl_by("left", "right", kind={**OURS, **SHORT})
         assert played.missed == set()
         assert played.twice == 0
     assert_ended_well(*crawls)
@@ -105,13 +105,7 @@ def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) 
 def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Path) -> None:
     """If an idle worker dies just before the other ends, all keys are cleared."""
     with valkey.client() as client, scene(chain(5), tmp_path, valkey.url, key) as played:
-        held, release = threading.Event(), threading.Event()
-
-        def hold(_: str) -> None:
-            held.set()
-            release.wait(LIMIT)
-
-        played.site.on["/page/4"] = hold
+        held, release = played.hold("/page/4")
         busy = played.start("busy", {**OURS, **LEASE})
         assert held.wait(LIMIT)
         idle = played.start("idle", {**OURS, **LEASE})

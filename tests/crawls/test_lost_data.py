@@ -30,8 +30,6 @@ from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
 
-# Seconds within which these crawls end.
-SOON = 180.0
 # The number of pages found after the data were lost.
 FOUND_LATER = 25
 
@@ -66,8 +64,7 @@ def test_data_lost_in_the_middle(key: str, tmp_path: Path) -> None:
 
         played.moments.when(MIDDLE, forget)
         played.site.on["/"] = lambda _: played.opened("left", "right")
-        workers = [played.start(name, {**OURS, **LEASE}, CONCURRENT_REQUESTS=4) for name in ("left", "right")]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE}, CONCURRENT_REQUESTS=4)
         assert played.missed <= below(played.site.links, gone)
         assert keys_of(client, key) == set()
     for ended in crawls:
@@ -80,12 +77,12 @@ def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Pat
     The old worker takes pages again that lead to pages which it has seen. They must be fetched, since the queue is
     gone.
     """
-    with valkey.client() as client, scene(tree(200), tmp_path, valkey.url, key, delay=0.05) as played:
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.05) as played:
         kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
         played.moments.when(MIDDLE, lambda _: played.start("new", kind, SCHEDULER_FLUSH_ON_START=True))
         old = played.start("old", kind)
-        ended = old.wait(SOON)
-        crawls = [ended, *(worker.wait(SOON) for worker in played.workers if worker is not old)]
+        ended = old.wait()
+        crawls = [ended, *(worker.wait() for worker in played.workers if worker is not old)]
         assert played.missed == set()
         assert len(crawls) == 2
         assert keys_of(client, key) == set()
@@ -117,7 +114,7 @@ def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
         played.opened("heir")
         worker.kill()
         release.set()
-        ended = heir.wait(SOON)
+        ended = heir.wait()
         assert played.missed == set()
         assert keys_of(client, key) == set()
     assert_ended_well(ended)
@@ -165,7 +162,7 @@ def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp
             # It ends, or takes a page.
             until(lambda: leaving.process.poll() is not None or len(played.site.fetched) == 5)
         slow.set()
-        crawls = [leaving.wait(SOON), staying.wait(SOON)]
+        crawls = [leaving.wait(), staying.wait()]
         assert played.missed == set()
         assert keys_of(client, key) == set()
     assert {ended.stats["finish_reason"] for ended in crawls} <= {"bloomfilter_queue_lost", "shutdown"}
@@ -202,8 +199,7 @@ def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
                 link.upstream = new.port
 
         played.moments.when(MIDDLE, fail_over)
-        workers = [played.start(name, {**OURS, **LEASE}) for name in ("left", "right")]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE})
         assert played.missed == set()
         assert keys_of(new_client, key) == set()
     assert_ended_well(*crawls)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from devtools.site import serving
-from tests.support import crawling
 from tests.support.crawling import crawl
 from tests.support.pages import linked, tree
 from tests.support.scenario import (
@@ -29,56 +28,29 @@ from tests.support.servers import Server
 pytestmark = pytest.mark.crawl
 
 
-def warning_of_loss(valkey: Server, key: str, directory: Path, lost: Callable[[set[str]], set[str]]) -> str:
-    """Return the only warning of a crawl that loses keys of its filter but no page."""
-    with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
+# The keys that are deleted, of a filter at a key, and a part of the warning.
+LOSSES: dict[str, tuple[Callable[[set[str], str], set[str]], str]] = {
+    "filter": (lambda keys, _: keys, "replaced"),
+    "shard": (lambda keys, key: keys - {key}, "shards (evicted?)"),
+}
 
-        def lose(_: str) -> None:
-            assert client.unlink(*lost(keys_of_the_filter(client, key))) > 0
 
-        played.moments.when(MIDDLE, lose)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_deleted(loss: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A deleted filter, or an evicted shard, is noticed and recreated, with one warning."""
+    chosen, part = LOSSES[loss]
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: client.unlink(*chosen(keys_of_the_filter(client, key), key)))
         ended = played.crawl(OURS)
         assert played.missed == set()
         assert max(played.fetched.values()) <= 2
         assert keys_of(client, key) == set()
     assert_ended_well(ended)
     warning, *repeats = complaints_in(ended.log)
+    assert part in warning
     assert all("since the last such line" in each for each in repeats)
     # The next check noticed it, not the final report.
     assert ended.log.index(warning) < ended.log.index("Closing spider")
-    return warning
-
-
-def test_filter_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A deleted filter is noticed and recreated, with one warning."""
-    assert "replaced" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys)
-
-
-def test_shard_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An evicted shard is noticed and recreated, with one warning."""
-    assert "shards (evicted?)" in warning_of_loss(valkey, key, tmp_path, lambda keys: keys - {key})
-
-
-def test_everything_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Without queue and leases, the crawl continues with its own requests."""
-    queued = 0
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-
-        def lose(_: str) -> None:
-            nonlocal queued
-            queue = f"{key}:queue"
-            queued, _ = client.pipeline().zcard(queue).unlink(queue, *keys_of(client, key)).execute()
-
-        played.moments.when(MIDDLE, lose)
-        ended = played.crawl(OURS)
-        # Queued requests exist nowhere else, and are lost with the pages below them, unless a page that was in progress
-        # leads to them again. Their number depends on chance: the queue may have been empty.
-        assert len(played.fetched) >= MIDDLE
-        assert queued or not played.missed
-        assert keys_of(client, key) == set()
-    assert ended.stats["finish_reason"] == "bloomfilter_queue_lost"
-    (complaint,) = complaints_in(ended.log)
-    assert "has lost the crawl of the queue" in complaint
 
 
 @pytest.mark.long
@@ -99,24 +71,3 @@ def test_filter_deleted_under_scrapy_redis(
     tell(capsys, f"filter deleted: scrapy-redis fetched {twice} of 60 pages twice, and warned of nothing")
     assert twice
     assert not [line for line in ended.log.splitlines() if " WARNING: " in line and "[py.warnings]" not in line]
-
-
-@pytest.mark.parametrize("kind", ["scrapy-redis", "scrapy-bloom"])
-def test_set_in_the_place_of_a_filter(
-    kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Over an earlier SET, scrapy-redis fetches no page; here the start is refused."""
-    with valkey.client() as client, scene(tree(61), tmp_path, valkey.url, key) as played:
-        played.crawl(STOCK, "earlier", SCHEDULER_PERSIST=True)
-        assert client.type(key) == b"set"
-        before = played.fetched.total()
-        ended = played.crawl(STOCK if kind == "scrapy-redis" else OURS, "later", SCHEDULER_PERSIST=True)
-        fetched = played.fetched.total() - before
-        tell(capsys, f"a SET at the filter's key: {kind} fetched {fetched} of 61, exit code {ended.exit_code}")
-        assert fetched == 0
-        assert client.scard(key) == 61
-    if kind == "scrapy-redis":
-        assert_ended_well(ended)
-    else:
-        assert ended.exit_code == crawling.REFUSED_EXIT_CODE
-        assert f"the key {key!r} holds a SET, as scrapy-redis leaves it" in ended.log

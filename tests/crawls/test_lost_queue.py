@@ -1,4 +1,4 @@
-"""Crawls that lose their queue alone, or keep it alone: the log gives the fate of its requests."""
+"""Crawls that lose their queue or leases alone, or keep the queue alone: the log gives the fate of its requests."""
 
 import re
 import signal
@@ -10,7 +10,7 @@ import pytest
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from tests.crawls.test_lost_data import below, url_of
-from tests.support.pages import chain, tree
+from tests.support.pages import star, tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -21,6 +21,7 @@ from tests.support.scenario import (
     assert_ended_well,
     complaints_in,
     keys_of,
+    leases_of,
     scene,
 )
 from tests.support.servers import Server
@@ -28,29 +29,64 @@ from tests.support.servers import Server
 pytestmark = pytest.mark.crawl
 
 KIND: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
-LOST = "requests in the queue"
+REQUESTS, LOST = "requests in the queue", "bloomfilter_queue_lost"
 
 
-def test_queue_is_deleted(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each worker logs the number of lost requests and ends with its own reason."""
-    gone: list[str] = []
+@pytest.mark.parametrize("with_audit", [False, True], ids=["alone", "with its audit"])
+def test_queue_is_deleted(with_audit: bool, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Each worker logs the loss, with the number of lost requests if it is known, and ends with its own reason."""
+    gone: set[str] = set()
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.1) as played:
 
         def delete(_: str) -> None:
-            members, _ = client.pipeline().zrange(f"{key}:queue", 0, -1).delete(f"{key}:queue").execute()
-            gone.extend(url_of(member).removeprefix(played.site.url) for member in members)
+            keys = (f"{key}:queue", f"{{{key}:queue}}:crawl")[: 1 + with_audit]
+            members, _ = client.pipeline().zrange(f"{key}:queue", 0, -1).delete(*keys).execute()
+            gone.update(url_of(member).removeprefix(played.site.url) for member in members)
 
         played.moments.when(MIDDLE, delete)
         played.site.on["/"] = lambda _: played.opened("left", "right")
-        crawls = [worker.wait() for worker in [played.start(name, KIND) for name in ("left", "right")]]
+        crawls = played.crawl_by("left", "right", kind=KIND)
         assert gone
-        assert played.missed <= below(played.site.links, set(gone))
+        assert played.missed <= below(played.site.links, gone)
         assert keys_of(client, key) == set()
     for ended in crawls:
-        (complaint,) = complaints_in(ended.log)
-        assert f"ERROR: {len(gone):,} {LOST} '{key}:queue' or leased from it are gone" in complaint
-        assert ended.stats["bloomfilter/queue_losses"] == 1
-        assert ended.stats["finish_reason"] == "bloomfilter_queue_lost"
+        errors = [line for line in complaints_in(ended.log) if " ERROR: " in line]
+        assert errors
+        assert ended.stats["finish_reason"] == LOST
+        assert ended.exit_code == 1
+        if not with_audit:
+            assert len(errors) == 1
+            assert f"{len(gone):,} {REQUESTS} '{key}:queue' or leased from it are gone" in errors[0]
+            assert ended.stats["bloomfilter/queue_losses"] == 1
+
+
+def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The leases alone are deleted, and their worker is killed: the other one logs the loss."""
+    kind = {**KIND, "CONCURRENT_REQUESTS": 2}
+    with valkey.client() as client, scene(star(40), tmp_path, valkey.url, key) as played:
+        released = threading.Event()
+
+        def hold(worker: str) -> None:
+            if worker == "killed" and len(played.site.fetched) > 10:
+                released.wait(LIMIT)
+
+        played.site.before = hold
+        killed = played.start("killed", kind)
+        until(lambda: len(played.site.fetched) == 12)
+        # No exchange of its own comes in between, which would find the loss.
+        killed.process.send_signal(signal.SIGSTOP)
+        lost = [member for each in leases_of(client, key) for member in client.zrange(each, 0, -1)]
+        client.delete(*leases_of(client, key))
+        killed.kill()
+        released.set()
+        ended = played.crawl(kind, "other")
+        assert lost
+        assert played.missed <= {url_of(member).removeprefix(played.site.url) for member in lost}
+        assert keys_of(client, key) == set()
+    (_, complaint) = sorted(complaints_in(ended.log), key=lambda line: "are gone" in line)
+    assert f"ERROR: {len(lost)} {REQUESTS} '{key}:queue' or leased from it are gone" in complaint
+    assert ended.stats["finish_reason"] == LOST
+    assert ended.stats["bloomfilter/queue_losses"] == 1
 
 
 def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -85,13 +121,7 @@ def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: P
 def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
     """A stopped spider's requests stay with the shared filter for the next start."""
     with valkey.client() as client, scene({**tree(PAGES), "/held": []}, tmp_path, valkey.url, key) as played:
-        held, release = threading.Event(), threading.Event()
-
-        def hold(_: str) -> None:
-            held.set()
-            release.wait(LIMIT)
-
-        played.site.on["/held"] = hold
+        held, release = played.hold("/held")
         user = played.start_at("/held", "user", KIND, SCHEDULER_QUEUE_KEY=f"{key}:other:queue")
         assert held.wait(LIMIT)
         stopped = played.start("stopped", KIND)
@@ -107,33 +137,3 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
         assert_ended_well(user.wait(), again.wait())
         assert played.missed == set()
         assert keys_of(client, key) == set()
-
-
-@pytest.mark.parametrize("flush", [False, True], ids=["as it is", "begun anew"])
-def test_another_spider_is_refused(flush: bool, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A spider that starts on another one's queue is refused, and deletes no key."""
-    with scene(chain(5), tmp_path, valkey.url, key) as played:
-        held, release = threading.Event(), threading.Event()
-
-        def hold(_: str) -> None:
-            held.set()
-            release.wait(LIMIT)
-
-        played.site.on["/"] = hold
-        first = played.start("first", KIND)
-        assert held.wait(LIMIT)
-        text = Path(played.spider).read_text().replace('name = "links"', 'name = "other closing"')
-        (tmp_path / "other.py").write_text(text)
-        own, played.spider = played.spider, str(tmp_path / "other.py")
-        refused = played.start("refused", KIND, SCHEDULER_FLUSH_ON_START=flush).wait()
-        played.spider = own
-        last = refused.log.rstrip().splitlines()[-1]
-        assert refused.exit_code == 1
-        assert last.startswith("scrapy_bloom: SCHEDULER_QUEUE_KEY: workers of the spider 'links.LinksSpider' are ")
-        assert f"registered with the queue '{key}:queue'" in last
-        release.set()
-        ended = first.wait()
-        assert_ended_well(ended)
-        assert complaints_in(ended.log) == []
-        assert played.missed == set()
-        assert played.twice == 0

@@ -125,6 +125,7 @@ def test_killed_in_an_item_pipeline(valkey: Server, key: str, tmp_path: Path) ->
     """
     stored = tmp_path / "stored.txt"
     kind: Kind = {**OURS, **LEASE, "SCHEDULER_PERSIST": True, "STORED": stored, "DEADLY": f"/page/{MIDDLE}"}
+    kind["CONCURRENT_REQUESTS"] = 4
     pipelines = f'{{"{StoringPipeline.__module__}.{StoringPipeline.__qualname__}": 0}}'
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = storing.__file__
@@ -141,6 +142,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
     It does not wait as long as an active crawl would, which is longer than this test waits.
     """
     settings: Kind = {"SCHEDULER_PERSIST": True, "BLOOMFILTER_RETRY_TIMEOUT": 10 * LIMIT, **LEASE, **reactor}
+    settings["CONCURRENT_REQUESTS"] = 4
     with scene(tree(PAGES), tmp_path, durable.url, key) as played:
         played.moments.when(MIDDLE, lambda _: durable.kill())
         worker = played.start("first", OURS, **settings)

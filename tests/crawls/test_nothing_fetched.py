@@ -24,41 +24,33 @@ NOTHING = "nothing was fetched"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A complete crawl that is started again logs why, and how to start afresh."""
+    """A complete crawl that is started again logs why nothing was fetched, and how to start afresh.
+
+    So does a crawl that deletes the filter of the earlier one at its end.
+    """
     settings, level = KINDS[kind]
     with scene(tree(4), tmp_path, valkey.url, key) as played:
         first = played.crawl({**settings, **KEPT}, "first")
         again = played.crawl({**settings, **KEPT}, "again", STATS_CLASS="scrapy.statscollectors.DummyStatsCollector")
+        deleting = played.crawl(settings, "deleting")
         assert played.twice == 0
-        anew = played.crawl({**settings, **KEPT}, "anew", SCHEDULER_FLUSH_ON_START=True)
+        anew = played.crawl({**settings, **KEPT}, "anew")
         assert played.twice == 4
-    assert_ended_well(first, anew)
-    (line,) = [line for line in again.log.splitlines() if NOTHING in line]
-    assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
-    assert "SCHEDULER_FLUSH_ON_START = True" in line
-    assert "`scrapy bloom clear --yes`" in line
-    assert "dont_filter=True" in line
-    assert ("Either other workers crawl" in line) == (level == "INFO")
-    assert NOTHING not in first.log + anew.log
-    assert complaints_in(again.log) == ([line] if level == "WARNING" else [])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_filter_that_the_crawl_deletes(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that finds the filter of an earlier one logs why it fetched nothing, although it deletes the filter."""
-    settings, level = KINDS[kind]
-    with scene(tree(4), tmp_path, valkey.url, key) as played:
-        first = played.crawl({**settings, **KEPT}, "first")
-        again = played.crawl(settings, "again")
-        assert played.twice == 0
-        anew = played.crawl(settings, "anew")
-        assert played.twice == 4
-    assert_ended_well(first, anew)
-    (line,) = [line for line in again.log.splitlines() if NOTHING in line]
-    assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
-    assert "start the crawl again: its end has deleted the filter." in line
-    assert "SCHEDULER_FLUSH_ON_START" not in line
-    assert NOTHING not in first.log + anew.log
+        flushed = played.crawl({**settings, **KEPT}, "flushed", SCHEDULER_FLUSH_ON_START=True)
+        assert played.twice == 8
+    assert_ended_well(first, deleting, anew, flushed)
+    lines = [line for crawl in (again, deleting) for line in crawl.log.splitlines() if NOTHING in line]
+    for line in lines:
+        assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
+    of_again, of_deleting = lines
+    assert "SCHEDULER_FLUSH_ON_START = True" in of_again
+    assert "`scrapy bloom clear --yes`" in of_again
+    assert "dont_filter=True" in of_again
+    assert ("Either other workers crawl" in of_again) == (level == "INFO")
+    assert "start the crawl again: its end has deleted the filter." in of_deleting
+    assert "SCHEDULER_FLUSH_ON_START" not in of_deleting
+    assert NOTHING not in first.log + anew.log + flushed.log
+    assert complaints_in(again.log) == ([of_again] if level == "WARNING" else [])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,6 @@ import redis
 from devtools.crawl_process import LIMIT, Crawl
 from devtools.waiting import until
 from tests.support import crawling
-from tests.support.outages import Outage
 from tests.support.pages import chain, tree
 from tests.support.scenario import (
     LEASE,
@@ -38,15 +37,20 @@ pytestmark = pytest.mark.crawl
 
 
 # By name: the shape of the site, and the seconds without Redis.
-OUTAGES = {"chain, 2 s": (chain, 2.0), "tree, 2 s": (tree, 2.0), "tree, 15 s": (tree, 15.0)}
+OUTAGES = {"chain, 1 s": (chain(61), 1.0), "tree, 1 s": (tree(PAGES), 1.0), "tree, 15 s": (tree(PAGES), 15.0)}
 
 
 def crawl_with_outage(kind: Kind, durable: Server, key: str, directory: Path, outage: str) -> tuple[Crawl, Scene]:
     """A crawl in the middle of which Redis is killed and comes back."""
-    shape, seconds = OUTAGES[outage]
-    with scene(shape(PAGES), directory, durable.url, key) as played:
-        away = Outage(durable, seconds)
-        played.moments.when(MIDDLE, away)
+    links, seconds = OUTAGES[outage]
+    away = threading.Timer(seconds, durable.start)
+    with scene(links, directory, durable.url, key) as played:
+
+        def kill(_: str) -> None:
+            durable.kill()
+            away.start()
+
+        played.moments.when(MIDDLE, kill)
         ended = played.crawl(kind)
         away.join()
     return ended, played
@@ -67,25 +71,25 @@ def test_redis_killed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("outage", ["chain, 2 s", "tree, 2 s"])
+@pytest.mark.parametrize("outage", ["chain, 1 s", "tree, 1 s"])
 def test_redis_killed_under_scrapy_redis(
     outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The control: scrapy-redis misses pages."""
     ended, played = crawl_with_outage(STOCK, durable, key, tmp_path, outage)
     reason = ended.stats["finish_reason"]
-    tell(capsys, f"Redis killed ({outage}): scrapy-redis missed {len(played.missed)} of {PAGES}, {reason!r}")
+    tell(capsys, f"Redis killed ({outage}): scrapy-redis missed {len(played.missed)}, {reason!r}")
     assert played.missed
 
 
 def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
-    """Redis becomes a read-only replica, and a master again after 2 s: the crawl waits."""
+    """Redis becomes a read-only replica, and a master again after a second: the crawl waits."""
     with (
         running("valkey") as server,
         server.client() as client,
         scene(tree(PAGES), tmp_path, server.url, key) as played,
     ):
-        promotion = threading.Timer(2, lambda: client.replicaof("NO", "ONE"))
+        promotion = threading.Timer(1, lambda: client.replicaof("NO", "ONE"))
 
         def demote(_: str) -> None:
             # Its master does not answer, so the replica keeps its data.
@@ -102,24 +106,7 @@ def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
     assert [line for line in complaints_in(ended.log) if "ReadOnlyError" in line]
 
 
-def fill_up(client: redis.Redis) -> None:
-    """Set maxmemory below the memory in use."""
-    client.config_set("maxmemory", 1)
-
-
-def make_room(client: redis.Redis) -> None:
-    """Undo that."""
-    client.config_set("maxmemory", 0)
-
-
-def forbid(client: redis.Redis) -> None:
-    """Deny ZADD to all users."""
-    client.acl_setuser("default", enabled=True, commands=["-zadd"], reset=False)
-
-
-def allow(client: redis.Redis) -> None:
-    """Undo that."""
-    client.acl_setuser("default", enabled=True, commands=["+zadd"], reset=False)
+Change = Callable[[redis.Redis], object]
 
 
 def lock_out(client: redis.Redis) -> None:
@@ -128,15 +115,20 @@ def lock_out(client: redis.Redis) -> None:
     client.client_kill_filter(_type="normal", skipme=True)
 
 
-def let_in(client: redis.Redis) -> None:
-    """Undo that."""
-    client.config_set("requirepass", "")
+def zadd(permission: str) -> Change:
+    """Let all users use ZADD, or none."""
+    return lambda client: client.acl_setuser("default", enabled=True, commands=[f"{permission}zadd"], reset=False)
 
 
-REFUSALS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], None], str]] = {
-    "memory full": (fill_up, make_room, "maxmemory"),
-    "permission taken": (forbid, allow, "on the filter's keys"),
-    "password changed": (lock_out, let_in, "REDIS_URL or REDIS_PARAMS"),
+# A refusal, its end, and a part of the advice.
+REFUSALS: dict[str, tuple[Change, Change, str]] = {
+    "memory full": (
+        lambda client: client.config_set("maxmemory", 1),
+        lambda client: client.config_set("maxmemory", 0),
+        "maxmemory",
+    ),
+    "permission taken": (zadd("-"), zadd("+"), "on the filter's keys"),
+    "password changed": (lock_out, lambda client: client.config_set("requirepass", ""), "REDIS_URL or REDIS_PARAMS"),
 }
 
 
@@ -145,7 +137,7 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
     """A Redis that starts to refuse commands ends the crawl; the next one fetches the rest."""
     refuse, relent, advice = REFUSALS[refusal]
     # So slow, and so few at a time, that new requests wait in the queue when it happens.
-    settings: dict[str, object] = {**LEASE, "CONCURRENT_REQUESTS": 8}
+    settings: dict[str, object] = {**LEASE, "CONCURRENT_REQUESTS": 4}
     with (
         running("valkey") as server,
         server.client() as client,
@@ -158,6 +150,7 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
         assert "Traceback" not in first.log
         assert [line for line in complaints_in(first.log) if advice in line]
         relent(client)
+        played.moments.delay = 0
         # Without SCHEDULER_PERSIST, too: only a finished crawl clears keys that others would resume with.
         assert {key, f"{key}:queue"} <= keys_of(client, key)
         second = played.crawl(OURS, "second", **settings)
@@ -169,18 +162,12 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
 
 def test_redis_refuses_an_idle_worker(key: str, tmp_path: Path) -> None:
     """If Redis refuses while a worker waits for others, the worker ends with an error."""
-    held, release = threading.Event(), threading.Event()
     with (
         running("valkey") as server,
         server.client() as client,
         scene(chain(2), tmp_path, server.url, key) as played,
     ):
-
-        def hold(_: str) -> None:
-            held.set()
-            release.wait(LIMIT)
-
-        played.site.on["/"] = hold
+        held, release = played.hold("/")
         busy = played.start("busy", OURS)
         assert held.wait(LIMIT)
         idle = played.start("idle", OURS)

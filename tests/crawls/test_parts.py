@@ -1,13 +1,11 @@
 """Crawls with unusual parts: failing stats, keys with percent signs, a filter shared by spiders."""
 
 import re
-import threading
 from pathlib import Path
 
 import pytest
 
 from devtools.crawl_process import LIMIT
-from devtools.waiting import until
 from tests.support.documentation import blocks
 from tests.support.extensions import FaultyStats
 from tests.support.pages import tree
@@ -16,14 +14,12 @@ from tests.support.servers import Server
 
 pytestmark = pytest.mark.crawl
 
-SOON = 180.0
-
 
 def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
     """A stats collector that always raises costs no request, and the crawl ends."""
     settings: Kind = {**OURS, **LEASE, "STATS_CLASS": f"{FaultyStats.__module__}.{FaultyStats.__qualname__}"}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        ended = played.start("worker", settings).wait(SOON)
+        ended = played.crawl(settings)
         assert played.missed == set()
         assert keys_of(client, key) == set()
     assert ended.exit_code == 0
@@ -68,19 +64,13 @@ def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -
     pages = tree(PAGES)
     links = {**pages, "/page/5": ["/page/1", "/page/3", "/page/4"]}
     with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
-        held, release = threading.Event(), threading.Event()
-
-        def hold(_: str) -> None:
-            held.set()
-            release.wait(LIMIT)
-
-        played.site.on["/page/5"] = hold
+        held, release = played.hold("/page/5")
         last = played.start_at("/page/5", "last", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:last")
         assert held.wait(LIMIT)
-        first = played.start_at("/page/1", "first", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:first").wait(SOON)
+        first = played.start_at("/page/1", "first", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:first").wait()
         left = keys_of(client, key)
         release.set()
-        ended = last.wait(SOON)
+        ended = last.wait()
         assert key in left
         assert [each for each in left if each.endswith(":1:0")]
         assert [each for each in left if f"{key}:queue:first" in each] == []
@@ -93,15 +83,14 @@ def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -
 def test_spider_that_stops_leaves_a_shared_filter(valkey: Server, key: str, tmp_path: Path) -> None:
     """A crawl that starts after another on the same filter has left does not fetch that one's pages."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        release = threading.Event()
-        played.site.on["/page/3"] = lambda _: release.wait(LIMIT)
+        held, release = played.hold("/page/3")
         keeper = played.start_at("/page/3", "keeper", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:keeper")
-        until(lambda: played.site.fetched)
+        assert held.wait(LIMIT)
         other: Kind = {**OURS, "SCHEDULER_QUEUE_KEY": f"{key}:queue:other"}
         played.start_at("/page/1", "once", other).wait()
         again = played.start_at("/page/1", "again", other).wait()
         assert again.fetched == []
         release.set()
-        ended = keeper.wait(SOON)
+        ended = keeper.wait()
         assert keys_of(client, key) == set()
     assert_ended_well(ended)

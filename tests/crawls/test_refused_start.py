@@ -16,7 +16,6 @@ from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from tests.support import crawling, forked
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
-from tests.support.selection import long_unless
 from tests.support.servers import Server
 
 BLOOM_SCHEDULER = "scrapy_bloom.BloomScheduler"
@@ -128,24 +127,22 @@ def assert_refused(ended: subprocess.CompletedProcess[str], part: str) -> None:
     assert part in ours[0]
 
 
-EVERYWHERE = [
-    (scheduler, way, kind)
-    for scheduler in (REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER)
-    for way in WAYS
-    for kind in ("setting", "wrong type")
-]
 # scrapy-redis's Scheduler itself does not start without Redis.
-FURTHER = [
+CASES = [
+    *((scheduler, way, "setting") for scheduler in (REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER) for way in WAYS),
+    (REDIS_SCHEDULER, "runspider", "wrong type"),
+    (REDIS_SCHEDULER, "runspider", "mismatch"),
+    (REDIS_SCHEDULER, "project", "refused"),
+    (BLOOM_SCHEDULER, "project", "wrong type"),
     (BLOOM_SCHEDULER, "runspider", "mismatch"),
     (BLOOM_SCHEDULER, "runspider", "refused"),
     (BLOOM_SCHEDULER, "project", "away"),
+    (OWN_SCHEDULER, "runspider", "wrong type"),
     (OWN_SCHEDULER, "runspider", "away"),
-    (REDIS_SCHEDULER, "runspider", "mismatch"),
-    (REDIS_SCHEDULER, "project", "refused"),
 ]
 
 
-@pytest.mark.parametrize("case", [*EVERYWHERE, *FURTHER], ids="-".join)
+@pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_last_line(case: tuple[str, str, str], valkey: Server, key: str, tmp_path: Path) -> None:
     """The last line names the refused value, under each scheduler, with and without a project."""
     scheduler, way, kind = case
@@ -163,25 +160,21 @@ CIRCUMSTANCES: dict[str, Settings] = {
 }
 
 
-@pytest.mark.parametrize("scheduler", [REDIS_SCHEDULER, BLOOM_SCHEDULER])
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
-def test_circumstances(circumstance: str, scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_circumstances(circumstance: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """The line is on the screen wherever the log goes, and under every reactor."""
     settings, part = refusal("setting", valkey, key)
-    settings |= stored_settings(valkey, key, scheduler) | CIRCUMSTANCES[circumstance]
+    settings |= stored_settings(valkey, key, BLOOM_SCHEDULER) | CIRCUMSTANCES[circumstance]
     ended = with_runspider(tmp_path, settings)
     assert_refused(ended, part)
     if "LOG_FILE" in settings:
         assert part in (tmp_path / "crawl.log").read_text()
 
 
-@pytest.mark.parametrize(
-    "scheduler", long_unless(lambda it: it == BLOOM_SCHEDULER, [REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER])
-)
-def test_script(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_script(valkey: Server, key: str, tmp_path: Path) -> None:
     """A script that runs crawls itself gets the error, prints it, and chooses its exit code."""
     settings, part = refusal("setting", valkey, key)
-    settings |= stored_settings(valkey, key, scheduler)
+    settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = run(tmp_path, "script.py", json.dumps(settings))
     assert ended.returncode == 0, ended.stderr
@@ -189,18 +182,15 @@ def test_script(scheduler: str, valkey: Server, key: str, tmp_path: Path) -> Non
     assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
 
 
-def test_scrapys_command_line_as_a_script(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The line is printed where `scrapy.cmdline` is run as `__main__`, as by an IDE."""
+@pytest.mark.parametrize("module", ["scrapy", "scrapy.cmdline"])
+def test_process_of_its_own(module: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A separate Python process, unlike the forks of the other tests, ends with the same line.
+
+    An IDE runs `scrapy.cmdline` as `__main__`.
+    """
     settings, part = refusal("setting", valkey, key)
     settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
-    assert_refused(run(tmp_path, "-m", "scrapy.cmdline", "runspider", "spider.py", *options(settings)), part)
-
-
-def test_process_of_its_own(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A separate Python process, unlike the forks of the other tests, ends with the same line."""
-    settings, part = refusal("setting", valkey, key)
-    settings |= stored_settings(valkey, key, BLOOM_SCHEDULER)
-    assert_refused(run(tmp_path, "-m", "scrapy", "runspider", "spider.py", *options(settings)), part)
+    assert_refused(run(tmp_path, "-m", module, "runspider", "spider.py", *options(settings)), part)
 
 
 def ends_by_ctrl_c(crawl: CrawlProcess) -> bool:
@@ -247,13 +237,6 @@ def test_refusal_that_was_caught(valkey: Server, key: str, tmp_path: Path) -> No
     settings |= stored_settings(valkey, key, "recovering.Recovering") | {"RETRY_ENABLED": False}
     ended = with_runspider(tmp_path, settings)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
-
-
-def test_crawl_that_is_not_refused(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that can start prints no such line, and ends well."""
-    ended = with_runspider(tmp_path, {**stored_settings(valkey, key, BLOOM_SCHEDULER), "RETRY_ENABLED": False})
-    assert ended.returncode == 0
     assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
 
 

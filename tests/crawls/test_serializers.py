@@ -13,7 +13,6 @@ from tests.support.spiders import noted
 
 pytestmark = pytest.mark.crawl
 
-SOON = 180.0
 # A lone surrogate, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'
 LEAF = "/page/100"
@@ -30,8 +29,7 @@ WAYS: dict[str, Kind] = {
 def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A serializer gets bytes, of any text it has written, and whether or not the client decodes replies."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        workers = [played.start(name, {**OURS, **LEASE, **WAYS[way]}) for name in ("left", "right")]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE, **WAYS[way]})
         assert played.missed == set()
         assert keys_of(client, key) == set()
     assert_ended_well(*crawls)
@@ -57,8 +55,7 @@ def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) 
     settings: Kind = {"SCHEDULER_SERIALIZER": unescaped.__name__, "NOTE": LONE_SURROGATE, "NOTED": LEAF}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = noted.__file__
-        workers = [played.start(name, {**OURS, **LEASE, **settings}) for name in ("left", "right")]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE, **settings})
         assert played.missed == {LEAF}
         assert keys_of(client, key) == set()
     errors = [line for ended in crawls for line in ended.log.splitlines() if " ERROR: " in line]

@@ -19,7 +19,7 @@ from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls import leases
 from tests.support import crawling
 from tests.support.clusters import running_cluster
-from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene, tell
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene
 from tests.support.selection import long_unless
 from tests.support.servers import Server, free_port, running
 from tests.support.spiders import started, stock_started
@@ -82,39 +82,25 @@ def fed_scene(
         yield fed
 
 
-def crawl_with_one_that_dies(kind: str, spider: str, valkey: Server, key: str, directory: Path) -> tuple[Scene, int]:
-    """Kill a worker between start URLs and requests; return the leases at the end."""
-    with valkey.client() as client, fed_scene(valkey.url, key, directory, client, spider) as fed:
+SPIDERS = {"ours": started.__file__, "scrapy-redis": stock_started.__file__}
+
+
+@pytest.mark.parametrize("whose", ["ours", pytest.param("scrapy-redis", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_worker_killed(kind: str, whose: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A worker is killed between its start URLs and their requests: another one fetches all of them.
+
+    The control: scrapy-redis's RedisSpider loses the start URLs that the worker had popped.
+    """
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client, SPIDERS[whose]) as fed:
         fed.feed(kind, PATHS)
         fed.tell("deadly", DEADLY)
         settings = {**OURS, **fed.settings, **KINDS[kind], "SCHEDULER_PERSIST": True}
         assert fed.played.crawl(settings, "first").exit_code == -signal.SIGKILL
-        second = fed.played.crawl(settings, "second")
-        assert_ended_well(second)
-        return fed.played, fed.leased
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_worker_killed(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker is killed between its start URLs and their requests: another one fetches all of them."""
-    played, leased = crawl_with_one_that_dies(kind, started.__file__, valkey, key, tmp_path)
-    assert played.missed == set()
-    assert leased == 0
-    assert "of dead workers" in played.log("second")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_worker_killed_under_scrapy_redis(
-    kind: str, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The control: scrapy-redis's RedisSpider loses the start URLs that the worker had popped."""
-    played, _ = crawl_with_one_that_dies(kind, stock_started.__file__, valkey, key, tmp_path)
-    tell(
-        capsys,
-        f"A worker killed between a {kind} and its requests: scrapy-redis missed {len(played.missed)} of {NUMBER}",
-    )
-    assert played.missed
+        assert_ended_well(fed.played.crawl(settings, "second"))
+        assert bool(fed.played.missed) == (whose == "scrapy-redis")
+        assert fed.leased == 0
+        assert ("of dead workers" in fed.played.log("second")) == (whose == "ours")
 
 
 def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -153,8 +139,8 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
 
 @list_first
 def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
-    """Redis is unreachable for 2 s: a worker without work waits, then continues."""
-    away = threading.Timer(2, durable.start)
+    """Redis is unreachable for a second: a worker without work waits, then continues."""
+    away = threading.Timer(1, durable.start)
     with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
         fed.feed(kind, PATHS)
 
@@ -214,7 +200,11 @@ def servers_for(client: Kind) -> Iterator[list[Server]]:
             yield [server]
 
 
-@pytest.mark.parametrize("params", [SINGLE, CLUSTER, BY_URL], ids=["single connection", "cluster", "URL of a cluster"])
+@pytest.mark.parametrize(
+    "params",
+    [SINGLE, pytest.param(CLUSTER, marks=pytest.mark.long), BY_URL],
+    ids=["single connection", "cluster", "URL of a cluster"],
+)
 def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
     """A worker started before Redis waits for it, even if its client connects when it is created."""
     with servers_for(params) as servers, ExitStack() as stack:

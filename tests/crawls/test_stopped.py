@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from scrapy_redis.queue import PriorityQueue
 
+from devtools.crawl_process import Crawl
 from tests.support.pages import tree
 from tests.support.scenario import (
     FILTER_ALONE,
@@ -13,6 +14,7 @@ from tests.support.scenario import (
     OURS,
     PAGES,
     Kind,
+    Scene,
     assert_ended_well,
     asyncio_first,
     complaints_in,
@@ -38,44 +40,42 @@ class Uncounted(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no typ
         return int(super().__len__())
 
 
+def stop_in_the_middle(played: Scene, kind: Kind) -> Crawl:
+    """Crawl, with Ctrl-C in the middle."""
+    worker = played.start("worker", kind)
+    played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
+    return worker.wait()
+
+
 @asyncio_first
+@pytest.mark.parametrize("persists", [False, True], ids=["deleted", "kept"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_waits_is_deleted(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """One warning gives the number of deleted requests and the setting to keep them; no key is left."""
-    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("worker", {**KINDS[kind], **reactor})
-        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
-        ended = worker.wait()
-    (warning,) = complaints_in(ended.log)
+def test_what_waits(kind: str, persists: bool, reactor: Kind, valkey: Server, key: str, *, tmp_path: Path) -> None:
+    """One warning gives the number of deleted requests and the setting to keep them; no key is left.
+
+    With SCHEDULER_PERSIST they stay, without a warning.
+    """
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        ended = stop_in_the_middle(played, {**KINDS[kind], **reactor, "SCHEDULER_PERSIST": persists})
+        complaints = complaints_in(ended.log)
+        if persists:
+            assert complaints == []
+            assert client.zcard(f"{key}:queue") > 0
+            return
+        assert keys_of(client, key) == set()
+    (warning,) = complaints
     told = warning.partition("WARNING: ")[2]
     assert 0 < int(told.split()[0]) < PAGES
     assert f"still waited in the queue '{key}:queue' are deleted" in told
     assert "SCHEDULER_PERSIST = True" in told
-    with valkey.client() as client:
-        assert keys_of(client, key) == set()
-
-
-@asyncio_first
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_stays(kind: str, reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """With SCHEDULER_PERSIST there is no warning."""
-    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("worker", {**KINDS[kind], **reactor}, SCHEDULER_PERSIST=True)
-        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
-        ended = worker.wait()
-    assert complaints_in(ended.log) == []
-    with valkey.client() as client:
-        assert client.zcard(f"{key}:queue") > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("further", [{}, {"SCHEDULER_FLUSH_ON_START": True}], ids=["as it is", "begun anew"])
-def test_finished_crawl_is_silent(kind: str, further: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that ends by itself has no warning about deleted requests."""
+def test_finished_crawl_is_silent(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that starts over and ends by itself has no warning about deleted requests."""
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
-        if further:
-            client.zadd(f"{key}:queue", {"of an earlier crawl": 1})
-        ended = played.crawl({**KINDS[kind], **further})
+        client.zadd(f"{key}:queue", {"of an earlier crawl": 1})
+        ended = played.crawl({**KINDS[kind], "SCHEDULER_FLUSH_ON_START": True})
         assert played.missed == set()
     assert_ended_well(ended)
     assert complaints_in(ended.log) == []
@@ -84,9 +84,6 @@ def test_finished_crawl_is_silent(kind: str, further: Kind, valkey: Server, key:
 def test_what_cannot_be_counted_is_deleted_all_the_same(valkey: Server, key: str, tmp_path: Path) -> None:
     """A queue that cannot be counted is deleted, and the filter with it."""
     kind: Kind = {**FILTER_ALONE, "SCHEDULER_QUEUE_CLASS": f"{Uncounted.__module__}.{Uncounted.__qualname__}"}
-    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("worker", kind)
-        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
-        worker.wait()
-    with valkey.client() as client:
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        stop_in_the_middle(played, kind)
         assert keys_of(client, key) == set()

@@ -21,7 +21,6 @@ from tests.support.servers import Server
 
 pytestmark = pytest.mark.crawl
 
-SOON = 180.0
 GARBAGE = b"not a request"
 
 
@@ -40,15 +39,14 @@ def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path
         unreadable = garbage(40)
         proxy.naming = GARBAGE
         # Often enough for either worker, and never twice in a row.
-        proxy.plan = iter([None, Place.BEFORE, None, Place.AFTER] * 5)
+        proxy.plan = iter([None, Place.BEFORE, None, Place.AFTER] * 3)
 
         def begin(_: str) -> None:
             played.opened("left", "right")
             client.zadd(f"{key}:queue", unreadable)
 
         played.site.on["/"] = begin
-        workers = [played.start(name, {**OURS, **LEASE}, SCHEDULER_PERSIST=True) for name in ("left", "right")]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE}, SCHEDULER_PERSIST=True)
         assert proxy.faults >= 4
         assert played.missed == set()
         assert all(holders_of(client, key, member) for member in unreadable)
@@ -57,17 +55,17 @@ def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path
 
 @pytest.mark.parametrize("number_of_workers", [1, 2])
 def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Unreadable requests are kept even without SCHEDULER_PERSIST, and logged."""
+    """Unreadable requests are kept even without SCHEDULER_PERSIST, and logged; the next worker tries them again."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         unreadable = garbage(3)
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
-        workers = [played.start(f"worker-{number}", OURS) for number in range(number_of_workers)]
-        crawls = [worker.wait(SOON) for worker in workers]
+        crawls = played.crawl_by(*("left", "right")[:number_of_workers], kind=OURS)
         assert played.missed == set()
         kept = {each for member in unreadable for each in holders_of(client, key, member)}
         assert len(kept) == 1
         assert keys_of(client, key) == kept
-        assert client.zcard(kept.pop()) == 3
+        assert client.zrange(kept.pop(), 0, -1) == [*unreadable]
+        assert played.crawl(OURS, "later").log.count("cannot be read") == 3
     assert [ended.stats["finish_reason"] for ended in crawls] == ["finished"] * number_of_workers
     warnings = [line for ended in crawls for line in complaints_in(ended.log) if " WARNING: " in line]
     assert [line for line in warnings if " 3 " in line and f"{key}:queue" in line]
@@ -78,7 +76,7 @@ def test_thousands_at_the_start(valkey: Server, key: str, tmp_path: Path, capsys
     settings: Kind = {**OURS, **enabling("EXTENSIONS", Ticker)}
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         client.zadd(f"{key}:queue", garbage(5000))
-        ended = played.start("worker", settings).wait(SOON)
+        ended = played.start("worker", settings).wait()
         assert played.missed == set()
     longest, every = ended.stats[LONGEST_STALL], ended.stats[ALL_TURNS]
     tell(capsys, f"5,000 unreadable requests: the longest of all turns took {longest:.2f} of {every:.2f} s of CPU")

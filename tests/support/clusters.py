@@ -39,6 +39,14 @@ def replicated_cluster(kind: str) -> Iterator[Cluster]:
         yield cluster
 
 
+def begin_move(slot: int, source: Server, target: Server) -> None:
+    """Begin to move a slot: its keys are still on the old node."""
+    with source.client() as old, target.client() as new:
+        identities = [node.execute_command("CLUSTER", "MYID").decode() for node in (old, new)]
+        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", identities[0])
+        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", identities[1])
+
+
 def kill(cluster: Cluster, key: str) -> None:
     """Kill the master of a key; its replica takes over."""
     cluster.kill(cluster.owner_of(key))

@@ -15,7 +15,7 @@ class Moments:
 
     def __init__(self, delay: float) -> None:
         self.asked = 0
-        self._delay = delay
+        self.delay = delay
         self._actions: list[tuple[int, Action]] = []
         self._errors: list[Exception] = []
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Moments:
             self._actions = [(number, action) for number, action in self._actions if number > self.asked]
             for action in due:
                 self._act(action, worker)
-        self._never.wait(self._delay)
+        self._never.wait(self.delay)
 
     def _act(self, action: Action, worker: str) -> None:
         try:

@@ -1,6 +1,7 @@
 """Sites whose every page is linked once, and crawls of them with faults."""
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from devtools.crawl_process import Crawl, CrawlProcess
+from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
 from devtools.site import Links, Site, serving
 from devtools.spiders import links as links_spider
 from devtools.waiting import until
@@ -34,7 +35,7 @@ STOCK: dict[str, object] = {
 FILTER_ALONE: dict[str, object] = {"SCHEDULER": crawling.REDIS_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
 
 # A worker silent for so many seconds is taken for dead.
-LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 2}
+LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 1}
 
 Kind = dict[str, object]
 
@@ -93,6 +94,22 @@ class Scene:
     def crawl(self, kind: Kind, name: str = "worker", **settings: object) -> Crawl:
         """Crawl to the end."""
         return self.start(name, kind, **settings).wait()
+
+    def crawl_by(self, *names: str, kind: Kind, **settings: object) -> list[Crawl]:
+        """Crawl to the end by several workers."""
+        workers = [self.start(name, kind, **settings) for name in names]
+        return [worker.wait() for worker in workers]
+
+    def hold(self, path: str) -> tuple[threading.Event, threading.Event]:
+        """Let a page wait; return the events of its request and of its release."""
+        held, release = threading.Event(), threading.Event()
+
+        def wait(_: str) -> None:
+            held.set()
+            release.wait(LIMIT)
+
+        self.site.on[path] = wait
+        return held, release
 
     def log(self, name: str) -> str:
         """Return a worker's log so far."""
