@@ -12,6 +12,7 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.start_urls.leases import StartUrls
 from scrapy_bloom.transport.client import disconnect
+from tests.support.clusters import begin_move
 from tests.support.driven import Driven
 from tests.support.servers import running
 
@@ -34,14 +35,10 @@ def client(cluster: Cluster) -> Iterator[redis.RedisCluster]:
     disconnect(found)
 
 
-def begin_move(cluster: Cluster, key: str) -> None:
-    """Begin to move a key's slot; all keys are still on the old node."""
+def begin(cluster: Cluster, key: str) -> None:
+    """Begin to move a key's slot."""
     source = cluster.owner_of(key)
-    target = next(node for node in cluster.nodes if node is not source)
-    with source.client() as old, target.client() as new:
-        identities = [node.execute_command("CLUSTER", "MYID").decode() for node in (old, new)]
-        new.execute_command("CLUSTER", "SETSLOT", slot_of(key), "IMPORTING", identities[0])
-        old.execute_command("CLUSTER", "SETSLOT", slot_of(key), "MIGRATING", identities[1])
+    begin_move(slot_of(key), source, next(node for node in cluster.nodes if node is not source))
 
 
 def end_move(cluster: Cluster, key: str) -> None:
@@ -63,7 +60,7 @@ def test_exchange(cluster: Cluster, client: redis.RedisCluster, key: str) -> Non
     client.hset(keys.failed, "failed", "1 0 f")
     client.hset(keys.departed, "@other", "1 " * 13)
     client.hset(keys.suspects, "other", "letter")
-    begin_move(cluster, key)
+    begin(cluster, key)
     driven.worker.finish(b"leased")
     with pytest.raises(_REFUSED):
         driven.step(1)
@@ -82,7 +79,7 @@ def test_start_urls(cluster: Cluster, client: redis.RedisCluster, key: str) -> N
     urls.lease(2)
     for url in urls.ready:
         urls.bury(url)
-    begin_move(cluster, key)
+    begin(cluster, key)
     with pytest.raises(_REFUSED):
         urls.sync()
     end_move(cluster, key)
@@ -94,7 +91,7 @@ def test_filter(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
     """A call is refused as a whole while its slot is moved, and its items are new to its caller afterwards."""
     bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-12, cache_size=0, retry_timeout=0)
     bloom.add("first")
-    begin_move(cluster, key)
+    begin(cluster, key)
     with pytest.raises(UnavailableError):
         bloom.add("second")
     assert bloom.info().count == 1

@@ -1,19 +1,19 @@
 """Start URLs are leased, acknowledged and released, on each kind of server and of start key."""
 
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 import pytest
 import redis
 
 from devtools.proxy.faults import Place, proxying
-from devtools.waiting import until
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls.leases import StartUrls, inspect
 from scrapy_bloom.transport.retry import disable_client_retries
-from tests.support.clusters import cluster_client
-from tests.support.servers import Server, free_port, running
+from tests.support.clusters import cluster_client, running_cluster
+from tests.support.servers import Server, running
 
 URLS = [b"a", b"b \xff", b"", b"d", b"e"]
 KINDS = ("list", "set", "zset")
@@ -359,24 +359,19 @@ def test_many(start: Start) -> None:
     assert start.leased == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_cluster(kind: str, key: str) -> None:
+def test_cluster(key: str) -> None:
     """All keys are in one slot of a cluster, also if the start key has braces."""
-    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-    with running("valkey", *options) as server, server.client() as node:
-        node.cluster("addslotsrange", 0, 16383)
-        until(lambda: node.cluster("info")["cluster_state"] == "ok")
-        with cluster_client(server) as client:
-            for name in (key, f"{{{key}}}:news"):
-                start = Start(client, name, kind)
-                start.fill(URLS)
-                start.register("one")
-                start.seen_by("dead").lease(1)
-                one = start.seen_by("one")
-                assert one.recover() == 1
-                url, other, *_ = taken(one, 4)
-                one.bury(url)
-                one.acknowledge(other)
-                one.sync()
-                assert one.release() == 2
-                assert (one.sync(), start.leased) == (3, 0)
+    with running_cluster(1) as (server,), cluster_client(server) as client:
+        for kind, name in product(KINDS, (key, f"{{{key}}}:news")):
+            start = Start(client, f"{name}:{kind}", kind)
+            start.fill(URLS)
+            start.register("one")
+            start.seen_by("dead").lease(1)
+            one = start.seen_by("one")
+            assert one.recover() == 1
+            url, other, *_ = taken(one, 4)
+            one.bury(url)
+            one.acknowledge(other)
+            one.sync()
+            assert one.release() == 2
+            assert (one.sync(), start.leased) == (3, 0)

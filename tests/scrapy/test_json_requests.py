@@ -1,7 +1,7 @@
 """BloomScheduler with JSON: foreign members, and unserializable requests."""
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ from scrapy import Request
 
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
-from tests.support import crawling
-from tests.support.in_process import start
 from tests.support.make_directory import MakesDirectory
 from tests.support.scenario import holders_of
 from tests.support.servers import Server
@@ -20,34 +18,6 @@ URL = "http://shop.test/"
 JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
 
 Opened = Callable[..., BloomScheduler]
-
-
-@pytest.fixture
-def opened(valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    """Opens schedulers of one persistent crawl, in a directory of this test's own."""
-    monkeypatch.chdir(tmp_path)
-    settings = {
-        "DUPEFILTER_CLASS": crawling.BLOOM,
-        "REDIS_URL": valkey.url,
-        "SCHEDULER_DUPEFILTER_KEY": key,
-        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-        "SCHEDULER_PERSIST": True,
-        "BLOOMFILTER_CAPACITY": 1000,
-        "BLOOMFILTER_ERROR_RATE": 1e-12,
-    }
-    schedulers = []
-
-    def open_one(**further: object) -> BloomScheduler:
-        crawler = start({**settings, **further})
-        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
-        schedulers.append(scheduler)
-        assert crawler.spider is not None
-        scheduler.open(crawler.spider)
-        return scheduler
-
-    yield open_one
-    for scheduler in schedulers:
-        scheduler.close("finished")
 
 
 def urls(scheduler: BloomScheduler) -> list[str]:
@@ -66,22 +36,23 @@ def test_pickles_that_are_left(
     valkey: Server, opened: Opened, key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pickles left by an earlier crawl are kept, logged and counted, and never executed."""
-    before = opened()
+    before = opened(SCHEDULER_PERSIST=True)
     before.enqueue_request(Request(URL + "before"))
     before.close("shutdown")
     harmful = pickle.dumps({"url": URL, "meta": MakesDirectory(tmp_path / "made")}, protocol=-1)
+    keys = before.queue_keys
     with valkey.client() as client:
-        ((left, _),) = client.zrange(f"{key}:queue", 0, -1, withscores=True)
-        client.zadd(f"{key}:queue", {harmful: -5})
-        worker = opened(**JSON)
+        (left,) = client.zrange(keys.queue, 0, -1)
+        client.zadd(keys.queue, {harmful: -5})
+        worker = opened(**JSON, SCHEDULER_PERSIST=True)
         worker.enqueue_request(Request(URL + "now"))
         assert urls(worker) == [URL + "now"]
         for member in (left, harmful):
-            assert holders_of(client, key, member) == {f"{{{key}:queue}}:dead-letter"}
+            assert holders_of(client, key, member) == {keys.dead_letters}
         assert not (tmp_path / "made").exists()
         assert worker.stats.get_value("bloomfilter/dead_letters") == 2
         assert "is a pickle of another serializer, which this one never reads" in caplog.text
-        client.zrem(f"{{{key}:queue}}:dead-letter", harmful)
+        client.zrem(keys.dead_letters, harmful)
     assert urls(opened()) == [URL + "before"]
 
 

@@ -217,26 +217,14 @@ def test_dead_workers_of_several_keys(beside: Beside) -> None:
     assert beside.client.hlen(other.leased) == 0
 
 
-def complaints_about(spider_class: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings about a worker's spider class."""
-    beside.open(spider_class)
+# The base of a spider, and how many warnings it causes.
+BASES = {spiders.RedisSpider: 1, spiders.RedisCrawlSpider: 1, RedisSpider: 0, RedisCrawlSpider: 0, ShopSpider: 0}
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: f"{base.__module__}.{base.__name__}")
+def test_spider_that_pops_start_urls(base: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """A scrapy-redis spider under BloomScheduler causes one warning; ours and Scrapy's cause none."""
+    beside.open(type("Popping", (base,), {"name": "popping"}))
     beside.close()
-    return [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
-
-
-@pytest.mark.parametrize("stock", [spiders.RedisSpider, spiders.RedisCrawlSpider])
-def test_spider_that_pops_start_urls(stock: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """A scrapy-redis spider under BloomScheduler causes one warning."""
-    (warning,) = complaints_about(type("Popping", (stock,), {"name": "popping"}), beside, caplog)
-    assert "'shop'" in warning
-
-
-@pytest.mark.parametrize("ours", [RedisSpider, RedisCrawlSpider])
-def test_spider_that_leases_start_urls(ours: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """Our spiders cause no warning."""
-    assert complaints_about(type("Leasing", (ours,), {"name": "leasing"}), beside, caplog) == []
-
-
-def test_spider_without_start_urls(beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor does a spider of Scrapy's."""
-    assert complaints_about(ShopSpider, beside, caplog) == []
+    told = [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
+    assert ["'shop'" in warning for warning in told] == [True] * BASES[base]

@@ -4,12 +4,10 @@ import contextlib
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -19,12 +17,11 @@ from scrapy_redis.scheduler import Scheduler
 
 from devtools.proxy.link import forwarding
 from devtools.waiting import until
-from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom import BloomScheduler
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
-from tests.support.in_process import start
 from tests.support.scenario import keys_of
 from tests.support.selection import long_unless
 from tests.support.servers import Server
@@ -58,31 +55,6 @@ def test_fit_parts(valkey: Server, queue: str | None) -> None:
         assert server.ping()
 
 
-# The timeouts of commands and connections: the settings, and the resulting values.
-TIMEOUTS: dict[str, tuple[dict[str, object], str, float, float]] = {
-    "by default": ({}, "", 5, 5),
-    "REDIS_PARAMS": ({"REDIS_PARAMS": {"socket_timeout": 30}}, "", 30, 5),
-    "REDIS_URL": ({}, "?socket_timeout=7", 7, 5),
-    "both": ({"REDIS_PARAMS": {"socket_timeout": 9, "socket_connect_timeout": 8}}, "?socket_timeout=7", 7, 8),
-}
-CLIENTS: dict[str, Callable[[Settings], Any]] = {
-    "scheduler": BloomScheduler.from_settings,
-    "filter": BloomRFPDupeFilter.from_settings,
-}
-
-
-@pytest.mark.parametrize("whose", CLIENTS)
-@pytest.mark.parametrize("way", TIMEOUTS)
-def test_reactor_is_not_blocked_for_long(way: str, whose: str, valkey: Server, key: str) -> None:
-    """No client waits longer than 5 s for a reply or a connection unless the user allows it."""
-    given, query, answer, connection = TIMEOUTS[way]
-    url = valkey.url + query
-    settings = {"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, **given}
-    with contextlib.closing(CLIENTS[whose](Settings(settings)).server) as server:
-        waits = server.connection_pool.connection_kwargs
-        assert (waits["socket_timeout"], waits["socket_connect_timeout"]) == (answer, connection)
-
-
 # The contract of a Scrapy scheduler.
 
 SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializers.json")
@@ -90,37 +62,8 @@ Opened = Callable[..., BloomScheduler]
 
 
 every_kind = pytest.mark.parametrize(
-    "opened", long_unless("redis+sentinel".__ne__, ["redis", "redis+cluster", "redis+sentinel"]), indirect=True
+    "place", long_unless("redis+sentinel".__ne__, ["redis", "redis+cluster", "redis+sentinel"]), indirect=True
 )
-
-
-@pytest.fixture
-def opened(
-    request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Opened]:
-    """Opens schedulers of one crawl with real crawlers, in a directory of this test's own."""
-    monkeypatch.chdir(tmp_path)
-    kind = getattr(request, "param", None)
-    settings = {
-        "DUPEFILTER_CLASS": crawling.BLOOM,
-        "REDIS_URL": request.getfixturevalue("places")(kind).url if kind else valkey.url,
-        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}",
-        "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
-        "BLOOMFILTER_CAPACITY": 1000,
-        "BLOOMFILTER_ERROR_RATE": 1e-12,
-    }
-    schedulers = []
-
-    def open_one(scheduler_class: type[Scheduler] = BloomScheduler, **further: object) -> Any:
-        crawler = start({**settings, **further})
-        scheduler = scheduler_class.from_crawler(crawler)
-        schedulers.append(scheduler)
-        scheduler.open(crawler.spider)
-        return scheduler
-
-    yield open_one
-    for scheduler in schedulers:
-        scheduler.close("finished")
 
 
 def taken_from(scheduler: Scheduler, most: int | None = None) -> list[Request]:
@@ -265,13 +208,14 @@ def test_stats_of_the_queue(scheduler_class: type[Scheduler], opened: Opened) ->
 
 @every_kind
 def test_receipt_at_the_end(opened: Opened) -> None:
-    """A receipt is due also for a request that is delivered at the worker's end."""
+    """A request that is queued at the worker's end is reported then, and not before."""
     scheduler = opened(SCHEDULER_PERSIST=True)
-    called: list[str] = []
+    queued: list[int] = []
     scheduler.enqueue_request(Request("http://shop.test/"))
-    scheduler.when_queued(lambda: called.append("queued"))
+    scheduler.when_queued(lambda: queued.append(scheduler.server.zcard(scheduler.queue_keys.queue)))
+    assert queued == []
     scheduler.close("shutdown")
-    assert called == ["queued"]
+    assert queued == [1]
 
 
 def test_priorities_beyond_what_a_server_stores(valkey: Server, opened: Opened) -> None:
@@ -304,32 +248,31 @@ NO_PRIORITIES = (math.nan, math.inf, -math.inf, 0.5, 1.0, Decimal(3), Fraction(1
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
-@pytest.mark.parametrize("priority", NO_PRIORITIES, ids=repr)
-def test_priority_that_is_no_whole_number(
-    priority: Any, serializer: str, opened: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_priority_that_is_no_whole_number(serializer: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """A request whose priority Redis cannot sort by is refused; the others are crawled."""
     scheduler = opened(SCHEDULER_SERIALIZER=serializer)
     refused, taken = Request("http://shop.test/refused"), Request("http://shop.test/taken")
-    refused.priority = priority
-    assert not scheduler.enqueue_request(refused)
+    for number, priority in enumerate(NO_PRIORITIES, 1):
+        refused.priority = priority  # type: ignore[assignment]  # the point of the test
+        assert not scheduler.enqueue_request(refused)
+        assert scheduler.stats.get_value("scheduler/unserializable") == number
     assert scheduler.enqueue_request(taken)
     assert [request.url for request in taken_from(scheduler)] == [taken.url]
-    assert scheduler.stats.get_value("scheduler/unserializable") == 1
-    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert f"{refused} cannot be serialized and is not crawled: priority = {priority!r}: must be a whole number" in told
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    for line, priority in zip(told, NO_PRIORITIES, strict=True):
+        assert f"{refused} cannot be serialized and is not crawled: priority = {priority!r}: must be a whole" in line
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
-@pytest.mark.parametrize("priority", [Score(4), True], ids=["__index__", "bool"])
-def test_priority_that_is_like_an_int(priority: Any, serializer: str, opened: Opened) -> None:
+def test_priority_that_is_like_an_int(serializer: str, opened: Opened) -> None:
     """A priority that stands for a whole number is stored as that number."""
     scheduler = opened(SCHEDULER_SERIALIZER=serializer)
-    request = Request("http://shop.test/")
-    request.priority = priority
-    assert scheduler.enqueue_request(request)
-    (taken,) = taken_from(scheduler)
-    assert (type(taken.priority), taken.priority) == (int, operator.index(priority))
+    for priority in (Score(4), True):
+        request = Request("http://shop.test/", dont_filter=True)
+        request.priority = priority  # type: ignore[assignment]  # the point of the test
+        assert scheduler.enqueue_request(request)
+        (taken,) = taken_from(scheduler)
+        assert (type(taken.priority), taken.priority) == (int, operator.index(priority))
 
 
 def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +361,7 @@ def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: s
     scheduler.close("finished")
     with valkey.client() as client:
         assert client.zrange(scheduler.queue_keys.queue, 0, -1) == [member]
-        assert client.exists(f"{{{key}}}")
+        assert client.exists(f"{{{key}}}:filter")
     following = opened()
     assert [request.url for request in taken_from(following)] == ["http://shop.test/late"]
 

@@ -124,6 +124,7 @@ def test_timeouts() -> None:
         ("redis://localhost", {}, (5, 5)),
         ("redis://localhost", {"socket_timeout": 9}, (9, 5)),
         ("redis://localhost?socket_connect_timeout=7", {"socket_timeout": None}, (None, 7)),
+        ("redis://localhost?socket_timeout=7", {"socket_timeout": 9, "socket_connect_timeout": 8}, (7, 8)),
     ):
         options = connect(Settings({"REDIS_URL": url, "REDIS_PARAMS": params})).get_connection_kwargs()
         assert (options["socket_timeout"], options["socket_connect_timeout"]) == expected

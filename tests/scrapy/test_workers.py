@@ -1,8 +1,6 @@
 """Workers of one crawl, without an engine: their `len`, flushes beside active workers, and losses of data."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scrapy import Request, signals
@@ -16,42 +14,17 @@ from tests.support.in_process import start
 from tests.support.kinds import Place
 from tests.support.servers import Server, running
 
-Opening = Callable[..., BloomScheduler]
+Opened = Callable[..., BloomScheduler]
 PAGES = range(1, 21)
 # Enough for a worker to take several at once.
 MANY = 40
 LOSSES = 20
 
 
-@pytest.fixture
-def open_one(
-    request: pytest.FixtureRequest, valkey: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Opening]:
-    """Opens workers of one crawl, which leaves nothing behind."""
-    monkeypatch.chdir(tmp_path)
-    kind = getattr(request, "param", None)
-    place = request.getfixturevalue("places")(kind) if kind else Place(valkey.url, valkey.client)
-    settings: dict[str, Any] = {
-        "DUPEFILTER_CLASS": crawling.BLOOM,
-        "REDIS_URL": place.url,
-        "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
-        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:filter",
-        "BLOOMFILTER_CAPACITY": 1000,
-        "BLOOMFILTER_ERROR_RATE": 1e-12,
-    }
-    opened = []
-
-    def open_another(**further: object) -> BloomScheduler:
-        crawler = start({**settings, **further})
-        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
-        opened.append(scheduler)
-        assert crawler.spider is not None
-        scheduler.open(crawler.spider)
-        return scheduler
-
-    yield open_another
-    for scheduler in opened:
-        scheduler.close("finished")
+@pytest.fixture(autouse=True)
+def nothing_is_left(place: Place, key: str) -> Iterator[None]:
+    """Assert that the workers of a test leave nothing behind."""
+    yield
     client = place.client()
     assert keys_of(client, key) == []
     disconnect(client)
@@ -85,9 +58,9 @@ def test_length_before_open(valkey: Server) -> None:
     assert len(scheduler) == 0
 
 
-def test_length(open_one: Opening) -> None:
+def test_length(opened: Opened) -> None:
     """Undelivered requests count, as do those taken ahead, until the engine gets them."""
-    scheduler = open_one()
+    scheduler = opened()
     enqueue(scheduler, range(MANY))
     assert len(scheduler) == MANY
     for left in reversed(range(MANY)):
@@ -96,9 +69,9 @@ def test_length(open_one: Opening) -> None:
     assert scheduler.next_request() is None
 
 
-def test_length_beside_another(open_one: Opening) -> None:
+def test_length_beside_another(opened: Opened) -> None:
     """Requests queued by one worker wait for all, as soon as they ask."""
-    one, other = open_one(), open_one()
+    one, other = opened(), opened()
     enqueue(one, range(3))
     one.has_pending_requests()
     assert (len(one), len(other)) == (3, 0)
@@ -109,14 +82,10 @@ def test_length_beside_another(open_one: Opening) -> None:
     fetched_by(other)
 
 
-def test_length_without_redis(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_without_redis(opened: Opened) -> None:
     """While Redis is unreachable a scheduler counts its own requests, and those of the last reply."""
-    monkeypatch.chdir(tmp_path)
     with running("valkey") as server:
-        crawler = start({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": server.url, "SCHEDULER_QUEUE_KEY": key})
-        scheduler: BloomScheduler = BloomScheduler.from_crawler(crawler)
-        assert crawler.spider is not None
-        scheduler.open(crawler.spider)
+        scheduler = opened(REDIS_URL=server.url)
         enqueue(scheduler, range(MANY))
         assert scheduler.next_request() is not None
         enqueue(scheduler, range(MANY, MANY + 2))
@@ -127,16 +96,16 @@ def test_length_without_redis(key: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 # Flushes. One script deletes queue and filter and registers the starter.
 
-every_place = pytest.mark.parametrize("open_one", ["redis", "redis+cluster"], indirect=True)
+every_place = pytest.mark.parametrize("place", ["redis", "redis+cluster"], indirect=True)
 
 
 @every_place
-def test_flush_is_no_loss(open_one: Opening, caplog: pytest.LogCaptureFixture) -> None:
+def test_flush_is_no_loss(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """After a flush beside an active worker both crawl each page again once, and no loss is reported."""
-    old = open_one()
+    old = opened()
     enqueue(old)
     assert fetched_by(old) == [*PAGES]
-    new = open_one(SCHEDULER_FLUSH_ON_START=True)
+    new = opened(SCHEDULER_FLUSH_ON_START=True)
     enqueue(old, range(100, 101))  # so it learns about the flush
     assert [*fetched_by(old), *fetched_by(new)] == [100]
     enqueue(old)
@@ -148,25 +117,25 @@ def test_flush_is_no_loss(open_one: Opening, caplog: pytest.LogCaptureFixture) -
     assert "Another worker started over" in told
 
 
-def test_flush_of_a_shared_filter(open_one: Opening, key: str) -> None:
+def test_flush_of_a_shared_filter(opened: Opened, key: str) -> None:
     """A spider that starts over and finishes does not delete the filter that another spider goes on using."""
     beside = {"SCHEDULER_QUEUE_KEY": f"{{{key}}}:other"}
-    other = open_one(**beside)
+    other = opened(**beside)
     enqueue(other)
     assert fetched_by(other) == [*PAGES]
-    new = open_one(SCHEDULER_FLUSH_ON_START=True)
+    new = opened(SCHEDULER_FLUSH_ON_START=True)
     enqueue(other, range(100, 101))
     assert fetched_by(other) == [100]
     new.close("finished")
-    another = open_one(**beside)
+    another = opened(**beside)
     enqueue(another, range(100, 101))
     assert fetched_by(another) == []
 
 
 @pytest.mark.parametrize("call", ["flush", "request_seen", "push", "pop", "clear"])
-def test_calls_beside_the_script_are_refused(open_one: Opening, call: str) -> None:
+def test_calls_beside_the_script_are_refused(opened: Opened, call: str) -> None:
     """A subclass that changes queue or filter itself ends its crawl with an error that says what to do."""
-    scheduler = open_one()
+    scheduler = opened()
     request = Request("https://example.com/")
     calls: dict[str, Callable[[], object]] = {
         "flush": scheduler.flush,
@@ -199,9 +168,9 @@ def end(scheduler: BloomScheduler) -> None:
     spider.crawler.signals.send_catch_log(signals.spider_closed, spider=spider, reason="finished")
 
 
-def test_eviction_that_goes_on(open_one: Opening, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_eviction_that_goes_on(opened: Opened, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A loss is logged once at once, and once at the end with the number of the others."""
-    scheduler = open_one()
+    scheduler = opened()
     with valkey.client() as client:
         for number in range(LOSSES):
             crawl(scheduler, number)
@@ -215,9 +184,9 @@ def test_eviction_that_goes_on(open_one: Opening, valkey: Server, key: str, capl
     assert ["x since the last such line" in line for line in told] == [False, True]
 
 
-def test_worker_that_has_ended(open_one: Opening, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_that_has_ended(opened: Opened, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A worker that leaves before the last one, which deletes the filter, logs no loss."""
-    first, last = open_one(), open_one()
+    first, last = opened(), opened()
     for number in range(5):
         crawl(first, number)
         crawl(last, 10 + number)

@@ -1,11 +1,9 @@
 """Wrong designs, each with kinds of crawls in which the simulation must find it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-from scrapy_bloom.queue.values import Call, Entry, Outcome, Page
 from scrapy_bloom.queue.worker import Worker
+from tests.queue.search import mistakes
 
 
 @dataclass(frozen=True)
@@ -18,59 +16,14 @@ class Mistake:
     wrong: dict[str, str] = field(default_factory=dict)
 
 
-class AcknowledgesTooEarly(Worker):
-    def finish(self, member: bytes, outcome: Outcome = Outcome.DONE) -> None:
-        super().finish(member, outcome)
-        if member in self.finished:
-            self.finished[member] = replace(self.finished[member], behind=0)
-
-
-class KeepsItsCache(Worker):
-    def _expire(self) -> None:
-        known = dict(self.repeats._young)
-        super()._expire()
-        self.repeats._young.update(known)
-
-
-class NeverTaints(Worker):
-    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
-        pass
-
-
-class ForgetsDrops(Worker):
-    def _has_dropped(self, page: Page) -> bool:  # noqa: ARG002
-        return False
-
-
-class DropsUnansweredOffers(Worker):
-    def lose(self) -> None:
-        call = self._under_way
-        super().lose()
-        for _ in range(call.offers if call else 0):
-            self._offered.discard(self.outbox.popleft().fingerprint or b"")
-            self._base += 1
-
-
-class FinishesAlone(Worker):
-    def _note_quiet(self, call: Call, taken: list[Entry], others: list[Any] | None) -> None:
-        super()._note_quiet(call, taken, others and [others[0], 0, *others[2:]])
-
-
-class Trusting(Worker):
-    """Takes any registration that the server has for its own last one."""
-
-    def _rejoin(self, *args: Any, **_: Any) -> None:
-        super()._rejoin(*args, is_intact=args[3] > 0)
-
-
 MISTAKES = {
-    "acknowledged before the links are queued": Mistake("kill", 132, AcknowledgesTooEarly),
-    "the cache is kept across EXPIRED": Mistake("loss", 14, KeepsItsCache),
-    "pages whose links were lost are acknowledged": Mistake("rollback", 28, NeverTaints),
-    "a link dropped by the cache is not relied on": Mistake("loss", 1064, ForgetsDrops),
-    "offers are dropped with the reply": Mistake("lossy", 1, DropsUnansweredOffers),
-    "a worker finishes without the others' contact": Mistake("kill", 75, FinishesAlone),
-    "any registration is taken for intact": Mistake("rollback", 0, Trusting),
+    "acknowledged before the links are queued": Mistake("kill", 261, mistakes.AcknowledgesTooEarly),
+    "the cache is kept across EXPIRED": Mistake("loss", 14, mistakes.KeepsItsCache),
+    "pages whose links were lost are acknowledged": Mistake("rollback", 28, mistakes.NeverTaints),
+    "a link dropped by the cache is not relied on": Mistake("loss", 1064, mistakes.ForgetsDrops),
+    "offers are dropped with the reply": Mistake("lossy", 1, mistakes.DropsUnansweredOffers),
+    "a worker finishes without the others' contact": Mistake("kill", 75, mistakes.FinishesAlone),
+    "any registration is taken for intact": Mistake("rollback", 100, mistakes.RelativelyTrusting),
     "stamps are not compared": Mistake("lossy", 3, wrong={"stamp ~= my.stamp or ": ""}),
     "a server that went back is not noticed": Mistake(
         "rollback", 4, wrong={"stamp ~= my.stamp or ": "stamp < my.stamp or "}

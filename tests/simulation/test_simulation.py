@@ -6,8 +6,8 @@ from tests.simulation.mistakes import MISTAKES
 from tests.simulation.plan import KINDS, plan_for
 from tests.simulation.world import simulate
 
-# Crawls of each kind: ten seconds of CPU for all kinds.
-_CRAWLS = 15
+# Crawls of each kind: five seconds of CPU for all kinds.
+_CRAWLS = 8
 # Crawls that look for a wrong design; the first one finds it, unless the package takes another course.
 _MISTAKEN = 400
 

@@ -85,7 +85,7 @@ class Run:
             return sum(threads.map(add, workers, self._parts))
 
 
-@pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.AFTER, Place.STALL), ONE_BY_ONE))
+@pytest.mark.parametrize("place", long_unless(lambda place: place is Place.AFTER, ONE_BY_ONE))
 def test_one_by_one(proxy: FaultProxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every item is new when it is added, with every cut, and then seen."""
     run = Run(proxy, key, place, ONE_BY_ONE[place])

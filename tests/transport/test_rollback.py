@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from devtools.sentinels import MASTER, knows_master, watching
 from scrapy_bloom import BloomFilter
@@ -19,16 +18,11 @@ from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.from_url import FromUrl
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.dupefilters import build, page
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import Server, running
 
 LOST = [f"lost {number}" for number in range(50)]
 
 Making = Callable[[Server, Path], AbstractContextManager[Any]]
-
-
-def over(make: Callable[[int], Any]) -> Making:
-    """Make clients of a single server."""
-    return lambda server, _: contextlib.closing(make(server.port))
 
 
 @contextlib.contextmanager
@@ -41,11 +35,7 @@ def by_sentinel(server: Server, directory: Path) -> Iterator[Any]:
 
 
 CLIENTS: dict[str, Making] = {
-    "pool": over(lambda port: redis.Redis(port=port)),
-    "blocking pool": over(
-        lambda port: redis.Redis.from_pool(redis.BlockingConnectionPool.from_url(f"redis://localhost:{port}"))
-    ),
-    "single connection": over(lambda port: redis.Redis(port=port, single_connection_client=True)),
+    "pool": lambda server, _: server.client(),
     "sentinel": by_sentinel,
     "cluster": lambda server, _: cluster_client(server),
 }
@@ -87,10 +77,9 @@ def test_what_the_server_lost_is_new(kind: str, key: str, tmp_path: Path) -> Non
         assert bloom.counters.losses == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_under_scrapy_redis(kind: str, key: str) -> None:
+def test_under_scrapy_redis(key: str) -> None:
     """Under scrapy-redis's scheduler the links to lost pages are taken again."""
-    with running(kind) as server:
+    with running("valkey") as server:
         dupefilter = build(server, key)
         dupefilter.request_seen(page(0))
         save(server)
