@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.support.scenario import (
     PAGES,
     STOCK,
     Kind,
-    Scene,
     assert_ended_well,
     complaints_in,
     scene,
@@ -39,35 +37,26 @@ def watched(tmp_path: Path) -> Iterator[tuple[Server, int]]:
         yield master, stack.enter_context(watching(master, tmp_path, knows_a_replica)).port
 
 
-def crawl_with_failover(kind: Kind, watched: tuple[Server, int], key: str, directory: Path) -> tuple[Any, Scene]:
-    """A crawl in the middle of which the master is killed for good."""
+@pytest.mark.parametrize("kind", [OURS, pytest.param(STOCK, marks=pytest.mark.long)], ids=["ours", "scrapy-redis"])
+def test_failover(
+    kind: Kind, watched: tuple[Server, int], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The master is killed for good: the crawl pauses until there is another, and fetches every page there.
+
+    The control: scrapy-redis misses pages.
+    """
     master, port = watched
     # The first of the Sentinels is gone.
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{port}"
     url, params = f"redis+sentinel://{hosts}/{MASTER}", "{}"
     if kind is STOCK:
         url, params = f"redis://{hosts}", json.dumps({"redis_cls": "scrapy_bloom.FromSentinel", "service_name": MASTER})
-    with scene(tree(PAGES), directory, url, key) as played:
+    with scene(tree(PAGES), tmp_path, url, key) as played:
         played.moments.when(MIDDLE, lambda _: master.kill())
-        return played.crawl(kind, REDIS_PARAMS=params), played
-
-
-def test_failover(watched: tuple[Server, int], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The crawl pauses until there is another master, continues there, and fetches every page."""
-    ended, played = crawl_with_failover(OURS, watched, key, tmp_path)
-    tell(capsys, f"Sentinel failover: BloomScheduler missed {len(played.missed)} of {PAGES}, {played.twice} twice")
-    assert played.missed == set()
-    assert_ended_well(ended)
-    assert played.twice == 0
-    assert [line for line in complaints_in(ended.log) if "the crawl resumes" in line]
-
-
-@pytest.mark.long
-def test_failover_under_scrapy_redis(
-    watched: tuple[Server, int], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The control: scrapy-redis misses pages."""
-    ended, played = crawl_with_failover(STOCK, watched, key, tmp_path)
-    reason = ended.stats["finish_reason"]
-    tell(capsys, f"Sentinel failover: scrapy-redis missed {len(played.missed)} of {PAGES}, {reason!r}")
-    assert played.missed
+        ended = played.crawl(kind, REDIS_PARAMS=params)
+    tell(capsys, f"Sentinel failover: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
+    assert bool(played.missed) == (kind is STOCK)
+    if kind is OURS:
+        assert_ended_well(ended)
+        assert played.twice == 0
+        assert [line for line in complaints_in(ended.log) if "the crawl resumes" in line]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import LIMIT
-from devtools.proxy.link import forwarding
 from devtools.site import Links
 from devtools.waiting import until
 from scrapy_bloom.queue.inspection import inspect
 from tests.support.extensions import SlowToClose, enabling
-from tests.support.pages import chain, tree
+from tests.support.pages import tree
 from tests.support.scenario import (
     LEASE,
     MIDDLE,
@@ -89,37 +88,6 @@ def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Pat
     assert_ended_well(*crawls)
 
 
-@pytest.mark.long
-def test_killed_after_data_were_lost(key: str, tmp_path: Path) -> None:
-    """FLUSHDB, then a kill: the killed worker's slow page is fetched by another."""
-    with (
-        running("valkey") as server,
-        server.client() as client,
-        scene({**chain(30), "/": ["/page/1", "/held"], "/held": []}, tmp_path, server.url, key, delay=0.3) as played,
-    ):
-        held, release = threading.Event(), threading.Event()
-
-        def hold(worker: str) -> None:
-            if worker == "killed":
-                held.set()
-                release.wait(LIMIT)
-
-        played.site.on["/held"] = hold
-        worker = played.start("killed", {**OURS, **LEASE}, CONCURRENT_REQUESTS=2)
-        assert held.wait(LIMIT)
-        client.flushdb()
-        seen = len(worker.received)
-        until(lambda: len(worker.received) >= seen + 8)
-        heir = played.start_at("/page/20", "heir", {**OURS, **LEASE})
-        played.opened("heir")
-        worker.kill()
-        release.set()
-        ended = heir.wait()
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
-    assert_ended_well(ended)
-
-
 @asyncio_first
 @pytest.mark.parametrize("end", ["stopped", "idle"])
 def test_worker_ends_after_data_were_lost(end: str, reactor: Kind, key: str, tmp_path: Path) -> None:
@@ -173,39 +141,3 @@ def _find_more(played: Scene, release: threading.Event, key: str, server: Server
     release.set()
     with server.client() as client:
         until(lambda: client.zcard(f"{key}:queue") >= FOUND_LATER // 2 and len(played.site.fetched) >= 4)
-
-
-@pytest.mark.long
-def test_another_server_takes_the_place(key: str, tmp_path: Path) -> None:
-    """The crawl follows a failover at the same address, though old connections stay.
-
-    New connections reach the new master, and no acknowledged request is lost with the old one.
-    """
-    with (
-        running("valkey") as old,
-        running("valkey", "--replicaof", "127.0.0.1", str(old.port)) as new,
-        forwarding(old.port) as link,
-        old.client() as old_client,
-        new.client() as new_client,
-        scene(tree(PAGES), tmp_path, link.url, key) as played,
-    ):
-        until(lambda: new_client.info("replication")["master_link_status"] == "up")
-
-        def fail_over(_: str) -> None:
-            with link.held():
-                until(lambda: new_client.info("replication")["slave_repl_offset"] >= offset_of(old))
-                new_client.replicaof("NO", "ONE")
-                old_client.replicaof("127.0.0.1", new.port)
-                link.upstream = new.port
-
-        played.moments.when(MIDDLE, fail_over)
-        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE})
-        assert played.missed == set()
-        assert keys_of(new_client, key) == set()
-    assert_ended_well(*crawls)
-
-
-def offset_of(master: Server) -> int:
-    """Return a master's replication offset."""
-    with master.client() as client:
-        return int(client.info("replication")["master_repl_offset"])

@@ -4,16 +4,14 @@ Each page is linked once, so that one lost request is one missed page.
 """
 
 import random
-import threading
 from pathlib import Path
 
 import pytest
 
 from devtools.proxy.faults import CUTS, Place, at_random, proxying
-from tests.support.pages import chain, tree
+from tests.support.pages import tree
 from tests.support.scenario import (
     FILTER_ALONE,
-    MIDDLE,
     OURS,
     PAGES,
     STOCK,
@@ -48,28 +46,4 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
         ended = played.crawl(OURS)
         assert played.missed == set()
         assert proxy.faults == 8
-    assert_ended_well(ended)
-
-
-@pytest.mark.long
-def test_clients_killed(valkey: Server, key: str, tmp_path: Path) -> None:
-    """All connections are killed every 100 ms for 6 seconds, and no page is lost."""
-    killed = 0
-    stop = threading.Event()
-
-    def kill() -> None:
-        nonlocal killed
-        with valkey.client() as client:
-            for _ in range(60):
-                killed += client.client_kill_filter(_type="normal", skipme=True)
-                stop.wait(0.1)
-
-    killer = threading.Thread(target=kill)
-    with scene(chain(PAGES), tmp_path, valkey.url, key) as played:
-        played.moments.when(MIDDLE, lambda _: killer.start())
-        ended = played.crawl(OURS)
-        stop.set()
-        killer.join()
-        assert played.missed == set()
-    assert killed >= 5
     assert_ended_well(ended)

@@ -179,9 +179,13 @@ def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: s
     assert_ended_well(second)
 
 
-def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: Path) -> tuple[set[str], Crawl, Scene]:
-    """Let one of two workers end early; return the keys at that moment."""
-    with valkey.client() as client, scene(tree(PAGES), directory, valkey.url, key) as played:
+@pytest.mark.parametrize("kind", [OURS, pytest.param(STOCK, marks=pytest.mark.long)], ids=["ours", "scrapy-redis"])
+def test_first_to_finish_clears_nothing(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """With SCHEDULER_PERSIST=False the last worker, and no other, clears all keys.
+
+    The control: under scrapy-redis the first worker to finish deletes the queue that the other uses.
+    """
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         # A scrapy-redis worker that finds the queue empty leaves, so the queue must hold requests.
         played.crawl(kind, "first", SCHEDULER_PERSIST=True, CLOSESPIDER_PAGECOUNT=2, CONCURRENT_REQUESTS=1)
         both, alone = threading.Event(), threading.Event()
@@ -203,23 +207,11 @@ def crawl_with_one_that_leaves(kind: Kind, valkey: Server, key: str, directory: 
         assert left.wait().stats["finish_reason"] == "closespider_pagecount"
         rest = keys_of(client, key)
         alone.set()
-        return rest, right.wait(), played
-
-
-def test_first_to_finish_clears_nothing(valkey: Server, key: str, tmp_path: Path) -> None:
-    """With SCHEDULER_PERSIST=False the last worker, and no other, clears all keys."""
-    rest, ended, played = crawl_with_one_that_leaves(OURS, valkey, key, tmp_path)
-    assert {key, f"{key}:queue"} <= rest
-    assert [each for each in rest if each.endswith(":1:0")]
-    assert played.missed == set()
-    assert played.twice == 0
-    assert_ended_well(ended)
-    with valkey.client() as client:
-        assert keys_of(client, key) == set()
-
-
-@pytest.mark.long
-def test_first_to_finish_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The control: the first worker to finish deletes the queue that the other uses."""
-    _, _, played = crawl_with_one_that_leaves(STOCK, valkey, key, tmp_path)
-    assert played.missed
+        ended = right.wait()
+        assert bool(played.missed) == (kind is STOCK)
+        if kind is OURS:
+            assert {key, f"{key}:queue"} <= rest
+            assert [each for each in rest if each.endswith(":1:0")]
+            assert played.twice == 0
+            assert_ended_well(ended)
+            assert keys_of(client, key) == set()

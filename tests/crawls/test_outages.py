@@ -7,11 +7,12 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from devtools.crawl_process import LIMIT, Crawl
+from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from tests.support import crawling
 from tests.support.pages import chain, tree
@@ -22,15 +23,12 @@ from tests.support.scenario import (
     PAGES,
     SLOWER_THAN_SCRAPY,
     STOCK,
-    Kind,
-    Scene,
     assert_ended_well,
     complaints_in,
     keys_of,
     scene,
     tell,
 )
-from tests.support.selection import long_unless
 from tests.support.servers import Server, running
 
 pytestmark = pytest.mark.crawl
@@ -40,46 +38,40 @@ pytestmark = pytest.mark.crawl
 OUTAGES = {"chain, 1 s": (chain(61), 1.0), "tree, 1 s": (tree(PAGES), 1.0), "tree, 15 s": (tree(PAGES), 15.0)}
 
 
-def crawl_with_outage(kind: Kind, durable: Server, key: str, directory: Path, outage: str) -> tuple[Crawl, Scene]:
-    """A crawl in the middle of which Redis is killed and comes back."""
+def outage_of(kind: str, outage: str) -> Any:
+    """Return a kind of crawl and an outage as parameters; only `make test-all` runs the control."""
+    is_long = kind == "scrapy-redis" or OUTAGES[outage][1] > 10
+    return pytest.param(kind, outage, marks=pytest.mark.long if is_long else ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "outage"),
+    [*(outage_of("ours", each) for each in OUTAGES), *(outage_of("scrapy-redis", each) for each in [*OUTAGES][:2])],
+)
+def test_redis_killed(
+    kind: str, outage: str, durable: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Redis is killed and comes back: the crawl pauses, continues, and fetches every page.
+
+    The control: scrapy-redis misses pages.
+    """
     links, seconds = OUTAGES[outage]
     away = threading.Timer(seconds, durable.start)
-    with scene(links, directory, durable.url, key) as played:
+    with scene(links, tmp_path, durable.url, key) as played, durable.client() as client:
 
         def kill(_: str) -> None:
             durable.kill()
             away.start()
 
         played.moments.when(MIDDLE, kill)
-        ended = played.crawl(kind)
+        ended = played.crawl(OURS if kind == "ours" else STOCK)
         away.join()
-    return ended, played
-
-
-@pytest.mark.parametrize("outage", long_unless(lambda outage: OUTAGES[outage][1] < 10, OUTAGES))
-def test_redis_killed(
-    outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Redis is killed and comes back: the crawl pauses, continues, and fetches every page."""
-    ended, played = crawl_with_outage(OURS, durable, key, tmp_path, outage)
-    tell(capsys, f"Redis killed ({outage}): BloomScheduler missed {len(played.missed)}, {played.twice} fetched twice")
-    assert played.missed == set()
-    assert_ended_well(ended)
-    assert played.twice == 0
-    with durable.client() as client:
-        assert keys_of(client, key) == set()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("outage", ["chain, 1 s", "tree, 1 s"])
-def test_redis_killed_under_scrapy_redis(
-    outage: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The control: scrapy-redis misses pages."""
-    ended, played = crawl_with_outage(STOCK, durable, key, tmp_path, outage)
-    reason = ended.stats["finish_reason"]
-    tell(capsys, f"Redis killed ({outage}): scrapy-redis missed {len(played.missed)}, {reason!r}")
-    assert played.missed
+        tell(capsys, f"Redis killed ({outage}): {kind} missed {len(played.missed)}, {played.twice} fetched twice")
+        assert bool(played.missed) == (kind == "scrapy-redis")
+        if kind == "ours":
+            assert_ended_well(ended)
+            assert played.twice == 0
+            assert keys_of(client, key) == set()
 
 
 def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:

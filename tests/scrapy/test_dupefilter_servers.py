@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
 from scrapy_bloom.errors import RefusedError
-from tests.support.dupefilters import KEY, WAYS, build, crawler_of, id_of, keys_of, lose, page, spider_of, warnings_in
+from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, page, spider_of, warnings_in
 from tests.support.in_process import start
 from tests.support.servers import KINDS, Server, running
 
@@ -50,61 +50,6 @@ def test_connection(server: Server, key: str, db: int, settings: Callable[[Serve
 
 
 # Faults in the middle of a crawl.
-
-
-def lost(client: redis.Redis, key: str, _: BloomRFPDupeFilter) -> None:
-    lose(client, key)
-
-
-def cleared(_: redis.Redis, __: str, other: BloomRFPDupeFilter) -> None:
-    other.clear()
-
-
-def begun_anew(_: redis.Redis, __: str, other: BloomRFPDupeFilter) -> None:
-    other.clear()
-    other.request_seen(page(999))
-
-
-def shard_evicted(client: redis.Redis, key: str, _: BloomRFPDupeFilter) -> None:
-    name = id_of(client, key)
-    client.unlink(*(each for each in keys_of(client, key) if name in each))
-
-
-@pytest.mark.parametrize("harm", [lost, cleared, begun_anew, shard_evicted])
-def test_lost_filter_is_noticed(
-    server: Server,
-    client: redis.Redis,
-    key: str,
-    harm: Callable[[redis.Redis, str, BloomRFPDupeFilter], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A lost filter is noticed at the next request that needs it, warned about once, and replaced.
-
-    Until then repeats are answered from the cache; afterwards only items of the new filter are seen.
-    """
-    dupefilter, other = build(server, key), build(server, key)
-    for number in range(10):
-        dupefilter.request_seen(page(number))
-    harm(client, key, other)
-    assert dupefilter.request_seen(page(5))
-    assert warnings_in(caplog) == []
-    assert not dupefilter.request_seen(page(100))
-    (warning,) = warnings_in(caplog)
-    assert repr(key) in warning
-    assert not any(dupefilter.request_seen(page(number)) for number in range(10))
-    assert all(dupefilter.request_seen(page(number)) for number in (*range(10), 100))
-    assert len(warnings_in(caplog)) == 1
-    assert build(server, key).request_seen(page(5))
-
-
-def test_workers_meet_again_after_a_loss(server: Server, client: redis.Redis, key: str) -> None:
-    """All workers continue with one new filter; each request is new to one of them."""
-    workers = [build(server, key) for _ in range(3)]
-    for number in range(10):
-        workers[number % 3].request_seen(page(number))
-    lose(client, key)
-    answers = [[worker.request_seen(page(number)) for worker in workers] for number in range(20, 40)]
-    assert all(each.count(False) == 1 for each in answers)
 
 
 def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:

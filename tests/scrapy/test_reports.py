@@ -159,16 +159,6 @@ def test_filter_of_an_earlier_crawl(crawler: Start, key: str, caplog: pytest.Log
     assert "SCHEDULER_FLUSH_ON_START = True" in hint
 
 
-def test_begun_anew(crawler: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl that starts afresh by its settings logs that its filter is new."""
-    first = crawler(BLOOMFILTER_CAPACITY=1000)
-    meet(opened(first), first, *range(100))
-    caplog.clear()
-    opened(crawler(BLOOMFILTER_CAPACITY=1000, SCHEDULER_FLUSH_ON_START=True))
-    (line,) = logged(caplog, logging.INFO)
-    assert "it is new" in line
-
-
 def test_begun_anew_beside_others(
     crawler: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,28 +50,20 @@ def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("policy", [*EVICTING, *KEEPING])
-def test_policy(limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy that may evict any key is warned about by name."""
+@pytest.mark.parametrize("ttl", [None, 3600])
+def test_policy(limited: Server, key: str, policy: str, ttl: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    """A crawl's start warns of a policy that may evict any key, by name.
+
+    A filter with a TTL can be evicted under every policy but noeviction, the only one advised.
+    """
+    settings = {"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_TTL": ttl}
     with limited.client() as client:
         client.config_set("maxmemory-policy", policy)
-        warn_about_memory_policy(client, key, 1000)
-    parts = (policy, repr(key))
-    expected = [[True] * 2] if policy in EVICTING else []
-    assert [[part in warning for part in parts] for warning in advised(caplog)] == expected
-
-
-@pytest.mark.parametrize("policy", [*EVICTING, *KEEPING])
-def test_policy_and_a_filter_that_expires(
-    limited: Server, key: str, policy: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A filter with a TTL can be evicted under every policy but noeviction, the only one advised."""
-    with limited.client() as client:
-        client.config_set("maxmemory-policy", policy)
-        settings = {"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_TTL": 3600}
         BloomRFPDupeFilter.from_settings(Settings({**settings, "BLOOMFILTER_CAPACITY": 1000}))
     warnings = advised(caplog)
-    assert len(warnings) == (policy != "noeviction")
-    assert all(policy in each and "set noeviction:" in each and "volatile-*" not in each for each in warnings)
+    assert len(warnings) == (policy in EVICTING if ttl is None else policy != "noeviction")
+    assert all(policy in each and repr(key) in each for each in warnings)
+    assert ttl is None or all("set noeviction:" in each and "volatile-*" not in each for each in warnings)
 
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}], ids=str)
@@ -95,12 +87,3 @@ def test_server_that_denies_info(limited: Server, key: str, caplog: pytest.LogCa
             user.info("memory")
         warn_about_memory_policy(user, key, LIMIT + 1)
     assert advised(caplog) == []
-
-
-def test_crawl_is_advised(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A dupefilter built from settings logs these warnings at its start."""
-    with limited.client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        BloomRFPDupeFilter.from_settings(Settings({"REDIS_URL": limited.url, "SCHEDULER_DUPEFILTER_KEY": key}))
-    (warning,) = advised(caplog)
-    assert "allkeys-lru" in warning

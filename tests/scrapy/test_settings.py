@@ -103,10 +103,3 @@ def test_every_priority(priority: str) -> None:
     settings.set("BLOOMFILTER_CAPACTY", 3, priority=priority)
     with pytest.raises(ConfigError):
         BloomSettings.from_settings(settings)
-
-
-def test_frozen() -> None:
-    """A configuration is immutable."""
-    config = read({})
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.capacity = 5  # type: ignore[misc]  # the point of the test
