@@ -10,8 +10,7 @@ import pytest
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomScheduler
-from tests.support import crawling
-from tests.support.in_process import start
+from tests.support.in_process import crawl_settings, start
 from tests.support.kinds import Place
 from tests.support.servers import Server
 
@@ -49,14 +48,7 @@ def place(request: pytest.FixtureRequest, valkey: Server) -> Place:
 def opened(place: Place, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Opens schedulers of one crawl with real crawlers, in a directory of this test's own."""
     monkeypatch.chdir(tmp_path)
-    settings = {
-        "DUPEFILTER_CLASS": crawling.BLOOM,
-        "REDIS_URL": place.url,
-        "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
-        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:filter",
-        "BLOOMFILTER_CAPACITY": 1000,
-        "BLOOMFILTER_ERROR_RATE": 1e-12,
-    }
+    settings = crawl_settings(place.url, key)
     schedulers = []
 
     def open_one(scheduler_class: type[Scheduler] = BloomScheduler, **further: object) -> Any:

@@ -12,25 +12,22 @@ from scrapy_redis.scheduler import Scheduler
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
 from scrapy_bloom.queue.values import Call
-from tests.support import crawling
 from tests.support.clusters import running_cluster
-from tests.support.in_process import start
+from tests.support.in_process import crawl_settings, start
 from tests.support.servers import Server
 
 
 def crawler_at(server: Server, key: str, **params: object) -> Crawler:
     """A crawl whose connections have its name."""
-    return start(
-        {
-            "DUPEFILTER_CLASS": crawling.BLOOM,
-            "REDIS_URL": server.url,
-            "REDIS_PARAMS": {"client_name": key.replace(":", "-"), **params},
-            "SCHEDULER_DUPEFILTER_KEY": key,
-            "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
-            "BLOOMFILTER_CAPACITY": 1000,
-            "BLOOMFILTER_LEASE": 0.1,
-        }
-    )
+    params = {"client_name": key.replace(":", "-"), **params}
+    return start({**crawl_settings(server.url, key), "REDIS_PARAMS": params, "BLOOMFILTER_LEASE": 0.1})
+
+
+def close(scheduler: BloomScheduler) -> None:
+    """End a crawl as the engine does."""
+    scheduler.close("shutdown")
+    spider = scheduler.spider
+    spider.crawler.signals.send_catch_log(signals.spider_closed, spider=spider, reason="shutdown")
 
 
 @pytest.fixture
@@ -63,8 +60,7 @@ def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> No
     assert scheduler.enqueue_request(Request("https://example.com/"))
     assert scheduler.next_request() is not None
     until(lambda: number_of(watching, key) >= 2)
-    scheduler.close("shutdown")
-    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    close(scheduler)
     until(lambda: number_of(watching, key) == 0)
     # They stay open until here: the garbage collector has closed none.
     assert scheduler.df.server is not scheduler.server
@@ -91,8 +87,7 @@ def test_end_with_a_single_connection(
         assert scheduler.enqueue_request(Request(f"https://example.com/{number}"))
     assert scheduler.next_request() is not None
     assert number_of(watching, key) == 2
-    scheduler.close("shutdown")
-    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    close(scheduler)
     until(lambda: number_of(watching, key) == 0)
 
 
@@ -103,14 +98,13 @@ def test_end_over_a_cluster(key: str) -> None:
         scheduler = BloomScheduler.from_crawler(crawler)
         scheduler.open(spider_of(crawler))
         until(lambda: number_of(watching, key) >= 2)
-        scheduler.close("shutdown")
-        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+        close(scheduler)
         until(lambda: number_of(watching, key) == 0)
 
 
 def test_refused_start(crawler: Crawler, watching: redis.Redis, key: str) -> None:
     """A dupefilter that refuses to start closes its connections."""
-    watching.sadd(key, "a fingerprint")
+    watching.sadd(f"{{{key}}}:filter", "a fingerprint")
     with pytest.raises(WrongTypeError) as refusal:
         BloomRFPDupeFilter.from_crawler(crawler)
     until(lambda: number_of(watching, key) == 0)
@@ -124,7 +118,6 @@ def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, ke
     scheduler.open(spider_of(crawler))
     assert scheduler.enqueue_request(Request("https://example.com/"))
     assert number_of(watching, key) == 2
-    scheduler.close("shutdown")
-    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    close(scheduler)
     until(lambda: number_of(watching, key) == 1)
     scheduler.server.close()

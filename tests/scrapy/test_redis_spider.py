@@ -14,8 +14,7 @@ from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
 from scrapy_bloom.queue.keys import StartKeys
 from scrapy_bloom.start_urls import leases
-from tests.support import crawling
-from tests.support.in_process import ShopSpider, start
+from tests.support.in_process import ShopSpider, crawl_settings, start
 from tests.support.servers import Server
 
 Made = Callable[[str], Any]
@@ -57,16 +56,8 @@ class Beside:
         self.proxy = proxy
         self.client = client
         self.keys = StartKeys(f"{key}:start")
-        self._settings = {
-            "DUPEFILTER_CLASS": crawling.BLOOM,
-            "REDIS_URL": proxy.url,
-            "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter",
-            "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-            "REDIS_START_URLS_KEY": self.keys.start,
-            "MAX_IDLE_TIME_BEFORE_CLOSE": 1,
-            "BLOOMFILTER_CAPACITY": 1000,
-            "BLOOMFILTER_ERROR_RATE": 1e-12,
-        }
+        self._settings = crawl_settings(proxy.url, key)
+        self._settings |= {"REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
         self._monkeypatch = monkeypatch
 
     def open(self, spider_class: type[RedisSpider] = RedisSpider) -> Any:

@@ -91,7 +91,6 @@ def test_length_without_redis(opened: Opened) -> None:
         enqueue(scheduler, range(MANY, MANY + 2))
         server.kill()
         assert not scheduler.has_pending_requests() or len(scheduler) == MANY + 1
-        scheduler.close("shutdown")
 
 
 # Flushes. One script deletes queue and filter and registers the starter.

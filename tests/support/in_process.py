@@ -11,6 +11,7 @@ from scrapy.utils.test import get_crawler
 
 import scrapy_bloom._scrapy.connection
 from scrapy_bloom.transport.client import disconnect
+from tests.support import crawling
 from tests.support.sockets import lasting
 
 _clients: list[Any] = []
@@ -40,6 +41,18 @@ def close_clients() -> None:
 
 class ShopSpider(Spider):
     name = "shop"
+
+
+def crawl_settings(url: str, key: str) -> dict[str, Any]:
+    """The settings of a crawl by BloomScheduler, whose queue and filter are in one slot of a cluster."""
+    return {
+        "DUPEFILTER_CLASS": crawling.BLOOM,
+        "REDIS_URL": url,
+        "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
+        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:filter",
+        "BLOOMFILTER_CAPACITY": 1000,
+        "BLOOMFILTER_ERROR_RATE": 1e-12,
+    }
 
 
 def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[Spider] = ShopSpider) -> Crawler:

@@ -28,42 +28,6 @@ from tests.support.retries import (
 from tests.support.servers import KINDS, Server, running
 
 
-def with_wrong_password(server: Server) -> redis.Redis:
-    """A wrong password."""
-    return server.client(password=f"{PASSWORD}-mistaken")
-
-
-def without_password(server: Server) -> redis.Redis:
-    """No password."""
-    return server.client()
-
-
-def unlucky(server: Server) -> redis.Redis:
-    """A user with all permissions but HSET."""
-    with server.client(password=PASSWORD) as admin:
-        admin.acl_setuser(
-            "unlucky", enabled=True, passwords=[f"+{PASSWORD}-own"], keys="*", commands=["+@all", "-hset"]
-        )
-    return server.client(username="unlucky", password=f"{PASSWORD}-own")
-
-
-def without_memory(server: Server) -> redis.Redis:
-    """A full server."""
-    with server.client(password=PASSWORD) as admin:
-        admin.config_set("maxmemory", 1)
-    return server.client(password=PASSWORD)
-
-
-Login = Callable[[Server], redis.Redis]
-REFUSALS: dict[str, tuple[Login, str]] = {
-    "wrong password": (with_wrong_password, "password of the client"),
-    "no password": (without_password, "password of the client"),
-    "no permission": (unlucky, "allow EVAL, "),
-    "no memory": (without_memory, "maxmemory"),
-}
-every_refusal = pytest.mark.parametrize(("login", "advice"), REFUSALS.values(), ids=REFUSALS)
-
-
 @pytest.fixture(params=KINDS)
 def guarded(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this test's own with a password."""
@@ -78,15 +42,15 @@ def assert_refused_at_once(error: RefusedError, advice: str, caplog: pytest.LogC
     assert PASSWORD not in told(error) + caplog.text
 
 
-@every_refusal
+@pytest.mark.parametrize("password", [f"{PASSWORD}-mistaken", None])
 def test_refused_at_the_start(
-    login: Login, advice: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
+    password: str | None, guarded: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server's refusal at the start is an immediate error with advice, never with a password."""
+    """A wrong password, or none, is an immediate error with advice."""
     caplog.set_level(logging.DEBUG)
-    with login(guarded) as client, pytest.raises(RefusedError) as caught:
+    with guarded.client(password=password) as client, pytest.raises(RefusedError) as caught:
         BloomFilter(client, key, capacity=1000)
-    assert_refused_at_once(caught.value, advice, caplog)
+    assert_refused_at_once(caught.value, "password of the client", caplog)
 
 
 def lock_out(admin: redis.Redis) -> None:
@@ -117,16 +81,18 @@ TURNS: dict[str, tuple[Callable[[redis.Redis], None], str]] = {
 def test_refused_in_the_middle(
     turn: str, use: Callable[[BloomFilter], object], guarded: Server, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that starts to refuse is an immediate error, for single additions and for batches."""
+    """A server that starts to refuse is an immediate error, for additions, batches, and the start of others."""
     caplog.set_level(logging.DEBUG)
     refuse, advice = TURNS[turn]
     with guarded.client(password=PASSWORD) as admin, guarded.client(password=PASSWORD) as client:
         bloom = BloomFilter(client, key, capacity=1000)
         bloom.add("x")
         refuse(admin)
-        with pytest.raises(RefusedError) as caught:
-            use(bloom)
-    assert_refused_at_once(caught.value, advice, caplog)
+        calls: list[Callable[[], object]] = [lambda: use(bloom), lambda: BloomFilter(client, f"{key}:other")]
+        for call in calls:
+            with pytest.raises(RefusedError) as caught:
+                call()
+            assert_refused_at_once(caught.value, advice, caplog)
     assert PASSWORD not in repr(bloom)
 
 
