@@ -10,11 +10,11 @@ import pytest
 from devtools.clusters import Cluster
 from tests.support.clusters import kill, replicated_cluster, reshard
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
+from tests.support.scenario import MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
 
 pytestmark = [pytest.mark.crawl, pytest.mark.long]
 
-WORKER: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
+WORKER: Kind = {**OURS, "BLOOMFILTER_LEASE": 2, "CONCURRENT_REQUESTS": 4}
 # Pages between the fault and the kill of a worker.
 FURTHER = 10
 

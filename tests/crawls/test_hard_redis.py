@@ -39,14 +39,14 @@ def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path
 
 
 def test_busy_script(key: str, tmp_path: Path) -> None:
-    """A foreign script makes Redis answer BUSY for a second: the crawl waits and continues."""
+    """A foreign script makes Redis answer BUSY for two seconds: the crawl waits and continues."""
     with (
         running("valkey", "--busy-reply-threshold", "50") as server,
         server.client() as client,
         server.client(socket_timeout=None) as user,
         scene(tree(PAGES), tmp_path, server.url, key) as played,
     ):
-        killer = threading.Timer(1, client.script_kill)
+        killer = threading.Timer(2, client.script_kill)
 
         def run() -> None:
             with pytest.raises(redis.ResponseError, match="killed"):

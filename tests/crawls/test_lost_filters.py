@@ -71,3 +71,13 @@ def test_filter_deleted_under_scrapy_redis(
     tell(capsys, f"filter deleted: scrapy-redis fetched {twice} of 60 pages twice, and warned of nothing")
     assert twice
     assert not [line for line in ended.log.splitlines() if " WARNING: " in line and "[py.warnings]" not in line]
+
+
+@pytest.mark.long
+def test_set_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The control: over an earlier SET scrapy-redis fetches no page; our start is refused."""
+    with scene(tree(61), tmp_path, valkey.url, key) as played:
+        played.crawl(STOCK, "earlier", SCHEDULER_PERSIST=True)
+        ended = played.crawl(STOCK, "later", SCHEDULER_PERSIST=True)
+        assert ended.fetched == []
+    assert_ended_well(ended)

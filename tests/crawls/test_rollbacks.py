@@ -3,10 +3,12 @@
 A server with filter and queue loses the same time span of both: requests that the filter forgets are fetched again.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from devtools import clusters
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
 from tests.support.servers import running
@@ -15,19 +17,25 @@ pytestmark = pytest.mark.crawl
 
 # When the server's data are saved; it returns with them in the middle.
 SAVED = 15
+CLUSTER: Kind = {"REDIS_PARAMS": '{"redis_cls": "redis.RedisCluster"}'}
 COMMON: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4, "BLOOMFILTER_ERROR_RATE": 1e-12}
 
 
-def test_server(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", ["server", pytest.param("cluster", marks=pytest.mark.long)])
+def test_rollback(kind: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server writes all keys in one stream: if its tail is lost, no page is.
 
-    In a cluster queue and filter are on one node, see `tests/scrapy/test_keys`.
+    In a cluster queue and filter are in one slot, and so on one node.
     """
-    with (
-        running("valkey") as server,
-        server.client() as client,
-        scene(tree(PAGES), tmp_path, server.url, key, delay=0.05) as played,
-    ):
+    in_one_slot = f"{{{key}}}"
+    with ExitStack() as stack:
+        if kind == "cluster":
+            cluster = stack.enter_context(clusters.running_cluster("valkey", 2, run=running))
+            server, settings = cluster.owner_of(in_one_slot), CLUSTER
+        else:
+            server, settings = stack.enter_context(running("valkey")), {}
+        client = stack.enter_context(server.client())
+        played = stack.enter_context(scene(tree(PAGES), tmp_path, server.url, in_one_slot, delay=0.05))
 
         def roll_back(_: str) -> None:
             server.kill()
@@ -35,7 +43,7 @@ def test_server(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
         played.moments.when(SAVED, lambda _: client.save())
         played.moments.when(MIDDLE, roll_back)
-        assert_ended_well(played.crawl(COMMON))
-    tell(capsys, f"rollback of a server: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
+        assert_ended_well(played.crawl({**COMMON, **settings}))
+    tell(capsys, f"rollback of a {kind}: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
     assert played.missed == set()
     assert played.twice > 0
