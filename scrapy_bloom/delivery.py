@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 from scrapy import Spider, signals
@@ -88,7 +87,6 @@ class Delivery:
         self._runtime = runtime
         self._breaker = CircuitBreaker(runtime)
         self._urgency = math.inf  # the lowest score in the outbox
-        self._doubtful = 0  # how many first requests of the outbox an exchange had whose reply was lost
         self._next_poll, self._pause = 0.0, MIN_PAUSE
 
     # At the start and the end, where calls may block.
@@ -224,30 +222,27 @@ class Delivery:
 
     def _execute(self, call: Call) -> None:
         worker = self._worker
-        offers = list(islice(worker.outbox, call.offers))
         try:
             reply = self._queue.send(worker.name, call)
         except BaseException:
-            self._doubtful = max(self._doubtful, call.offers)
             worker.lose()
             raise
         self.counters.round_trips += 1
         try:
-            flags = worker.receive(reply)
+            ended = worker.receive(reply)
         except RefusedError as refused:
             raise self._refuse(*refused.args) from None
         if not worker.outbox:
             self._urgency = math.inf
-        self._note_offers(offers, flags)
+        self._note_offers(ended)
 
-    def _note_offers(self, offers: list[Offer], flags: list[bool]) -> None:
-        """Count new requests, and drop repeats; of the doubtful ones either is unknown."""
-        doubtful, self._doubtful = self._doubtful, max(self._doubtful - len(flags), 0)
-        new = [offer for offer, is_new in zip(offers, flags, strict=False) if is_new]
+    def _note_offers(self, ended: list[tuple[Offer, bool]]) -> None:
+        """Count new requests, and drop repeats."""
+        new = [offer for offer, is_new in ended if is_new]
         if new:
             self._notifier.count(ENQUEUED, len(new))
             self.counters.added += sum(offer.fingerprint is not None for offer in new)
-        for offer, is_new in islice(zip(offers, flags, strict=False), doubtful, None):
+        for offer, is_new in ended:
             request = None if is_new else self._codec.decode(offer.member)
             if request is not None:
                 self._notifier.note_repeat(request)

@@ -109,11 +109,11 @@ EXPANSION = Option[int](
 TTL = Option[float | None](
     "ttl",
     None,
-    # A generation lasts a fifth of it, and the server's clock is read only when a worker inspects the filter.
-    "be 0 (for ever) or at least 0.1 seconds",
+    # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
+    "be 0 (for ever) or at least 1 second",
     "set how long a request is remembered at least, 0 for ever",
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: for ever",
-    least=0.1,
+    least=1.0,
     or_zero=True,
 )
 CACHE_SIZE = Option[int](

@@ -138,7 +138,7 @@ if my.suspect > 0 then
 end
 
 local taken = want > 0 and take() or {}
-my.works, my.stamp, my.prior = 1, NOW, stamp
+my.works, my.stamp, my.prior, my.offered = 1, NOW, stamp, #offers / 3
 my.busy = (is_idle and my.held == 0) and 0 or 1
 local others = want > 0 and #taken == 0 and reap(max_deliveries)
 my.contact = NOW

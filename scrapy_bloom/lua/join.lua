@@ -2,7 +2,8 @@
 -- Registers a worker; others wait for it only after its first exchange. STAMP is that of its last answered call:
 -- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl and the filter first.
 -- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
--- Returns the crawl's id, run and origin, the filter's id and secret, the stamp, and the kind of registration that it has replaced: see FIELDS.
+-- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
+-- replaced: the kind, the number of offers of its last exchange, and the stamps. See FIELDS.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
 local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)
@@ -10,7 +11,7 @@ local run, origin, of_spider, of_filter = unpack(call('HMGET', CRAWL, 'run', 'or
 local filter_id, filter_secret, stored = filter.describe(FILTER)
 
 local function joined()
-  return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret, my.stamp, my.replaced, my.marked, my.known}
+  return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret, my.stamp, my.replaced, my.offered, my.marked, my.known}
 end
 
 local departed = not my and call('HGET', DEPARTED, '@' .. ME)
@@ -63,7 +64,7 @@ if before and stamp == before.prior then move(TAKEN, QUEUE) end
 local took = call('ZCARD', TAKEN)
 my = {join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, works = before and before.works or 0,
       suspect = 0, contact = NOW, lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or my and my.since or 0,
-      replaced = before and (departed and 2 or 1) or 0, marked = before and before.stamp or 0,
+      offered = before and before.offered or 0, replaced = before and (departed and 2 or 1) or 0, marked = before and before.stamp or 0,
       known = before and before.prior or 0}
 save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER, 'losses', crawl.losses,
      'lost', crawl.lost, '@' .. ME, text_of(my))

@@ -22,8 +22,8 @@ _TROUBLES = {
         "worker queues its requests again. Others may be lost, and their pages missed. " + _START_OVER
     ),
     Trouble.FLUSHED: (
-        "Another worker started over with the queue %r. This worker joins again with its requests, and some may be "
-        "fetched twice"
+        "The queue %r was cleared, or another worker started over with it. This worker joins again with its requests, "
+        "and some may be fetched twice"
     ),
     Trouble.ROLLED_BACK: (
         "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover. This worker "
@@ -34,8 +34,8 @@ _TROUBLES = {
         "its requests, and some may be fetched twice"
     ),
     Trouble.FILTER_LOST: (
-        "The filter of the queue %r was replaced (cleared or evicted). The crawl continues with a new filter, and may "
-        "fetch the pages of the lost one again"
+        "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "
+        "continues with a new filter, and may fetch the pages of the lost one again"
     ),
 }
 
@@ -134,7 +134,7 @@ class QueueReport:
         number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
         self._note_loss()
         self.warnings.warn(
-            "%s requests in the queue %r or leased from it are gone: a key was deleted or evicted. This crawl does not "
+            "%s requests in the queue %r or leased from it are gone: a key was deleted or evicted. This crawl may not "
             "fetch their pages, since the filter calls them seen. %s",
             f"{number:,}",
             self._keys.queue,

@@ -16,8 +16,8 @@ Why nothing is lost, and a lost reply is no riddle:
 3. Each call names the stamp of the last answered one: the time at which the server executed that. A script that finds
    another stamp changes nothing: the server went back, or the packet is late.
 4. After a lost reply the worker sends the next exchange, perhaps a smaller one. If the lost one was not executed, it
-   never will be, since its stamp is old. If it was, the next one says EXPIRED, and the requests that the lost one took
-   go back to the queue; offers and acknowledgements may come twice.
+   never will be, since its stamp is old. If it was, the next one says EXPIRED, the requests that the lost one took go
+   back to the queue, and the offers that it had leave the outbox; acknowledgements may come twice.
 5. After EXPIRED the reply to the join shows the loss: it describes the registration that the join replaced. If
    the server has forgotten data that this worker knew, each page that relied on it is *tainted*: one of its links
    was pushed, or dropped by the cache of repeats, while it ran. Its end is not acknowledged, and it is offered again.
@@ -292,11 +292,11 @@ class Worker:
 
     # Replies.
 
-    def receive(self, reply: Any) -> list[bool]:
+    def receive(self, reply: Any) -> list[tuple[Offer, bool]]:
         """Apply the reply to the call under way.
 
         Returns:
-            for each of the first offers of the outbox, which leave it, whether it was new; empty if that is unknown.
+            the offers that have left the outbox, and whether each was new; True if that is unknown.
 
         Raises:
             RefusedError: the queue or the filter is not this worker's.
@@ -306,7 +306,7 @@ class Worker:
             raise RuntimeError("no call is under way")
         match call.script:
             case "join":
-                self._receive_join(*reply)
+                return self._receive_join(*reply)
             case "allocate":
                 self.phase = self.phase if reply else Phase.WORK
             case "exchange":
@@ -315,7 +315,7 @@ class Worker:
                 self._receive_leave(*reply)
         return []
 
-    def _receive_exchange(self, call: Call, status: bytes, news: list[Any], *more: Any) -> list[bool]:
+    def _receive_exchange(self, call: Call, status: bytes, news: list[Any], *more: Any) -> list[tuple[Offer, bool]]:
         if status != b"OK":
             self._expire()
             return []
@@ -325,13 +325,7 @@ class Worker:
         self._max_bytes = min(MAX_BYTES, self._max_bytes + self._max_bytes // 32 + 1)
         if self.phase is Phase.RESET:
             self.phase = Phase.ALLOCATE
-        for _ in range(call.offers):
-            fingerprint = self.outbox.popleft().fingerprint
-            if fingerprint is not None:
-                self._offered.discard(fingerprint)
-                self.repeats.put(fingerprint, True)
-        self._base += call.offers
-        self._pushes += call.offers > 0
+        ended = self._end_offers([flag == _NEW for flag in flags])
         for member in call.ended:
             self.finished.pop(member, None)
         self._returns = self._returns[len(call.returns) :]
@@ -343,24 +337,39 @@ class Worker:
         elif entries:
             self.ready = sorted((*self.ready, *entries))
         self._note_quiet(call, entries, others)
-        return [flag == _NEW for flag in flags]
+        return ended
 
-    def _receive_join(self, status: bytes, *more: Any) -> None:
+    def _end_offers(self, flags: list[bool]) -> list[tuple[Offer, bool]]:
+        """Remove the first offers, which an exchange has queued or dropped."""
+        ended = [(self.outbox.popleft(), flag) for flag in flags]
+        for offer, _ in ended:
+            if offer.fingerprint is not None:
+                self._offered.discard(offer.fingerprint)
+                self.repeats.put(offer.fingerprint, True)
+        self._base += len(ended)
+        self._pushes += bool(ended)
+        return ended
+
+    def _receive_join(self, status: bytes, *more: Any) -> list[tuple[Offer, bool]]:
         if status in (b"FOREIGN", b"WRONGTYPE", b"MISMATCH"):
             raise RefusedError(status, *more)
         if status == b"SIZES":  # nothing was executed
             self._sizes = True
             self._joins -= 1
         if status != b"OK":  # after it was executed, this worker was presumed dead: join again
-            return
-        news, crawl, run, origin, filter_id, secret, stamp, replaced, *stamps = more
-        self._rejoin(crawl, origin, filter_id, int(replaced), is_intact=self._stamp in map(int, stamps))
+            return []
+        news, crawl, run, origin, filter_id, secret, stamp, replaced, offered, *stamps = more
+        marked, known = map(int, stamps)
+        self._rejoin(crawl, origin, filter_id, int(replaced), is_intact=self._stamp in (marked, known))
         self._note(*news)
+        # The lost reply is that of the last exchange, which was executed.
+        ended = self._end_offers([True] * offered) if known == self._stamp != marked else []
         self.crawl, self.run, self.filter_id, self._secret = crawl, run, filter_id, secret
         self._stamp = int(stamp)
         self.has_met_others |= self._is_new and int(run) != self._stamp  # otherwise a run begins with this join
         self._is_new = self._flush = self._sizes = False
         self.phase = Phase.RESET
+        return ended
 
     def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, *, is_intact: bool) -> None:
         """Find the losses of the server, by the registration that the join has replaced.
@@ -375,8 +384,9 @@ class Worker:
         if not self.crawl:
             return
         if not is_intact:
-            is_flushed = replaced == _NOTHING and crawl != self.crawl and origin == b"flush"
-            trouble = Trouble.FLUSHED if is_flushed else Trouble.LOST if replaced == _NOTHING else Trouble.ROLLED_BACK
+            trouble = Trouble.ROLLED_BACK
+            if replaced == _NOTHING and crawl != self.crawl:
+                trouble = Trouble.FLUSHED if origin == b"flush" else Trouble.LOST
             self.troubles.append(trouble)
             self._taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
         elif filter_id != self.filter_id:

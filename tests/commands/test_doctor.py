@@ -189,7 +189,7 @@ STATES = {
     "a small capacity without growth": State(
         pending(3, capacity=2, expansion=0), "capacity", "advice", "it cannot grow, and misses pages"
     ),
-    "a short TTL": State(pending(26, ttl=0.5), "ttl", "advice", "at less than 52 pages a second"),
+    "a short TTL": State(pending(52, ttl=1), "ttl", "advice", "at less than 52 pages a second"),
     "a list": State(lambda client, key: client.lpush(queue_of(key), "a"), "queue", "loss", "is a list, of FifoQueue"),
     "a string": State(lambda client, key: client.set(queue_of(key), "a"), "queue", "loss", "holds a string"),
     "a hash": State(lambda client, key: client.hset(queue_of(key), "a", "b"), "queue", "loss", "holds a hash"),

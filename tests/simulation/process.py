@@ -254,7 +254,7 @@ class Process:
         links = world.site.links[page]
         upto = done + world.chance.choice([1, 1, 3, 100])
         for target, score in links[done:upto]:
-            world.found_pages.add(target)
+            world.note_link(target)
             self._offer(target, score)
         if upto < len(links):
             self.call_later(world.chance.expovariate(1 / world.plan.callback), lambda: self._parse(page, upto))

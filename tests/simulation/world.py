@@ -96,6 +96,7 @@ class World:
         self.hits = 0
         # Processes that were alive when the server lost requests, and whether one has reported any loss.
         self._witnesses: list[Process] = []
+        self._linked: Counter[int] = Counter()
         # How often a process was killed or taken for dead while it ran a page.
         self._interrupted: Counter[int] = Counter()
         self._is_reported = False
@@ -131,11 +132,18 @@ class World:
         self.failed.add(page)
         self.log(f"{page} fails", process.name)
 
+    def note_link(self, page: int) -> None:
+        """Note a link that a page yields."""
+        self.found_pages.add(page)
+        self._linked[page] += 1
+
     def note_fetch(self, process: Process, page: int) -> None:
         """Note a fetch, and check their number."""
         self.fetched[page] += 1
         times = self.fetched[page]
         self.log(f"fetched {page}", process.name)
+        if page in self.site.unfiltered and times > self._linked[page] + self.hits:
+            self.found("fetched again", f"{page} bypasses the filter and was fetched {times} times")
         if page in self.site.unfiltered or self.plan.ttl:
             return
         self.outcome.fetches[page] = max(times, self.outcome.fetches[page])
@@ -305,7 +313,7 @@ class World:
             for each in self.alive
             if each.spider != process.spider
             and each.worker.phase is Phase.WORK
-            and each.worker.filter_id == process.worker.filter_id  # not one that was flushed
+            and each.worker.filter_id == process.worker.filter_id  # it was not flushed
             and self._registrations(QUEUES[each.spider]).get(each.name)
         ]
         if using and not self._has_lost:

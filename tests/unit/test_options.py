@@ -16,7 +16,7 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "capacity": lambda number: number >= 1 and float(number).is_integer(),
     "error_rate": lambda number: 1e-15 <= number < 1,
     "expansion": lambda number: number >= 0 and float(number).is_integer(),
-    "ttl": lambda number: number == 0 or number >= 0.1,
+    "ttl": lambda number: number == 0 or number >= 1,
     "cache_size": lambda number: number >= 0 and float(number).is_integer(),
     "retry_timeout": lambda number: number >= 0,
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
@@ -58,7 +58,7 @@ def test_every_option_is_looked_at() -> None:
 @example("capacity", 1).via("least")
 @example("error_rate", 1e-15).via("least")
 @example("error_rate", 1).via("limit")
-@example("ttl", 0.1).via("least")
+@example("ttl", 1).via("least")
 @example("ttl", 0).via("for ever")
 @example("lease", 5e-324).via("least")
 @example("lease", 86_400).via("most")

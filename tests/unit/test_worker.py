@@ -213,12 +213,14 @@ def test_another_spider_flushes(server: ScriptServer) -> None:
 
 
 def test_after_an_outage_nobody_is_presumed_dead(server: ScriptServer) -> None:
-    """A worker whose own lease has ended presumes no other dead: after an outage all leases have."""
+    """A worker whose own lease has ended presumes no other dead for a lease more: after an outage all leases have."""
     one, two = (Driven(name, in_memory(server), lease=1) for name in ("one", "two"))
     two.offer(b"page")
     assert two.take() == [b"page"]
     one.work_off()
     server.time += 5_000_000
+    one.step(1)
+    server.time += 900_000
     one.step(1)
     assert one.worker.reaped == []
     # Now the other one is silent, and this one is not.

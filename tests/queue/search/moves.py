@@ -216,9 +216,13 @@ class Crawl:
         self._receive(executed, w, reply)
         yield Move(partial(_label, w, call, reply), executed.freeze())
         if self._may(state, "lost") and state.packet is None and call.script in ("join", "exchange", "leave"):
-            executed.put(faults=executed.oracle.faults - 1)
-            executed.packet = (w, call)
-            yield Move(partial(_label, w, call, "DUPLICATED"), executed.freeze(), True)
+            # Not `executed`, whose numbers are small again, unlike those of the packet.
+            twice = Now(self.model, state)
+            self._execute(twice, w, call)
+            self._receive(twice, w, reply)
+            twice.put(faults=twice.oracle.faults - 1)
+            twice.packet = (w, call)
+            yield Move(partial(_label, w, call, "DUPLICATED"), twice.freeze(), True)
 
     def _receive(self, after: Now, w: int, reply: Any) -> None:
         self._call(after, w)

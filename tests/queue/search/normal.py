@@ -12,7 +12,7 @@ from tests.support.script_server import ScriptServer
 if TYPE_CHECKING:
     from tests.queue.search.model import Now
 
-_BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since")
+_BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since", "offered")
 FIELDS = (*_BASE, "replaced", "marked", "known")
 _STAMPS = tuple(map(FIELDS.index, ("stamp", "prior", "marked", "known")))
 _CONTACT, _STAMP, _PRIOR, _SINCE, _REPLACED = map(FIELDS.index, ("contact", "stamp", "prior", "since", "replaced"))
