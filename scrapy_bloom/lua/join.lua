@@ -32,8 +32,8 @@ if flush then
   delete_crawl()
   call('DEL', DEAD, FAILED, DELIVERIES)
   crawl, audited, others, filter_id = {losses = 0, lost = 0}, 0, 0, nil
-elseif my then
-  note_missing_leases(ME, my)
+elseif my and stamp ~= my.stamp then
+  note_missing_leases(ME, my) -- otherwise the worker holds them all, and leases them again
 elseif not crawl.id and call('HEXISTS', FILTER, 'user:' .. QUEUE) == 1 then
   note_loss(0) -- the end of a crawl would have removed the user: Redis has lost the registrations, and their leases
 end
