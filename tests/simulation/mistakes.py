@@ -36,7 +36,7 @@ MISTAKES = {
     "a rejoin is no worker for a moment": Mistake(
         "mixed", 272, wrong={"works = before and before.works or 0": "works = 0"}
     ),
-    "a rejoin forgets lost leases": Mistake("double", 7, wrong={"elseif my and stamp ~= my.stamp then\nnote_missing_leases(ME, my) --": "elseif false then --"}),
+    "a rejoin forgets lost leases": Mistake("double", 7, wrong={"elseif my and stamp ~=": "elseif false and stamp ~="}),
     "lost registrations are not noticed": Mistake(
         "double", 2118, wrong={"elseif not crawl.id and": "elseif false and"}
     ),

@@ -189,7 +189,7 @@ def test_a_queue_that_others_take_from(server: ScriptServer) -> None:
 
 
 def test_lost_leases(server: ScriptServer) -> None:
-    """A worker leases again what it holds: leases that vanish are no loss while it lives."""
+    """Leases that vanish are no loss while their worker lives, which leases them again."""
     driven = Driven("one", in_memory(server))
     driven.offer(b"a", b"b", b"c", b"d")
     assert driven.take(2) == [b"a", b"b"]
