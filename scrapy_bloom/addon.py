@@ -7,7 +7,6 @@ from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._filter_key import FilterKey
 from scrapy_bloom._scrapy.components import load_setting, require_serializer
 from scrapy_bloom._scrapy.exit_report import reports_at_exit, running_command
 from scrapy_bloom._scrapy.redis_settings import RedisSettings
@@ -85,9 +84,7 @@ class Addon:
                 "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
                 settings["DUPEFILTER_CLASS"],
             )
-        # A spider class may leave the name to its instances.
-        spider = getattr(self._crawler.spider or self._crawler.spidercls, "name", "spider")
-        _check(settings, scheduler, spider, filters=filters)
+        _check(settings, scheduler, filters=filters)
 
 
 def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any) -> None:
@@ -101,7 +98,7 @@ def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any
         )
 
 
-def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool) -> None:
+def _check(settings: BaseSettings, scheduler: Any, *, filters: bool) -> None:
     """Raise the errors of an engine start early."""
     if filters:
         BloomSettings.from_settings(settings)
@@ -115,7 +112,6 @@ def _check(settings: BaseSettings, scheduler: Any, spider: str, *, filters: bool
         )
     if filters and _is_a(scheduler, Scheduler):
         require_serializer(settings)
-        FilterKey.of_workers(settings, spider, is_clustered=False)
 
 
 def _require_dupefilter(name: Any, kind: Any) -> None:

@@ -106,12 +106,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self = cls._build(
             settings,
             spider.crawler,
-            lambda server: FilterKey.of_workers(settings, spider.name, is_clustered=is_cluster(server)),
+            lambda server: FilterKey.of_workers(settings, spider, is_clustered=is_cluster(server)),
         )
         if _bypasses_audit(load_object(settings["SCHEDULER"])):
             try:
                 # Without this mark BloomScheduler would report the requests that this worker takes as lost.
-                self.server.hset(QueueKeys(queue_of(settings, spider.name)).crawl, "waiting", "-1")
+                self.server.hset(QueueKeys(queue_of(settings, spider)).crawl, "waiting", "-1")
             except FAULTS as error:  # an ACL may deny it
                 logger.debug("The queue could not be marked as shared: %s", describe(error))
         return self
@@ -130,7 +130,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter with an open filter.
         """
-        settings, spider = crawler.settings, (crawler.spider or crawler.spidercls).name
+        settings, spider = crawler.settings, crawler.spider or crawler.spidercls
         self = cls._build(settings, crawler, lambda _: FilterKey.of_process(settings, spider))
         if not self.persist and not settings.get("SCHEDULER_DUPEFILTER_KEY"):
             logger.warning(
@@ -151,15 +151,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             A dupefilter with an open filter.
 
         Raises:
-            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY is not set, or contains %(spider)s.
+            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY is not set, or has a percent sign.
         """
         key = settings.get("SCHEDULER_DUPEFILTER_KEY")
-        if not key or "%(spider)" in key:
+        if not key or "%" in key:
             raise ConfigError(
                 f"SCHEDULER_DUPEFILTER_KEY = {key!r}: from_settings knows no spider; set a key without %(spider)s, or "
                 "use from_crawler or from_spider"
             )
-        return cls._build(settings, None, lambda _: FilterKey.of_process(settings, ""))
+        return cls._build(settings, None, lambda _: FilterKey.of_process(settings, None))
 
     @classmethod
     def unopened(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:

@@ -137,16 +137,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         self.spider, config, settings = spider, self._config, spider.settings
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
-        key = FilterKey.of_workers(settings, spider.name, is_clustered=is_cluster(self.server))
-        self._requests = RequestQueue(self.server, queue_of(settings, spider.name), key.name)
+        key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server))
+        self._requests = RequestQueue(self.server, queue_of(settings, spider), key.name)
         self.queue_keys = self._requests.keys
         make = load_object(self.dupefilter_cls).unopened
         self.df = retry_until(
             lambda: make(settings, key.name, spider.crawler), config.retry_timeout, runtime=self._runtime
         )
-        self.queue = load_object(self.queue_cls)(
-            server=self.server, spider=spider, key=self.queue_key % {"spider": spider.name}, serializer=self.serializer
-        )
+        queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
+        self.queue = load_object(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
         self._parameters: FilterParameters = self.df.parameters()
         self._worker = Worker(
             self.worker_name,

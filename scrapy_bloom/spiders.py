@@ -8,6 +8,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy_redis import spiders
 
+from scrapy_bloom._filter_key import start_key_of
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
@@ -22,9 +23,11 @@ class LeasedStartUrls:
     """Mixin: lease start URLs instead of popping them."""
 
     server: Any
+    redis_key: Any
     _start_url_feed: StartUrlFeed
     _runtime: ClassVar[Runtime] = RUNTIME
 
+    @reports_at_exit()
     def setup_redis(self, crawler: Crawler | None = None) -> None:
         """Connect as scrapy-redis does, and lease start URLs.
 
@@ -32,10 +35,13 @@ class LeasedStartUrls:
             crawler: the spider's crawler; None if the spider has it already.
 
         Raises:
+            ConfigError: the key of the start URLs is invalid.
             UnavailableError: the client connects eagerly, and Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT s.
         """
         if self.server is None:
             mine: Crawler = crawler or self.crawler  # type: ignore[attr-defined]  # Scrapy's
+            key = start_key_of(mine.settings, self)
+            self.redis_key = key.replace("%", "%%")  # scrapy-redis inserts the spider's name
             _wait_for_redis(mine.settings, self._runtime)
             # scrapy-redis reads only these two, and some URLs only with settings of ours.
             settings = RedisSettings(mine.settings).for_scrapy_redis()
@@ -54,7 +60,6 @@ class LeasedStartUrls:
             raise DontCloseSpider
 
 
-@reports_at_exit()
 def _wait_for_redis(settings: BaseSettings, runtime: Runtime) -> None:
     """Wait until a client can be created: the clients of a cluster and of a single connection connect at once."""
     timeout = BloomSettings.from_settings(settings).retry_timeout

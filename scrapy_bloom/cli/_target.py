@@ -133,9 +133,11 @@ class CrawlTarget:
         if not self.has_spider:
             raise UsageError(f"give {_PLACE}", print_help=False)
         if self.is_shared:
-            return FilterKey.of_workers(self.settings, self.spider, is_clustered=is_cluster(self.client)).name
+            return FilterKey.of_workers(
+                self.settings, self.crawler.spidercls, is_clustered=is_cluster(self.client)
+            ).name
         if self.has_fixed_key:
-            return FilterKey.of_process(self.settings, self.spider).name
+            return FilterKey.of_process(self.settings, self.crawler.spidercls).name
         raise ConfigError(
             f"SCHEDULER = {self.settings['SCHEDULER']!r}: each crawl has its own filter, whose key is in its log; give "
             "that key by --key, or set SCHEDULER = 'scrapy_bloom.BloomScheduler' for a filter at "
@@ -152,7 +154,7 @@ class CrawlTarget:
         """The key of the queue, or None if no spider names it, or the spider's scheduler shares none."""
         if self._named_queue is not None:
             return str(self._named_queue)
-        return queue_of(self.settings, self.spider) if self.has_spider and self.is_shared else None
+        return queue_of(self.settings, self.crawler.spidercls) if self.has_spider and self.is_shared else None
 
     def require_queue(self) -> str:
         """Return the key of the queue.
@@ -231,11 +233,11 @@ class CrawlTarget:
     @property
     def queue_sharers(self) -> list[str]:
         """The names of the project's other spiders with the same queue."""
-        queue, loader = queue_of(self.settings, self.spider), _spiders(self._project)
+        queue, loader = queue_of(self.settings, self.crawler.spidercls), _spiders(self._project)
         others = [name for name in sorted(loader.list()) if name != self.spider]
-        return [name for name in others if self._has_queue(loader.load(name), name, queue)]
+        return [name for name in others if self._has_queue(loader.load(name), queue)]
 
-    def _has_queue(self, kind: type[Spider], name: str, queue: str) -> bool:
+    def _has_queue(self, kind: type[Spider], queue: str) -> bool:
         """Return whether another spider has this queue, under a scheduler that shares queues.
 
         A spider that sets no scheduler gets this crawl's, which an add-on may have set.
@@ -245,7 +247,7 @@ class CrawlTarget:
         is_set = settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
         try:
             scheduler = load_object((settings if is_set else self.settings)["SCHEDULER"])
-            return issubclass(scheduler, Scheduler) and queue_of(settings, name) == queue
+            return issubclass(scheduler, Scheduler) and queue_of(settings, kind) == queue
         except (BloomError, *UNREADABLE):
             # The spider's crawl would not start.
             return False

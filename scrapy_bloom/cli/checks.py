@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from redis import exceptions
 from scrapy.utils.misc import load_object
-from scrapy_redis import defaults
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 from scrapy_redis.spiders import RedisMixin
 
-from scrapy_bloom._filter_key import FilterKey
+from scrapy_bloom._filter_key import FilterKey, start_key_of
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
 from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
 from scrapy_bloom.cli.planning import make_plan
@@ -202,13 +201,7 @@ class Crawl(CrawlTarget):
         """The key of the start URLs if the spider leases them, or None."""
         if not issubclass(self.crawler.spidercls, _LEASED_START_URLS):
             return None
-        own, given = getattr(self.crawler.spidercls, "redis_key", None), self.settings.get("REDIS_START_URLS_KEY")
-        name, key = ("REDIS_START_URLS_KEY", given or defaults.START_URLS_KEY) if own is None else ("redis_key", own)
-        try:
-            return str(key % {"name": self.spider})
-        except (KeyError, TypeError, ValueError):
-            rule = "may have %(name)s for the spider's name, and no other percent sign"
-            raise ConfigError(f"{name} = {key!r}: {rule}; set a key like {defaults.START_URLS_KEY!r}") from None
+        return start_key_of(self.settings, self.crawler.spidercls)
 
     def scan(self, pattern: str) -> tuple[list[str], str]:
         """Return the matching keys, and a note if not all keys were scanned."""
@@ -257,9 +250,9 @@ def settings(crawl: Crawl) -> Findings:
     if crawl.has_spider and crawl.leases and crawl.kind("DUPEFILTER_CLASS") is not None:
         reads.append(lambda: load_object(given["SCHEDULER"]).check_settings(given))
     if crawl.has_spider and crawl.shares:
-        reads.append(lambda: FilterKey.of_workers(given, crawl.spider, is_clustered=False))
+        reads.append(lambda: FilterKey.of_workers(given, crawl.crawler.spidercls, is_clustered=False))
     elif crawl.has_spider:
-        reads.append(lambda: FilterKey.of_process(given, crawl.spider))
+        reads.append(lambda: FilterKey.of_process(given, crawl.crawler.spidercls))
     for read in reads:
         try:
             read()

@@ -1,4 +1,6 @@
-"""Keys of a queue and of start URLs."""
+"""Keys of a queue and of start URLs, and the spider's attributes in the names that the settings give."""
+
+from typing import Any
 
 from redis.crc import key_slot
 
@@ -88,22 +90,41 @@ def tagged(key: str) -> str:
     return key if has_tag else f"{{{key}}}"
 
 
-def queue_name(template: str, spider: str) -> str:
+def queue_name(template: str, spider: object) -> str:
     """Return the key of scrapy-redis's queue, which inserts the spider's name twice."""
     setting = "SCHEDULER_QUEUE_KEY"
     return key_of(setting, key_of(setting, template, spider), spider)
 
 
-def key_of(setting: str, template: str, spider: str) -> str:
-    """Return the key that a setting names for a spider.
+def key_of(setting: str, template: str, spider: object) -> str:
+    """Return the key that a setting names: `%(spider)s` is the spider's name, and `%(x)s` its attribute `x`.
+
+    Args:
+        setting: the name of the setting.
+        template: its value.
+        spider: the spider, or another object with its attributes.
 
     Raises:
-        ConfigError: the template has a percent sign outside `%(spider)s`.
+        ConfigError: the spider has no such attribute, or the template has another percent sign.
     """
     try:
-        return as_text(template) % {"spider": spider}
-    except (KeyError, TypeError, ValueError):
+        return as_text(template) % _Attributes(spider)
+    except (KeyError, TypeError, ValueError) as error:
+        missing = f" (the spider's attribute {error} is not set)" if isinstance(error, KeyError) else ""
         raise ConfigError(
-            f"{setting} = {template!r}: may have %(spider)s in it for the spider's name, and no other percent sign; "
-            f"set a name like '%(spider)s:requests'"
+            f"{setting} = {template!r}: may have %(spider)s in it for the spider's name, %(x)s for its attribute x"
+            f"{missing}, and no other percent sign; set a name like '%(spider)s:requests', or set the attribute"
         ) from None
+
+
+class _Attributes:
+    """The attributes of a spider, as `%` reads them."""
+
+    def __init__(self, spider: object) -> None:
+        self._spider = spider
+
+    def __getitem__(self, name: str) -> Any:
+        value = getattr(self._spider, "name" if name == "spider" else name, None)
+        if not isinstance(value, (str, int)) or value == "":
+            raise KeyError(name)
+        return value

@@ -11,6 +11,7 @@ from tests.support.extensions import FaultyStats
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
 from tests.support.servers import Server
+from tests.support.spiders import keyed
 
 pytestmark = pytest.mark.crawl
 
@@ -38,6 +39,21 @@ def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
     assert requests
     assert {each for each in requests if f"{key}:links:requests" not in each} == set()
     assert_ended_well(ended)
+
+
+@pytest.mark.parametrize("way", ["attribute", "from_crawler"])
+def test_keys_by_an_attribute(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two jobs of one spider, by an attribute in the keys or by its `from_crawler`, share neither queue nor filter."""
+    names = {f"SCHEDULER_{part}_KEY": f"{key}:%(job)s:{part.lower()}" for part in ("QUEUE", "DUPEFILTER")}
+    kind: Kind = {**OURS, **(names if way == "attribute" else {"KEYS": key}), "SCHEDULER_PERSIST": True}
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
+        played.spider = keyed.__file__
+        for name in names:  # the command line would go before the spider
+            del played._settings[name]
+        ended = [played.crawl({**kind, "JOB": number}, f"job{number}") for number in (1, 2)]
+        assert played.fetched == dict.fromkeys(tree(40), 2)
+        assert {f"{key}:{number}:dupefilter" for number in (1, 2)} <= keys_of(client, key)
+    assert_ended_well(*ended)
 
 
 @pytest.mark.parametrize("other", ["news", "shop"], ids=["keys of the page", "common keys"])

@@ -116,27 +116,11 @@ def test_others_have_chosen(priority: str) -> None:
     assert {name: settings[name] for name in OURS} == {**OURS, "SCHEDULER": crawling.REDIS_SCHEDULER}
 
 
-def test_spider_without_a_name() -> None:
-    """The keys of a spider that gets its name when it is created are checked all the same."""
-
-    class NamedLater(Spider):
-        """A spider without a fixed name."""
-
-    with pytest.raises(ConfigError, match="must not name the same keys"):
-        begun({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, NamedLater)
-
-
 REFUSED: dict[str, tuple[Kind, str]] = {
     "a value": ({"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = 0"),
     "a name": ({"BLOOMFILTER_CAPACTIY": 1}, "BLOOMFILTER_CAPACTIY = 1"),
     "a queue": ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}, "SCHEDULER_QUEUE_CLASS = "),
     "a filter": ({"DUPEFILTER_CLASS": STOCK_FILTER, "SCHEDULER": OURS["SCHEDULER"]}, "DUPEFILTER_CLASS = "),
-    "a key": ({"SCHEDULER_QUEUE_KEY": "100%"}, "SCHEDULER_QUEUE_KEY = '100%'"),
-    "the same key": ({"SCHEDULER_QUEUE_KEY": "%(spider)s:dupefilter"}, "SCHEDULER_QUEUE_KEY = 'shop:dupefilter' and"),
-    "the same key, scrapy-redis": (
-        {"SCHEDULER_DUPEFILTER_KEY": "%(spider)s:requests", "SCHEDULER": crawling.REDIS_SCHEDULER},
-        "SCHEDULER_QUEUE_KEY = 'shop:requests' and",
-    ),
 }
 
 

@@ -115,6 +115,21 @@ def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
     assert beside.left() == ([], 0, [b"http://own"] if is_dead else [])
 
 
+def test_key_by_an_attribute(beside: Beside) -> None:
+    """The start key may name an attribute of the spider; a percent sign in its value is one."""
+
+    class OwnSpider(RedisSpider):
+        name = "own"
+        job = "50%"
+        redis_key = f"{beside.keys.start}:%(job)s"
+
+    beside.client.rpush(f"{beside.keys.start}:50%", "http://a")
+    spider = beside.open(OwnSpider)
+    assert spider.redis_key == f"{beside.keys.start}:50%"
+    assert [request.url for request in spider.next_requests()] == ["http://a"]
+    beside.close()
+
+
 def test_those_not_reached(beside: Beside) -> None:
     """Start URLs not reached by an interrupted `next_requests` come with its next call.
 

@@ -1,9 +1,12 @@
 """The keys that belong to a queue."""
 
+from types import SimpleNamespace
+
 import pytest
 from redis.crc import key_slot
 
-from scrapy_bloom.queue.keys import QueueKeys, queue_name
+from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.queue.keys import QueueKeys, key_of, queue_name
 
 
 @pytest.mark.parametrize(
@@ -40,4 +43,17 @@ def test_not_of_a_queue(key: str) -> None:
 )
 def test_name_of_a_queue(template: str, name: str) -> None:
     """The spider's name is substituted as often as in scrapy-redis: twice."""
-    assert queue_name(template, "shop") == name
+    assert queue_name(template, SimpleNamespace(name="shop")) == name
+
+
+def test_attributes_in_a_key() -> None:
+    """A key may name any attribute of the spider that is text or a number."""
+    spider = SimpleNamespace(name="shop", job=7, region="eu")
+    assert key_of("KEY", "%(spider)s:%(name)s:%(region)s:%(job)d", spider) == "shop:shop:eu:7"
+
+
+@pytest.mark.parametrize("job", [None, "", ["a"]])
+def test_attribute_without_a_value(job: object) -> None:
+    """Jobs with such an attribute would share one key."""
+    with pytest.raises(ConfigError, match=r"^KEY = '%\(job\)s:requests': .*the spider's attribute 'job' is not set"):
+        key_of("KEY", "%(job)s:requests", SimpleNamespace(name="shop", job=job))
