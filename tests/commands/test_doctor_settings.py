@@ -89,8 +89,8 @@ MISTAKES = {
     "a start key that cannot be read": Mistake(
         "settings",
         "loss",
-        f"{REFUSED}REDIS_START_URLS_KEY = '%(spider)s:start_urls': may have %(name)s",
-        {"REDIS_START_URLS_KEY": "%(spider)s:start_urls"},
+        f"{REFUSED}REDIS_START_URLS_KEY = '%(spdr)s:start_urls': may have %(spider)s",
+        {"REDIS_START_URLS_KEY": "%(spdr)s:start_urls"},
         "fed",
     ),
     "RedisSpider of scrapy-redis": Mistake("spider", "loss", "pops its start URLs", {}, "popping"),
