@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy import Spider
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomScheduler
-from tests.support.in_process import crawl_settings, start
+from tests.support.in_process import ShopSpider, crawl_settings, start
 from tests.support.kinds import Place
 from tests.support.servers import Server
 
@@ -51,8 +52,14 @@ def opened(place: Place, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     settings = crawl_settings(place.url, key)
     schedulers = []
 
-    def open_one(scheduler_class: type[Scheduler] = BloomScheduler, **further: object) -> Any:
-        crawler = start({**settings, **further})
+    def open_one(
+        scheduler_class: type[Scheduler] = BloomScheduler,
+        *,
+        spider_name: str = "shop",
+        spidercls: type[Spider] = ShopSpider,
+        **further: object,
+    ) -> Any:
+        crawler = start({**settings, **further}, spider_name, spidercls)
         scheduler = scheduler_class.from_crawler(crawler)
         schedulers.append(scheduler)
         scheduler.open(crawler.spider)
@@ -62,4 +69,5 @@ def opened(place: Place, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     # A single attempt: a test may have taken the server away.
     monkeypatch.setattr("scrapy_bloom.scheduler._LAST_TRY_SECONDS", 0)
     for scheduler in schedulers:
-        scheduler.close("finished")
+        if getattr(scheduler, "df", None):  # its start was not refused
+            scheduler.close("finished")

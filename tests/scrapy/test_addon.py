@@ -96,17 +96,6 @@ def test_spider_has_chosen(caplog: pytest.LogCaptureFixture) -> None:
     assert f"SCHEDULER = '{crawling.REDIS_SCHEDULER}' was found" in told(caplog)[0]
 
 
-def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """Beside another package's filter no class is set, and one warning is logged."""
-    settings: Kind = {"DUPEFILTER_CLASS": STOCK_FILTER}
-    assert begun(settings)["DUPEFILTER_CLASS"] == STOCK_FILTER
-    assert begun(settings)["SCHEDULER"] == crawling.OWN_SCHEDULER
-    assert told(caplog) == []
-    warning = told(caplog, logging.WARNING)[0]
-    assert warning.startswith(f"scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r}")
-    assert "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter'" in warning
-
-
 @pytest.mark.parametrize("priority", ["command", "addon"])
 def test_others_have_chosen(priority: str) -> None:
     """A class set by a Scrapy command or another add-on stays, too."""
@@ -139,8 +128,13 @@ def test_settings_that_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
     assert begun(settings) == {**OURS, "SCHEDULER": crawling.OWN_SCHEDULER}
     (what,) = told(caplog)
     assert f"DUPEFILTER_CLASS = {crawling.BLOOM!r} was set, SCHEDULER = {crawling.OWN_SCHEDULER!r} was found" in what
-    caplog.clear()
+
+
+def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    """Beside another package's filter no class is set and no setting checked, and one warning is logged."""
     left = begun({"DUPEFILTER_CLASS": STOCK_FILTER, "BLOOMFILTER_BIT": 30})
     assert left == {"DUPEFILTER_CLASS": STOCK_FILTER, "SCHEDULER": crawling.OWN_SCHEDULER}
+    assert told(caplog) == []
     (warning,) = told(caplog, logging.WARNING)
-    assert f"filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r} was found" in warning
+    assert warning.startswith(f"scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r} was")
+    assert "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter'" in warning

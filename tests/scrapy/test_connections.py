@@ -1,39 +1,32 @@
 """All connections of a crawl's parts are closed at its end."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
-from scrapy import Request, Spider, signals
-from scrapy.crawler import Crawler
+from scrapy import Request
 from scrapy_redis.scheduler import Scheduler
 
 from devtools.waiting import until
-from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
+from scrapy_bloom import BloomRFPDupeFilter, WrongTypeError
 from scrapy_bloom.queue.values import Call
 from tests.support.clusters import running_cluster
-from tests.support.in_process import crawl_settings, start
+from tests.support.in_process import crawl_settings, end, start
 from tests.support.servers import Server
 
-
-def crawler_at(server: Server, key: str, **params: object) -> Crawler:
-    """A crawl whose connections have its name."""
-    params = {"client_name": key.replace(":", "-"), **params}
-    return start({**crawl_settings(server.url, key), "REDIS_PARAMS": params, "BLOOMFILTER_LEASE": 0.1})
+Opened = Callable[..., Any]
 
 
-def close(scheduler: BloomScheduler) -> None:
+def named(key: str, **params: object) -> dict[str, Any]:
+    """The settings of a crawl whose connections have its name."""
+    return {"REDIS_PARAMS": {"client_name": key.replace(":", "-"), **params}, "BLOOMFILTER_LEASE": 0.1}
+
+
+def close(scheduler: Any) -> None:
     """End a crawl as the engine does."""
     scheduler.close("shutdown")
-    spider = scheduler.spider
-    spider.crawler.signals.send_catch_log(signals.spider_closed, spider=spider, reason="shutdown")
-
-
-@pytest.fixture
-def crawler(valkey: Server, key: str) -> Crawler:
-    """A crawl on one server."""
-    return crawler_at(valkey, key)
+    end(scheduler.spider.crawler, "shutdown")
 
 
 @pytest.fixture
@@ -48,15 +41,9 @@ def number_of(client: redis.Redis, key: str) -> int:
     return sum(each["name"] == key.replace(":", "-") for each in client.client_list())
 
 
-def spider_of(crawler: Crawler) -> Spider:
-    assert crawler.spider is not None
-    return crawler.spider
-
-
-def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> None:
+def test_end_of_a_crawl(opened: Opened, watching: redis.Redis, key: str) -> None:
     """The connections of queue, heartbeats and filter are all closed."""
-    scheduler = BloomScheduler.from_crawler(crawler)
-    scheduler.open(spider_of(crawler))
+    scheduler = opened(**named(key))
     assert scheduler.enqueue_request(Request("https://example.com/"))
     assert scheduler.next_request() is not None
     until(lambda: number_of(watching, key) >= 2)
@@ -67,12 +54,10 @@ def test_end_of_a_crawl(crawler: Crawler, watching: redis.Redis, key: str) -> No
 
 
 def test_end_with_a_single_connection(
-    valkey: Server, watching: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, watching: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reactor and the heartbeats do not wait for each other: each has a client of its own."""
-    crawler = crawler_at(valkey, key, max_connections=1)
-    scheduler = BloomScheduler.from_crawler(crawler)
-    scheduler.open(spider_of(crawler))
+    scheduler = opened(**named(key, max_connections=1))
     replies: list[Any] = []
     queue = scheduler._heartbeat._queue
     send = queue.send
@@ -91,33 +76,29 @@ def test_end_with_a_single_connection(
     until(lambda: number_of(watching, key) == 0)
 
 
-def test_end_over_a_cluster(key: str) -> None:
+def test_end_over_a_cluster(opened: Opened, key: str) -> None:
     """The connections to a cluster's nodes are closed, even if REDIS_URL named the cluster."""
     with running_cluster(1) as nodes, nodes[0].client() as watching:
-        crawler = crawler_at(nodes[0], key, redis_cls="redis.RedisCluster")
-        scheduler = BloomScheduler.from_crawler(crawler)
-        scheduler.open(spider_of(crawler))
+        scheduler = opened(REDIS_URL=nodes[0].url, **named(key, redis_cls="redis.RedisCluster"))
         until(lambda: number_of(watching, key) >= 2)
         close(scheduler)
         until(lambda: number_of(watching, key) == 0)
 
 
-def test_refused_start(crawler: Crawler, watching: redis.Redis, key: str) -> None:
+def test_refused_start(valkey: Server, watching: redis.Redis, key: str) -> None:
     """A dupefilter that refuses to start closes its connections."""
     watching.sadd(f"{{{key}}}:filter", "a fingerprint")
     with pytest.raises(WrongTypeError) as refusal:
-        BloomRFPDupeFilter.from_crawler(crawler)
+        BloomRFPDupeFilter.from_crawler(start({**crawl_settings(valkey.url, key), **named(key)}))
     until(lambda: number_of(watching, key) == 0)
     # The traceback has kept them until here.
     assert refusal.tb is not None
 
 
-def test_end_under_another_scheduler(crawler: Crawler, watching: redis.Redis, key: str) -> None:
+def test_end_under_another_scheduler(opened: Opened, watching: redis.Redis, key: str) -> None:
     """The filter's connections are closed; those of scrapy-redis's scheduler are its own."""
-    scheduler = Scheduler.from_crawler(crawler)
-    scheduler.open(spider_of(crawler))
+    scheduler = opened(Scheduler, **named(key))
     assert scheduler.enqueue_request(Request("https://example.com/"))
     assert number_of(watching, key) == 2
     close(scheduler)
     until(lambda: number_of(watching, key) == 1)
-    scheduler.server.close()

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import redis
-from scrapy import signals
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
 from scrapy_bloom.errors import RefusedError
-from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, page, spider_of, warnings_in
-from tests.support.in_process import start
+from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, said, seen
+from tests.support.in_process import end, start
 from tests.support.servers import KINDS, Server, running
 
 # The connection.
@@ -39,9 +38,9 @@ CONNECTIONS: dict[str, tuple[int, Callable[[Server], dict[str, Any]]]] = {
 def test_connection(server: Server, key: str, db: int, settings: Callable[[Server], dict[str, Any]]) -> None:
     """The server is found as by scrapy-redis, and a filter's whole life works over each connection."""
     crawler = start({**settings(server), KEY: key, "BLOOMFILTER_CAPACITY": 20})
-    first, second = (BloomRFPDupeFilter.from_spider(spider_of(crawler)) for _ in range(2))
-    assert not any(first.request_seen(page(number)) for number in range(50))
-    assert all(second.request_seen(page(number)) for number in range(50))
+    first, second = (BloomRFPDupeFilter.from_spider(crawler.spider) for _ in range(2))
+    assert not any(seen(first, *range(50)))
+    assert all(seen(second, *range(50)))
     with server.client(db=db) as client:
         assert len(keys_of(client, key)) > 2
         second.filter.close()
@@ -55,26 +54,25 @@ def test_connection(server: Server, key: str, db: int, settings: Callable[[Serve
 def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """The first loss is logged at once; further losses within a minute are counted, and logged at the end."""
     crawler = crawler_of(valkey, **{KEY: key})
-    dupefilter = BloomRFPDupeFilter.from_spider(spider_of(crawler))
+    dupefilter = BloomRFPDupeFilter.from_spider(crawler.spider)
     with valkey.client() as client:
         for number in range(3):
             lose(client, key)
-            assert not dupefilter.request_seen(page(number))
-            assert not dupefilter.request_seen(page(10 + number))
-            assert len(warnings_in(caplog)) == 1
-        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+            assert seen(dupefilter, number, 10 + number) == [False, False]
+            assert len(said(caplog)) == 1
+        end(crawler)
         assert not [each for each in keys_of(client, key) if ":call:" in each]
-    assert warnings_in(caplog)[1:] == [f"{warnings_in(caplog)[0]} (2x since the last such line)"]
+    assert said(caplog)[1:] == [f"{said(caplog)[0]} (2x since the last such line)"]
 
 
 def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key: str) -> None:
     """Replaced by a filter of other parameters, it raises if no crawl can be stopped."""
     dupefilter = WAYS["from_settings"](crawler_of(server, **{KEY: key}))
-    dupefilter.request_seen(page(1))
+    seen(dupefilter, 1)
     BloomFilter(client, key, capacity=77, flush=True)
     for _ in range(2):
         with pytest.raises(MismatchError, match="77"):
-            dupefilter.request_seen(page(2))
+            seen(dupefilter, 2)
 
 
 # Passwords.
@@ -92,14 +90,14 @@ def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFix
         for settings in ways:
             crawler = crawler_of(server, **{KEY: key, **settings})
             dupefilter = BloomRFPDupeFilter.from_crawler(crawler)
-            dupefilter.request_seen(page(1))
+            seen(dupefilter, 1)
             lose(client, key)
-            dupefilter.request_seen(page(2))
-            assert len(warnings_in(caplog)) == 1
+            seen(dupefilter, 2)
+            assert len(said(caplog)) == 1
             with pytest.raises(MismatchError) as refusal:
                 build(server, key, BLOOMFILTER_CAPACITY=5, **settings)
             shown = [dupefilter, dupefilter.filter, dupefilter.filter.parameters, dupefilter.config]
-            crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+            end(crawler)
             dupefilter.close("finished")
             texts = [str(refusal.value), caplog.text, *map(repr, shown), *map(str, shown)]
             assert not [text for text in texts if PASSWORD in text]

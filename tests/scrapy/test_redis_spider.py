@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 import redis
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
 from devtools.proxy.faults import FaultProxy, Place, proxying
-from scrapy_bloom import BloomScheduler, RedisCrawlSpider, RedisSpider
+from scrapy_bloom import RedisCrawlSpider, RedisSpider
 from scrapy_bloom.queue.keys import StartKeys
 from scrapy_bloom.start_urls import leases
-from tests.support.in_process import ShopSpider, crawl_settings, start
+from tests.support.in_process import ShopSpider, end
 from tests.support.servers import Server
 
 Made = Callable[[str], Any]
@@ -52,27 +52,22 @@ MADE: dict[str, tuple[Made, int, bool]] = {
 class Beside:
     """A spider and an open scheduler, over a proxy."""
 
-    def __init__(self, proxy: FaultProxy, client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, proxy: FaultProxy, client: redis.Redis, key: str, opened: Callable[..., Any]) -> None:
         self.proxy = proxy
         self.client = client
         self.keys = StartKeys(f"{key}:start")
-        self._settings = crawl_settings(proxy.url, key)
-        self._settings |= {"REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
-        self._monkeypatch = monkeypatch
+        self._opened = opened
 
-    def open(self, spider_class: type[RedisSpider] = RedisSpider) -> Any:
+    def open(self, spidercls: type[RedisSpider] = RedisSpider) -> Any:
         """A spider whose scheduler is open."""
-        self._crawler = start(self._settings, spidercls=spider_class)
-        self.scheduler = BloomScheduler.from_crawler(self._crawler)
-        assert self._crawler.spider is not None
-        self.scheduler.open(self._crawler.spider)
-        self._monkeypatch.setattr("scrapy_bloom._scrapy.engine.scheduler_of", lambda _: self.scheduler)
-        return self._crawler.spider
+        settings = {"REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+        self.scheduler = self._opened(spidercls=spidercls, REDIS_URL=self.proxy.url, **settings)
+        return self.scheduler.spider
 
     def close(self) -> None:
         """End as the engine does."""
         self.scheduler.close("finished")
-        self._crawler.signals.send_catch_log(signals.spider_closed, spider=self._crawler.spider, reason="finished")
+        end(self.scheduler.spider.crawler)
 
     def left(self) -> tuple[object, int, object]:
         """The waiting start URLs, the number of leased ones, and the dead letters."""
@@ -82,11 +77,14 @@ class Beside:
 
 
 @pytest.fixture
-def beside(valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+def beside(valkey: Server, key: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
     """A proxy that can fail the script of start URLs."""
     with proxying(valkey.port, "EVALSHA") as proxy, valkey.client() as client:
         proxy.naming = leases._EXCHANGE._hash.encode()
-        yield Beside(proxy, client, key, monkeypatch)
+        beside = Beside(proxy, client, key, opened)
+        monkeypatch.setattr("scrapy_bloom._scrapy.engine.scheduler_of", lambda _: beside.scheduler)
+        yield beside
+        beside.close()
 
 
 @pytest.mark.parametrize("base", [RedisSpider, RedisCrawlSpider])
@@ -153,7 +151,6 @@ def test_error_of_the_spider(beside: Beside) -> None:
     spider = beside.open(OwnSpider)
     with pytest.raises(KeyError):
         spider.make_request_from_data(b"x")
-    beside.close()
 
 
 def test_acknowledgement_that_is_lost(beside: Beside) -> None:
@@ -183,7 +180,6 @@ def test_redis_away(beside: Beside) -> None:
             spider.spider_idle()
         beside.scheduler._delivery._breaker._next_probe = 0.0
     spider.spider_idle()
-    beside.close()
 
 
 @pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
@@ -231,6 +227,5 @@ BASES = {spiders.RedisSpider: 1, spiders.RedisCrawlSpider: 1, RedisSpider: 0, Re
 def test_spider_that_pops_start_urls(base: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
     """A scrapy-redis spider under BloomScheduler causes one warning; ours and Scrapy's cause none."""
     beside.open(type("Popping", (base,), {"name": "popping"}))
-    beside.close()
     told = [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
     assert ["'shop'" in warning for warning in told] == [True] * BASES[base]

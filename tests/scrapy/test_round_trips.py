@@ -4,18 +4,17 @@ Round trips, commands and bytes: higher numbers make crawls slower everywhere; w
 here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import pytest
 import redis
-from scrapy import Request, Spider
+from scrapy import Request
 
 from devtools.round_trips import counting
-from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
+from scrapy_bloom import BloomScheduler
 from scrapy_bloom._runtime import RUNTIME
-from tests.support import crawling
-from tests.support.in_process import start
+from tests.support.dupefilters import build
 from tests.support.real_links import pages
 from tests.support.servers import Server
 
@@ -33,36 +32,13 @@ class Cost(NamedTuple):
 
 
 @pytest.fixture
-def crawler_settings(server: Server, key: str) -> dict[str, Any]:
-    """Settings of a crawl of this test."""
-    return {
-        "REDIS_URL": server.url,
-        "DUPEFILTER_CLASS": crawling.BLOOM,
-        "SCHEDULER_DUPEFILTER_KEY": key,
-        "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-        # Beyond the time of any test: no heartbeat comes in between.
-        "BLOOMFILTER_LEASE": 3600,
-    }
-
-
-@pytest.fixture
-def spider(crawler_settings: dict[str, Any]) -> Spider:
-    """The spider of a crawl."""
-    spider = start(crawler_settings).spider
-    assert spider is not None
-    return spider
-
-
-@pytest.fixture
-def scheduler(spider: Spider, monkeypatch: pytest.MonkeyPatch) -> Iterator[BloomScheduler]:
-    """An open scheduler, whose clock stands: no pause ends."""
+def scheduler(opened: Callable[..., BloomScheduler], monkeypatch: pytest.MonkeyPatch) -> BloomScheduler:
+    """An open scheduler of the default size, whose clock stands: no pause ends, and no heartbeat comes in between."""
     monkeypatch.setattr(RUNTIME, "monotonic", lambda: 0.0)
-    scheduler = BloomScheduler.from_crawler(spider.crawler)
-    scheduler.open(spider)
+    scheduler = opened(BLOOMFILTER_LEASE=3600, BLOOMFILTER_CAPACITY=1_000_000, BLOOMFILTER_ERROR_RATE=1e-6)
     scheduler.enqueue_request(Request("http://shop.test/first"))
     scheduler.has_pending_requests()
-    yield scheduler
-    scheduler.close("finished")
+    return scheduler
 
 
 def cost(client: redis.Redis, site: str, give: Give) -> Cost:
@@ -75,9 +51,9 @@ def cost(client: redis.Redis, site: str, give: Give) -> Cost:
     return Cost(sent.trips, sent.bytes, {name: found[f"cmdstat_{name}"]["calls"] for name in COMMANDS})
 
 
-def test_dupefilter(client: redis.Redis, spider: Spider) -> None:
+def test_dupefilter(client: redis.Redis, server: Server, key: str) -> None:
     """Under scrapy-redis's Scheduler a new request is one script, a repeat is free."""
-    dupefilter = BloomRFPDupeFilter.from_spider(spider)
+    dupefilter = build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
     dupefilter.filter.add("the first")  # creates the filter, a cost once in its life
 
     def give(requests: Sequence[Request]) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from scrapy import Request, signals
+from scrapy import Request
 
 from scrapy_bloom import BloomScheduler
+from tests.support.in_process import end
 from tests.support.kinds import KINDS, Place
 
 NUMBER = 30
@@ -28,6 +29,5 @@ def test_kinds(place: Place, opened: Callable[..., BloomScheduler], key: str) ->
     assert sorted(request.url for request in iter(scheduler.next_request, None)) == sorted(urls)
     assert {"filter", "queue"} <= {each.split(":")[0] for each in keys_at(place, key)}
     scheduler.close("shutdown")
-    crawler = scheduler.spider.crawler
-    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="shutdown")
+    end(scheduler.spider.crawler, "shutdown")
     assert keys_at(place, key) == set()

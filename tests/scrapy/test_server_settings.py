@@ -18,89 +18,75 @@ from tests.support.crawling import REDIS_SCHEDULER
 from tests.support.in_process import ShopSpider
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
-# A URL, REDIS_PARAMS, and the beginning of the error.
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "Kombu's scheme": (f"sentinel://:{PASSWORD}@a:1/crawl", {}, "REDIS_URL = 'sentinel://…': must begin with one of"),
-    "no scheme": (f":{PASSWORD}@127.0.0.1:6379/0", {}, "REDIS_URL: must begin with one of redis://, rediss://, unix"),
-    "no master": (f"redis+sentinel://:{PASSWORD}@a:1", {}, "REDIS_URL names no master: end it with"),
-    "a database alone": (f"redis+sentinel://:{PASSWORD}@a:1/3", {}, "REDIS_URL names no master: end it with"),
-    "no database": (f"redis+sentinel://:{PASSWORD}@a:1/crawl/x", {}, "REDIS_URL names no master: end it with"),
-    "a port": (f"redis+sentinel://:{PASSWORD}@a:{PASSWORD}/crawl", {}, "REDIS_URL cannot be read"),
-    "a host": (f"redis+sentinel://:{PASSWORD}@a,,/crawl", {}, "REDIS_URL cannot be read"),
-    "an option of Sentinels": (
+# The beginning of the error, a URL, and REDIS_PARAMS.
+REFUSED: list[tuple[str, str, Any]] = [
+    ("REDIS_URL = 'sentinel://…': must begin with one of", f"sentinel://:{PASSWORD}@a:1/crawl", {}),
+    ("REDIS_URL: must begin with one of redis://, rediss://, unix", f":{PASSWORD}@127.0.0.1:6379/0", {}),
+    ("REDIS_URL names no master: end it with", f"redis+sentinel://:{PASSWORD}@a:1", {}),
+    ("REDIS_URL names no master: end it with", f"redis+sentinel://:{PASSWORD}@a:1/3", {}),
+    ("REDIS_URL names no master: end it with", f"redis+sentinel://:{PASSWORD}@a:1/crawl/x", {}),
+    ("REDIS_URL cannot be read", f"redis+sentinel://:{PASSWORD}@a:{PASSWORD}/crawl", {}),
+    ("REDIS_URL cannot be read", f"redis+sentinel://:{PASSWORD}@a,,/crawl", {}),
+    ("REDIS_URL cannot be read", f"redis+cluster://:a/{PASSWORD}@a:1", {}),
+    ("REDIS_URL cannot be read", "", {"url": f"redis://shop:{PASSWORD}@localhost:none"}),
+    ("REDIS_URL names a database, but a cluster", f"redis+cluster://:{PASSWORD}@a:1/2", {}),
+    (
+        "REDIS_URL with ?sentinel_passwrd=…: TypeError in scrapy_bloom.transport.from_url.FromUrl; correct it, or",
         f"rediss+sentinel://a/crawl?sentinel_passwrd={PASSWORD}",
         {},
-        "REDIS_URL with ?sentinel_passwrd=…: TypeError in scrapy_bloom.transport.from_url.FromUrl; correct it, or",
     ),
-    "a value for Sentinels": (
+    (
+        "REDIS_URL with ?sentinel_socket_timeout=…: ValueError in scrapy_bloom.",
         f"redis+sentinel://a/crawl?sentinel_socket_timeout={PASSWORD}",
         {},
-        "REDIS_URL with ?sentinel_socket_timeout=…: ValueError in scrapy_bloom.",
     ),
-    "an option": (
+    (
+        "REDIS_PARAMS['passwrd']: TypeError in scrapy_bloom.transport.from_url.FromUrl; correct it, or remove it",
         f"redis+sentinel://:{PASSWORD}@a/crawl",
         {"passwrd": PASSWORD},
-        "REDIS_PARAMS['passwrd']: TypeError in scrapy_bloom.transport.from_url.FromUrl; correct it, or remove it",
     ),
-    "a cluster's database": (f"redis+cluster://:{PASSWORD}@a:1/2", {}, "REDIS_URL names a database, but a cluster"),
-    "a cluster's option": (
+    (
+        "REDIS_URL with ?foo=…: TypeError in scrapy_bloom.transport.from_url.FromUrl; ",
         f"redis+cluster://:{PASSWORD}@127.0.0.1:1?foo=5",
         {},
-        "REDIS_URL with ?foo=…: TypeError in scrapy_bloom.transport.from_url.FromUrl; ",
     ),
-    "no time for a reply": (
+    (
+        "REDIS_PARAMS['socket_timeout']: ValueError in redis.client.Redis; correct it, or remove it",
         f"redis://:{PASSWORD}@a:1",
         {"socket_timeout": 0},
-        "REDIS_PARAMS['socket_timeout']: ValueError in redis.client.Redis; correct it, or remove it",
     ),
-    "no time to connect": (
+    (
+        "REDIS_URL with ?socket_connect_timeout=…: ValueError in redis.client.Redis; correct it, or remove it",
         f"redis://:{PASSWORD}@a:1?socket_connect_timeout=0",
         {},
-        "REDIS_URL with ?socket_connect_timeout=…: ValueError in redis.client.Redis; correct it, or remove it",
     ),
-    "an unquoted slash": (f"redis+cluster://:a/{PASSWORD}@a:1", {}, "REDIS_URL cannot be read"),
-    "TLS by an option": (
+    (
+        "REDIS_PARAMS['ssl']: TypeError in redis.client.Redis; remove it, and begin REDIS_URL with rediss",
         f"redis://:{PASSWORD}@a:1",
         {"ssl": True},
-        "REDIS_PARAMS['ssl']: TypeError in redis.client.Redis; remove it, and begin REDIS_URL with rediss",
     ),
-    "a value that redis-py does not name": (
+    (
+        "REDIS_URL or REDIS_PARAMS['max_connections'] or REDIS_PARAMS['db']: ValueError in redis.client.Redis; correct",
         f"redis://:{PASSWORD}@a:1",
         {"max_connections": PASSWORD, "db": 3},
-        "REDIS_URL or REDIS_PARAMS['max_connections'] or REDIS_PARAMS['db']: ValueError in redis.client.Redis; correct",
     ),
-    "two selections": (
-        f"redis+cluster://:{PASSWORD}@a:1",
-        {"redis_cls": "redis.RedisCluster"},
+    (
         "REDIS_PARAMS['redis_cls'] = 'redis.RedisCluster': REDIS_URL selects the client itself, since it begins "
         "with redis+cluster://; remove redis_cls",
+        f"redis+cluster://:{PASSWORD}@a:1",
+        {"redis_cls": "redis.RedisCluster"},
     ),
-}
+    ("REDIS_PARAMS['ssl_password']: TypeError", "", {"url": "redis://localhost", "ssl_password": PASSWORD}),
+    ("REDIS_PARAMS must be a dict", "", PASSWORD),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str) -> None:
+@pytest.mark.parametrize(("begin", "url", "params"), REFUSED)
+def test_refused(begin: str, url: str, params: Any) -> None:
     """Each invalid part is named with its setting, without the password."""
-    url, params, begin = REFUSED[what]
+    settings = {"REDIS_URL": url, "REDIS_PARAMS": json.dumps(params)} if url else {"REDIS_PARAMS": params}
     with pytest.raises(ConfigError) as refusal:
-        connect(Settings({"REDIS_URL": url, "REDIS_PARAMS": json.dumps(params)}))
-    assert str(refusal.value).startswith(begin)
-    assert PASSWORD not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("params", "begin"),
-    [
-        ({"url": f"redis://shop:{PASSWORD}@localhost:none"}, "REDIS_URL cannot be read"),
-        ({"url": "redis://localhost", "ssl_password": PASSWORD}, "REDIS_PARAMS['ssl_password']: TypeError"),
-        (PASSWORD, "REDIS_PARAMS must be a dict"),
-    ],
-    ids=["url", "ssl_password", "no dict"],
-)
-def test_a_secret_among_the_params(params: Any, begin: str) -> None:
-    """An option that contains a password is named without its value."""
-    with pytest.raises(ConfigError) as refusal:
-        connect(Settings({"REDIS_PARAMS": params}))
+        connect(Settings(settings))
     assert str(refusal.value).startswith(begin)
     assert PASSWORD not in str(refusal.value)
 
@@ -148,18 +134,13 @@ def test_sentinels_have_options_of_their_own() -> None:
 
 def test_node_of_a_cluster(key: str) -> None:
     """A plain client of a cluster's node is refused, with advice for the URL."""
-    refusals = []
+    settings = {"SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
+    advice = r"the server is a node of a cluster: begin REDIS_URL with redis\+cluster://"
     with running_cluster(2) as nodes:
-        for node in nodes:
-            try:
-                BloomRFPDupeFilter.from_settings(
-                    Settings({"REDIS_URL": node.url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000})
-                )
-            except RefusedError as error:
-                refusals.append(str(error))
-    # The other one has the slot of the filter.
-    (refusal,) = refusals
-    assert "the server is a node of a cluster: begin REDIS_URL with redis+cluster://" in refusal
+        of_nodes = [Settings({"REDIS_URL": node.url, **settings}) for node in nodes]
+        # One of the nodes has the slot of the filter.
+        with pytest.raises(RefusedError, match=advice):
+            list(map(BloomRFPDupeFilter.from_settings, of_nodes))
 
 
 def test_scheduler_of_scrapy_redis() -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from scrapy import Request, signals
+from scrapy import Request
 
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.transport.client import disconnect
 from tests.support import crawling
-from tests.support.dupefilters import keys_of, warnings_in
+from tests.support.dupefilters import keys_of, said
+from tests.support.in_process import end as end_crawl
 from tests.support.in_process import start
 from tests.support.kinds import Place
 from tests.support.servers import Server, running
@@ -112,7 +113,7 @@ def test_flush_is_no_loss(opened: Opened, caplog: pytest.LogCaptureFixture) -> N
     assert sorted([*fetched_by(old), *fetched_by(new)]) == [*PAGES]
     assert old._worker.losses == new._worker.losses == 0
     assert "lost" not in caplog.text
-    (told,) = warnings_in(caplog)
+    (told,) = said(caplog)
     assert "or another worker started over" in told
 
 
@@ -161,10 +162,9 @@ def crawl(scheduler: BloomScheduler, number: int) -> None:
 
 
 def end(scheduler: BloomScheduler) -> None:
-    """Close a scheduler, and send `spider_closed` as the engine does then."""
+    """Close a scheduler, and end its crawl, as the engine does then."""
     scheduler.close("finished")
-    spider = scheduler.spider
-    spider.crawler.signals.send_catch_log(signals.spider_closed, spider=spider, reason="finished")
+    end_crawl(scheduler.spider.crawler)
 
 
 def test_eviction_that_goes_on(opened: Opened, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,10 +176,10 @@ def test_eviction_that_goes_on(opened: Opened, valkey: Server, key: str, caplog:
             client.unlink(*keys_of(client, key))
         crawl(scheduler, LOSSES)
         text = "Redis has lost the crawl of the queue"
-        assert [text in line for line in warnings_in(caplog)] == [True]
+        assert [text in line for line in said(caplog)] == [True]
         assert scheduler.stats.get_value("bloomfilter/queue_losses") == LOSSES
         end(scheduler)
-    told = [line for line in warnings_in(caplog) if text in line]
+    told = [line for line in said(caplog) if text in line]
     assert ["x since the last such line" in line for line in told] == [False, True]
 
 
@@ -192,7 +192,7 @@ def test_worker_that_has_ended(opened: Opened, valkey: Server, key: str, caplog:
     caplog.set_level("INFO")
     end(first)
     end(last)
-    assert warnings_in(caplog) == []
+    assert said(caplog) == []
     assert ["It holds 10 requests" in line for line in caplog.messages if "It holds" in line] == [True, True]
     with valkey.client() as client:
         assert keys_of(client, key) == []

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from scrapy import Request, Spider
-from scrapy.crawler import Crawler
-from scrapy.statscollectors import StatsCollector
+from scrapy import Request
 
 from scrapy_bloom import BloomRFPDupeFilter
 from tests.support.in_process import start
@@ -17,40 +15,10 @@ from tests.support.servers import Server
 
 KEY = "SCHEDULER_DUPEFILTER_KEY"
 
-
-class PathFingerprinter:
-    """Takes pages that differ in their queries for one."""
-
-    def fingerprint(self, request: Request) -> bytes:
-        return request.url.partition("?")[0].encode()
-
-
-class BuiltFromCrawler(PathFingerprinter):
-    @classmethod
-    def from_crawler(cls, _: Crawler) -> "BuiltFromCrawler":
-        return cls()
-
-
-class HostDupeFilter(BloomRFPDupeFilter):
-    """Takes all pages of a host for one."""
-
-    def request_fingerprint(self, request: Request) -> str:
-        return request.url.split("/")[2]
-
-
-PATH_FINGERPRINTER = f"{__name__}.{PathFingerprinter.__qualname__}"
-BUILT_FROM_CRAWLER = f"{__name__}.{BuiltFromCrawler.__qualname__}"
-
-
-def crawler_of(server: Server, *, spider_name: str = "shop", **settings: Any) -> Crawler:
-    """A real crawler with a spider, as it is when its scheduler is opened."""
-    return start({"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000, **settings}, spider_name)
-
-
-Way = Callable[[Crawler], BloomRFPDupeFilter]
+Way = Callable[[Any], BloomRFPDupeFilter]
 
 BY_CRAWLER: dict[str, Way] = {
-    "from_spider": lambda crawler: BloomRFPDupeFilter.from_spider(spider_of(crawler)),
+    "from_spider": lambda crawler: BloomRFPDupeFilter.from_spider(crawler.spider),
     "from_crawler": BloomRFPDupeFilter.from_crawler,
 }
 WAYS: dict[str, Way] = {
@@ -61,23 +29,24 @@ by_crawler = pytest.mark.parametrize("way", BY_CRAWLER.values(), ids=BY_CRAWLER)
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
+def crawler_of(server: Server, *, spider_name: str = "shop", **settings: Any) -> Any:
+    """A real crawler with a spider, as it is when its scheduler is opened."""
+    return start({"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000, **settings}, spider_name)
+
+
 def build(server: Server, key: str, **settings: Any) -> BloomRFPDupeFilter:
     """Return the dupefilter that scrapy-redis's Scheduler would build."""
-    return BloomRFPDupeFilter.from_spider(spider_of(crawler_of(server, **{KEY: key}, **settings)))
-
-
-def spider_of(crawler: Crawler) -> Spider:
-    assert crawler.spider is not None
-    return crawler.spider
-
-
-def stats_of(crawler: Crawler) -> StatsCollector:
-    assert crawler.stats is not None
-    return crawler.stats
+    return BloomRFPDupeFilter.from_spider(crawler_of(server, **{KEY: key}, **settings).spider)
 
 
 def page(number: int) -> Request:
+    """A page of the shop."""
     return Request(f"http://shop.test/{number}")
+
+
+def seen(dupefilter: BloomRFPDupeFilter, *numbers: int) -> list[bool]:
+    """Ask for pages of the shop."""
+    return [dupefilter.request_seen(page(number)) for number in numbers]
 
 
 def keys_of(client: redis.Redis, key: str) -> list[str]:
@@ -87,16 +56,7 @@ def keys_of(client: redis.Redis, key: str) -> list[str]:
 
 def parameters_of(client: redis.Redis, key: str) -> dict[str, Any]:
     """Return the stored parameters of a filter."""
-    stored = client.hget(key, "parameters")
-    assert isinstance(stored, bytes)
-    return dict(json.loads(stored))
-
-
-def id_of(client: redis.Redis, key: str) -> str:
-    """Return the id of a filter, which the keys of its shards contain."""
-    stored = client.hget(key, "id")
-    assert isinstance(stored, bytes)
-    return stored.decode()
+    return dict(json.loads(client.hget(key, "parameters") or ""))
 
 
 def lose(client: redis.Redis, key: str) -> None:
@@ -104,11 +64,7 @@ def lose(client: redis.Redis, key: str) -> None:
     client.unlink(*keys_of(client, key))
 
 
-def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+def said(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
     """Return this package's log lines of a level or above."""
     ours = [record for record in caplog.records if record.name.startswith("scrapy_bloom")]
     return [record.getMessage() for record in ours if record.levelno >= level]
-
-
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return said(caplog, logging.WARNING)

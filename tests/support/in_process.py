@@ -4,8 +4,7 @@ from functools import wraps
 from typing import Any
 
 import scrapy_redis.connection
-from scrapy import Spider
-from scrapy.crawler import Crawler
+from scrapy import Spider, signals
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
 from scrapy.utils.test import get_crawler
 
@@ -55,11 +54,16 @@ def crawl_settings(url: str, key: str) -> dict[str, Any]:
     }
 
 
-def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[Spider] = ShopSpider) -> Crawler:
-    """A crawler with these settings alone, and a spider."""
+def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[Spider] = ShopSpider) -> Any:
+    """A crawler with these settings alone, a spider and stats."""
     if not is_reactor_installed():  # required by older versions of Scrapy
         with lasting():
             install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
     crawler = get_crawler(spidercls, settings)
     crawler.spider = spidercls.from_crawler(crawler, name=spider_name)
     return crawler
+
+
+def end(crawler: Any, reason: str = "finished") -> None:
+    """Send the signal by which the engine ends a crawl."""
+    crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason=reason)

@@ -12,108 +12,77 @@ LOGIN, PERMISSION, NODES = failures._LOGIN, failures._PERMISSION, failures._NODE
 MEMORY, PROTOCOL, WRONG_TYPE = failures._MEMORY, failures._OLD_SERVER, failures._WRONG_TYPE
 CLUSTER, SINGLE = failures._CLUSTER, failures._SINGLE
 WAIT = None
+# Whether an error excludes that the command was executed, and whether a replica raised it.
+DOUBT, REFUSED, REPLICA = (False, False), (True, False), (True, True)
 
 # Servers' error texts as redis-py passes them on: without the code, where redis-py has a class for it. Redis up to 6
 # prefixes an error inside a script with words of its own.
+OOM = "command not allowed when used memory > 'maxmemory'."
 BUSY = "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
-MISCONF = (
-    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that "
-    "may modify the data set are disabled, because this instance is configured to report errors during writes if RDB "
-    "snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB "
-    "error."
-)
+MISCONF = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."
+AOF = "MISCONF Errors writing to the AOF file: No space left on device"
 READONLY = "READONLY You can't write against a read only replica."
+REPLICAS = "NOREPLICAS Not enough good replicas to write."
+NON_LOCAL = "ttempted to access a non local key in a cluster node"
 IN_SCRIPT = "script: 9282fe9cd1ad17b421df71a1d74837df7d50241a, on @user_script:1."
 OLD_SCRIPT = (
     "Error running script (call to f_9282fe9cd1ad17b421df71a1d74837df7d50241a): @user_script:1: @user_script: 1:"
 )
 DISCARDED = "Transaction discarded because of:"
 
-# The rows in their order, each with the errors that it is the first to match.
-ROWS: list[tuple[str | None, list[Exception]]] = [
+CASES: list[tuple[str | None, tuple[bool, bool], Exception]] = [
     # Both are ConnectionErrors, which are waited for further down.
-    (LOGIN, [exceptions.AuthenticationError("NOAUTH"), exceptions.AuthorizationError("x")]),
-    (
-        NODES,
-        [
-            exceptions.NoPermissionError("User crawl has no permissions to run the 'cluster|slots' command"),
-            # Redis 6.2.
-            exceptions.NoPermissionError("this user has no permissions to run the 'cluster' command or its subcommand"),
-            exceptions.NoPermissionError("this user has no permissions to run the 'command' command"),
-        ],
-    ),
-    (PERMISSION, [exceptions.NoPermissionError("NOPERM this user has no permissions to run the 'eval' command")]),
-    (
-        MEMORY,
-        [
-            exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
-            exceptions.OutOfMemoryError(f"command not allowed when used memory > 'maxmemory'. {IN_SCRIPT}"),
-        ],
-    ),
-    (
-        MEMORY,
-        [
-            exceptions.ExecAbortError(f"{DISCARDED} OOM command not allowed when used memory > 'maxmemory'."),
-            exceptions.ResponseError(f"{OLD_SCRIPT} -OOM command not allowed when used memory > 'maxmemory'."),
-        ],
-    ),
-    (
-        WAIT,
-        [
-            exceptions.ConnectionError("Connection refused"),
-            # A server with too many clients says so to a new one, and hangs up.
-            exceptions.ConnectionError("max number of clients reached"),
-            # It is waited for with any text.
-            exceptions.ConnectionError("unknown command 'HELLO'"),
-            exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
-            exceptions.TimeoutError("Timeout reading from socket"),
-            exceptions.ReadOnlyError("You can't write against a read only replica."),
-            exceptions.TryAgainError("x"),
-            exceptions.ClusterDownError("CLUSTERDOWN"),
-            exceptions.MasterDownError("Link with MASTER is down"),
-            exceptions.RedisClusterException("Redis Cluster cannot be connected"),
-        ],
-    ),
-    (
-        WAIT,
-        [
-            exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
-            exceptions.ResponseError(f"NOREPLICAS Not enough good replicas to write. {IN_SCRIPT}"),
-            exceptions.ResponseError(BUSY),
-            exceptions.ResponseError("BUSY Redis is busy running a module command."),
-            exceptions.ResponseError(MISCONF),
-            exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}"),
-            exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
-            exceptions.ResponseError(f"{OLD_SCRIPT} -MISCONF Errors writing to the AOF file: No space left on device"),
-            exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"),
-            exceptions.ExecAbortError(f"{DISCARDED} {BUSY}"),
-            exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"),
-            exceptions.ExecAbortError(f"{DISCARDED} LOADING Redis is loading the dataset in memory"),
-            exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down"),
-            exceptions.ExecAbortError(f"{DISCARDED} CLUSTERDOWN The cluster is down"),
-            exceptions.ExecAbortError(f"{DISCARDED} TRYAGAIN Multiple keys request during rehashing of slot"),
-            exceptions.ResponseError("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
-        ],
-    ),
-    (
-        WAIT,
-        [
-            exceptions.ResponseError(f"Attempted to access a non local key in a cluster node {IN_SCRIPT}"),
-            exceptions.ResponseError(f"Script attempted to access a non local key in a cluster node {IN_SCRIPT}"),
-            exceptions.ResponseError(f"{OLD_SCRIPT} Script attempted to access a non local key in a cluster node"),
-        ],
-    ),
-    (WAIT, [exceptions.ResponseError("max number of clients + cluster connections reached")]),
-    (PROTOCOL, [exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3'")]),
-    (
-        PERMISSION,
-        [exceptions.ResponseError("ACL failure in script: no permissions to run the 'hget' command")],
-    ),
-    (PERMISSION, [exceptions.ResponseError("The user executing the script can't run this command or subcommand")]),
-    (WRONG_TYPE, [exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")]),
-    (CLUSTER, [exceptions.MovedError("866 127.0.0.1:7001"), exceptions.AskError("866 127.0.0.1:7001")]),
-    (CLUSTER, [exceptions.ResponseError("SELECT is not allowed in cluster mode")]),
-    (SINGLE, [exceptions.ResponseError("This instance has cluster support disabled")]),
+    (LOGIN, DOUBT, exceptions.AuthenticationError("NOAUTH")),
+    (LOGIN, DOUBT, exceptions.AuthorizationError("x")),
+    (NODES, DOUBT, exceptions.NoPermissionError("User x has no permissions to run the 'cluster|slots' command")),
+    # Redis 6.2.
+    (NODES, DOUBT, exceptions.NoPermissionError("this user has no permissions to run the 'cluster' command or its")),
+    (NODES, DOUBT, exceptions.NoPermissionError("this user has no permissions to run the 'command' command")),
+    (PERMISSION, DOUBT, exceptions.NoPermissionError("this user has no permissions to run the 'eval' command")),
+    (MEMORY, REFUSED, exceptions.OutOfMemoryError(OOM)),
+    (MEMORY, REFUSED, exceptions.OutOfMemoryError(f"{OOM} {IN_SCRIPT}")),
+    (MEMORY, REFUSED, exceptions.ExecAbortError(f"{DISCARDED} OOM {OOM}")),
+    (MEMORY, REFUSED, exceptions.ResponseError(f"{OLD_SCRIPT} -OOM {OOM}")),
+    (WAIT, DOUBT, exceptions.ConnectionError("Connection refused")),
+    # A server with too many clients says so to a new one, and hangs up.
+    (WAIT, REFUSED, exceptions.ConnectionError("max number of clients reached")),
+    # It is waited for with any text.
+    (WAIT, DOUBT, exceptions.ConnectionError("unknown command 'HELLO'")),
+    (WAIT, REPLICA, exceptions.BusyLoadingError("Redis is loading the dataset in memory")),
+    (WAIT, DOUBT, exceptions.TimeoutError("Timeout reading from socket")),
+    (WAIT, REPLICA, exceptions.ReadOnlyError("You can't write against a read only replica.")),
+    (WAIT, REFUSED, exceptions.TryAgainError("Multiple keys request during rehashing of slot")),
+    (WAIT, REFUSED, exceptions.ClusterDownError("CLUSTERDOWN The cluster is down")),
+    (WAIT, REPLICA, exceptions.MasterDownError("Link with MASTER is down")),
+    (WAIT, DOUBT, exceptions.RedisClusterException("Redis Cluster cannot be connected")),
+    (WAIT, REFUSED, exceptions.ResponseError(REPLICAS)),
+    (WAIT, REFUSED, exceptions.ResponseError(f"{REPLICAS} {IN_SCRIPT}")),
+    (WAIT, REFUSED, exceptions.ResponseError(BUSY)),
+    (WAIT, REFUSED, exceptions.ResponseError("BUSY Redis is busy running a module command.")),
+    (WAIT, REFUSED, exceptions.ResponseError(MISCONF)),
+    (WAIT, REFUSED, exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}")),
+    (WAIT, REFUSED, exceptions.ResponseError(AOF)),
+    (WAIT, REFUSED, exceptions.ResponseError(f"{OLD_SCRIPT} -{AOF}")),
+    (WAIT, REPLICA, exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}")),
+    (WAIT, REFUSED, exceptions.ExecAbortError(f"{DISCARDED} {BUSY}")),
+    (WAIT, REPLICA, exceptions.ExecAbortError(f"{DISCARDED} {READONLY}")),
+    (WAIT, REPLICA, exceptions.ExecAbortError(f"{DISCARDED} LOADING Redis is loading the dataset in memory")),
+    (WAIT, REPLICA, exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down")),
+    (WAIT, REFUSED, exceptions.ExecAbortError(f"{DISCARDED} CLUSTERDOWN The cluster is down")),
+    (WAIT, REFUSED, exceptions.ExecAbortError(f"{DISCARDED} TRYAGAIN Multiple keys request during rehashing of slot")),
+    (WAIT, DOUBT, exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed")),
+    (WAIT, DOUBT, exceptions.ResponseError(f"A{NON_LOCAL} {IN_SCRIPT}")),
+    (WAIT, DOUBT, exceptions.ResponseError(f"Script a{NON_LOCAL} {IN_SCRIPT}")),
+    (WAIT, DOUBT, exceptions.ResponseError(f"{OLD_SCRIPT} Script a{NON_LOCAL}")),
+    (WAIT, REFUSED, exceptions.ResponseError("max number of clients + cluster connections reached")),
+    (PROTOCOL, DOUBT, exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3'")),
+    (PERMISSION, DOUBT, exceptions.ResponseError("ACL failure in script: no permissions to run the 'hget' command")),
+    (PERMISSION, DOUBT, exceptions.ResponseError("The user executing the script can't run this command or subcommand")),
+    (WRONG_TYPE, DOUBT, exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")),
+    (CLUSTER, DOUBT, exceptions.MovedError("866 127.0.0.1:7001")),
+    (CLUSTER, DOUBT, exceptions.AskError("866 127.0.0.1:7001")),
+    (CLUSTER, DOUBT, exceptions.ResponseError("SELECT is not allowed in cluster mode")),
+    (SINGLE, DOUBT, exceptions.ResponseError("This instance has cluster support disabled")),
 ]
 UNKNOWN: list[Exception] = [
     exceptions.ResponseError("ERR value is not an integer or out of range"),
@@ -129,8 +98,12 @@ UNKNOWN: list[Exception] = [
 
 
 def test_every_row_has_errors() -> None:
-    """The table here has the rows of the code, in the same order."""
-    assert [advice for advice, _ in ROWS] == [advice for _, advice in failures._CASES]
+    """Each row of the code is the first that matches one of these errors."""
+    rows = [
+        next(row for row, (matches, _) in enumerate(failures._CASES) if matches(error, describe(error)))
+        for _, _, error in CASES
+    ]
+    assert set(rows) == set(range(len(failures._CASES)))
 
 
 def wrapped(error: Exception) -> Exception:
@@ -143,23 +116,16 @@ def wrapped(error: Exception) -> Exception:
     return outer
 
 
-@pytest.mark.parametrize(
-    ("row", "error"),
-    [
-        pytest.param(row, error, id=f"{row}-{describe(error)}")
-        for row, (_, errors) in enumerate(ROWS)
-        for error in errors
-    ],
-)
-def test_row(row: int, error: Exception) -> None:
-    """The first row that matches an error is its own."""
-    matching = [number for number, (matches, _) in enumerate(failures._CASES) if matches(error, describe(error))]
-    assert matching[0] == row
-    assert advice_for(error) == ROWS[row][0]
-    # So is that of the error which redis-py raises for the error of a node.
+@pytest.mark.parametrize(("advice", "fate", "error"), CASES, ids=lambda each: f"{each}"[:60])
+def test_case(advice: str | None, fate: tuple[bool, bool], error: Exception) -> None:
+    """Some errors are waited for, the others have advice; only some exclude that the command was executed."""
+    assert advice_for(error) == advice
+    assert (was_not_executed(error), is_from_replica(error)) == fate
+    # So is the error which redis-py raises for the error of a node.
     outer = wrapped(error)
     assert str(outer).startswith("Redis Cluster cannot be connected")
-    assert (advice_for(outer), describe(outer)) == (ROWS[row][0], describe(error))
+    assert (advice_for(outer), describe(outer)) == (advice, describe(error))
+    assert (was_not_executed(outer), is_from_replica(outer)) == fate
 
 
 @pytest.mark.parametrize("error", UNKNOWN, ids=describe)
@@ -194,36 +160,6 @@ IS_AWAY = exceptions.ConnectionError("Connection refused")
 def test_most_nodes_decide(errors: list[Exception], expected: Exception) -> None:
     """A single node that refuses may be misconfigured: the crawl waits for the others."""
     assert decisive(errors) is expected
-
-
-# Errors, whether they exclude that the command was executed, and whether a replica raised them.
-EXECUTION: list[tuple[Exception, bool, bool]] = [
-    (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), True, True),
-    (exceptions.ReadOnlyError("You can't write against a read only replica."), True, True),
-    (exceptions.MasterDownError("Link with MASTER is down"), True, True),
-    (exceptions.ResponseError(f"{OLD_SCRIPT} {READONLY}"), True, True),
-    (exceptions.ExecAbortError(f"{DISCARDED} {READONLY}"), True, True),
-    (exceptions.ExecAbortError(f"{DISCARDED} MASTERDOWN Link with MASTER is down"), True, True),
-    (exceptions.TryAgainError("Multiple keys request during rehashing of slot"), True, False),
-    (exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), True, False),
-    (exceptions.ConnectionError("max number of clients reached"), True, False),
-    (exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."), True, False),
-    (exceptions.ResponseError(BUSY), True, False),
-    (exceptions.ResponseError(MISCONF), True, False),
-    (exceptions.ResponseError(f"{MISCONF} {IN_SCRIPT}"), True, False),
-    (exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), True, False),
-    (exceptions.ResponseError(f"{OLD_SCRIPT} -OOM command not allowed when used memory > 'maxmemory'."), True, False),
-    (exceptions.ConnectionError("Connection closed by server."), False, False),
-    (exceptions.TimeoutError("Timeout reading from socket"), False, False),
-    (exceptions.RedisClusterException("Redis Cluster cannot be connected"), False, False),
-    (exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"), False, False),
-]
-
-
-@pytest.mark.parametrize(("error", "is_excluded", "of_replica"), EXECUTION, ids=lambda each: f"{each}"[:60])
-def test_execution(error: Exception, is_excluded: bool, of_replica: bool) -> None:
-    """Only some errors exclude that the command was executed; the others leave it in doubt. `ROWS` has the advice."""
-    assert (was_not_executed(error), is_from_replica(error)) == (is_excluded, of_replica)
 
 
 def test_a_password_in_a_command_is_not_told() -> None:

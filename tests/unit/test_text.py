@@ -1,75 +1,35 @@
 """Numbers for readers."""
 
-import pytest
-
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, plural
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0 bytes"),
-        (1, "1 byte"),
-        (64, "64 bytes"),
-        (999, "999 bytes"),
-        (1000, "1.0 KB"),
-        (3_594, "3.6 KB"),
-        (999_940, "999.9 KB"),
-        (999_960, "1.0 MB"),
-        (3_900_000, "3.9 MB"),
-        (999_960_000, "1.0 GB"),
-        (34_000_000_000, "34.0 GB"),
-        (2_000_000_000_000, "2,000.0 GB"),
-    ],
-)
-def test_size(number: int, text: str) -> None:
+def test_size() -> None:
     """A size has a fitting unit: never "0.0 MB", and never 1,000 where there is a larger unit."""
-    assert as_size(number) == text
+    assert [as_size(number) for number in (0, 1, 64, 999)] == ["0 bytes", "1 byte", "64 bytes", "999 bytes"]
+    assert [as_size(number) for number in (1000, 3_594, 999_940)] == ["1.0 KB", "3.6 KB", "999.9 KB"]
+    numbers = (999_960, 3_900_000, 999_960_000, 34_000_000_000, 2_000_000_000_000)
+    assert [as_size(number) for number in numbers] == ["1.0 MB", "3.9 MB", "1.0 GB", "34.0 GB", "2,000.0 GB"]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0.0, "fewer than 0.01 pages"),
-        (6.2e-48, "fewer than 0.01 pages"),
-        (0.0049, "fewer than 0.01 pages"),
-        (0.0051, "about 0.01 pages"),
-        (1.276, "about 1.28 pages"),
-        (9.994, "about 9.99 pages"),
-        (9.996, "about 10 pages"),
-        (12_345.6, "about 12,346 pages"),
-    ],
-)
-def test_expected_pages(number: float, text: str) -> None:
+def test_expected_pages() -> None:
     """The number of possibly missed pages has a useful precision."""
-    assert as_expected_pages(number) == text
+    assert {as_expected_pages(number) for number in (0.0, 6.2e-48, 0.0049)} == {"fewer than 0.01 pages"}
+    numbers, texts = (0.0051, 1.276, 9.994, 9.996, 12_345.6), ("0.01", "1.28", "9.99", "10", "12,346")
+    assert [as_expected_pages(number) for number in numbers] == [f"about {text} pages" for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 layers"), (1, "1 layer"), (2, "2 layers"), (12_345, "12,345 layers")]
-)
-def test_plural(count: int, text: str) -> None:
-    """Only 1 is singular, and thousands are separated."""
-    assert plural(count, "layer") == text
+def test_plural() -> None:
+    """Nouns agree with their numbers, whose thousands are separated."""
+    texts = ["0 layers", "1 layer", "2 layers", "12,345 layers"]
+    assert [plural(number, "layer") for number in (0, 1, 2, 12_345)] == texts
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (1e-6, "1e-6"),
-        (2.5e-12, "2.5e-12"),
-        (0.001, "0.001"),
-        (0, "0"),
-        (30.0, "30"),
-        (86_400, "86400"),
-        (1e8, "1e8"),
-        (1e100, "1e100"),
-    ],
-)
-def test_number(number: float, text: str) -> None:
+def test_number() -> None:
     """A number is shown as users type it, and reads back as itself."""
-    assert as_number(number) == text
-    assert float(text) == number
+    numbers = (1e-6, 2.5e-12, 0.001, 0, 30.0, 86_400, 1e8, 1e100)
+    texts = ["1e-6", "2.5e-12", "0.001", "0", "30", "86400", "1e8", "1e100"]
+    assert list(map(as_number, numbers)) == texts
+    assert tuple(map(float, texts)) == numbers
 
 
 def test_digits() -> None:

@@ -17,6 +17,12 @@ def server() -> ScriptServer:
     return ScriptServer()
 
 
+@pytest.fixture
+def driven(server: ScriptServer) -> Driven:
+    """A worker."""
+    return Driven("one", in_memory(server))
+
+
 def test_batches_are_bounded(server: ScriptServer) -> None:
     """An exchange offers a batch at most, and hardly more than a megabyte; a large request goes alone."""
     driven = Driven("one", in_memory(server), batch=3)
@@ -34,9 +40,8 @@ def test_batches_are_bounded(server: ScriptServer) -> None:
     assert server.call("ZCARD", "queue") == 12
 
 
-def test_a_batch_that_does_not_get_through_is_halved(server: ScriptServer) -> None:
+def test_a_batch_that_does_not_get_through_is_halved(driven: Driven, server: ScriptServer) -> None:
     """After each lost reply less is offered and wanted; each reply lets it grow again."""
-    driven = Driven("one", in_memory(server))
     driven.work_off()
     driven.offer(*(b"%d" % number + b"x" * (MAX_BYTES // 8) for number in range(8)))
     found = []
@@ -78,9 +83,8 @@ def test_receipts(server: ScriptServer) -> None:
     assert (driven.worker.take_receipts(), driven.worker.take_receipts()) == ([dict], [])
 
 
-def test_repeats_stay_in_the_process(server: ScriptServer) -> None:
+def test_repeats_stay_in_the_process(driven: Driven) -> None:
     """A link that is in the outbox, or that the filter has answered, is not offered again."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"a")
     assert not driven.worker.offer(Offer(0, b"a", b"a"))
     driven.work_off()
@@ -88,9 +92,8 @@ def test_repeats_stay_in_the_process(server: ScriptServer) -> None:
     assert driven.worker.offer(Offer(0, b"a", None))
 
 
-def test_order(server: ScriptServer) -> None:
+def test_order(driven: Driven) -> None:
     """The lowest score goes first, also before requests taken ahead."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"late", b"later", score=5)
     driven.offer(b"soon", score=-1)
     driven.work_off()
@@ -110,9 +113,8 @@ def test_share(server: ScriptServer) -> None:
     assert [len(driven.take(number)) for driven, number in taken] == [4, 2, 2, 1, 1]
 
 
-def test_stop_returns_what_has_not_begun(server: ScriptServer) -> None:
+def test_stop_returns_what_has_not_begun(driven: Driven, server: ScriptServer) -> None:
     """A stopped worker takes nothing, and returns the requests it has taken ahead."""
-    driven = Driven("one", in_memory(server))
     driven.offer(*(b"%d" % number for number in range(10)))
     driven.work_off()
     driven.step(4)
@@ -124,9 +126,8 @@ def test_stop_returns_what_has_not_begun(server: ScriptServer) -> None:
 
 
 @pytest.mark.parametrize("is_executed", [False, True])
-def test_a_leave_whose_reply_was_lost(server: ScriptServer, is_executed: bool) -> None:
+def test_a_leave_whose_reply_was_lost(driven: Driven, server: ScriptServer, is_executed: bool) -> None:
     """It is sent again, and its second reply is no loss."""
-    driven = Driven("one", in_memory(server))
     driven.work_off()
     driven.worker.leave("finished")
     call = driven.worker.next_call(0)
@@ -139,9 +140,8 @@ def test_a_leave_whose_reply_was_lost(server: ScriptServer, is_executed: bool) -
     assert driven.worker.is_deleted is not is_executed
 
 
-def test_kept_requests_are_queued_by_the_first_worker(server: ScriptServer) -> None:
+def test_kept_requests_are_queued_by_the_first_worker(driven: Driven, server: ScriptServer) -> None:
     """A failed request is kept with its fingerprint, beyond the crawl, and queued again once."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"a")
     assert driven.take() == [b"a"]
     driven.worker.finish(b"a", Outcome.FAILED)
@@ -167,9 +167,8 @@ def test_a_worker_that_joins_tries_unreadable_requests_again(server: ScriptServe
     assert not server.call("EXISTS", KEYS.dead_letters)
 
 
-def test_a_queue_that_others_take_from(server: ScriptServer) -> None:
+def test_a_queue_that_others_take_from(driven: Driven, server: ScriptServer) -> None:
     """A queue that is only shorter is shared, so that its end is no loss; a flush begins with a queue of its own."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"a", b"b", b"c")
     driven.work_off()
     server.call("ZREM", "queue", "b")
@@ -188,9 +187,8 @@ def test_a_queue_that_others_take_from(server: ScriptServer) -> None:
     assert (other.worker.losses, other.worker.lost) == (1, 1)
 
 
-def test_lost_leases(server: ScriptServer) -> None:
+def test_lost_leases(driven: Driven, server: ScriptServer) -> None:
     """Leases that vanish are no loss while their worker lives, which leases them again."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"a", b"b", b"c", b"d")
     assert driven.take(2) == [b"a", b"b"]
     server.call("DEL", *KEYS.of_worker("one"))
@@ -200,9 +198,8 @@ def test_lost_leases(server: ScriptServer) -> None:
     assert server.call("ZRANGE", KEYS.of_worker("one")[0], 0, -1) == [b"b"]
 
 
-def test_another_spider_flushes(server: ScriptServer) -> None:
+def test_another_spider_flushes(driven: Driven, server: ScriptServer) -> None:
     """A flush by another worker is told as such, and running requests are offered again."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"a", b"b")
     assert driven.take() == [b"a"]
     Driven("other", in_memory(server), flush=True).work_off()
@@ -230,9 +227,8 @@ def test_after_an_outage_nobody_is_presumed_dead(server: ScriptServer) -> None:
     assert server.call("ZCARD", "queue") == 1
 
 
-def test_a_dropped_link_is_relied_on(server: ScriptServer) -> None:
+def test_a_dropped_link_is_relied_on(driven: Driven, server: ScriptServer) -> None:
     """A page is fetched again if the cache dropped one of its links, and the filter is lost."""
-    driven = Driven("one", in_memory(server))
     driven.offer(b"known", b"page")
     assert [*driven.take(2), *driven.take(2)] == [b"known", b"page"]
     driven.worker.finish(b"known")
@@ -246,9 +242,8 @@ def test_a_dropped_link_is_relied_on(server: ScriptServer) -> None:
 
 
 @pytest.mark.parametrize("trouble", [Trouble.FLUSHED, Trouble.LOST])
-def test_a_leave_after_the_crawl_is_gone(trouble: Trouble, server: ScriptServer) -> None:
+def test_a_leave_after_the_crawl_is_gone(trouble: Trouble, driven: Driven, server: ScriptServer) -> None:
     """At its end a worker reports a crawl that began anew as such, and any other loss as a loss."""
-    driven = Driven("one", in_memory(server))
     driven.work_off()
     if trouble is Trouble.FLUSHED:
         Driven("two", in_memory(server), flush=True).work_off()

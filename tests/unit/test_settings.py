@@ -1,0 +1,142 @@
+"""The settings: names, defaults, priorities, and the values that have no number."""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
+
+from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.settings import SETTINGS, BloomSettings
+
+CAPACITY = "BLOOMFILTER_CAPACITY"
+OF_FAILED_PAGES = {*range(500, 600), 408, 429}
+# The defaults, and other values as text.
+VALUES: dict[str, tuple[Any, str, Any]] = {
+    "capacity": (1_000_000, "5e3", 5000),
+    "error_rate": (1e-6, "0.01", 0.01),
+    "expansion": (2, "0", 0),
+    "ttl": (None, "60", 60.0),
+    "cache_size": (65_536, "7", 7),
+    "retry_timeout": (30.0, "8", 8.0),
+    "batch_size": (100, "9", 9),
+    "lease": (60.0, "10", 10.0),
+    "max_deliveries": (5, "11", 11),
+    "always": ((), "a", (re.compile("a"),)),
+    "retry_failed": (False, "True", True),
+    "retry_statuses": (OF_FAILED_PAGES, "4XX,999", {*range(400, 500), 999}),
+}
+
+
+def read(settings: dict[str, Any]) -> BloomSettings:
+    """Read settings."""
+    return BloomSettings.from_settings(Settings(settings))
+
+
+def test_values() -> None:
+    """Each setting has its default, and is read independently."""
+    assert read({}) == BloomSettings()
+    assert dataclasses.asdict(read({})) == {name: default for name, (default, _, _) in VALUES.items()}
+    given = {f"BLOOMFILTER_{name.upper()}": text for name, (_, text, _) in VALUES.items()}
+    assert dataclasses.asdict(read(given)) == {name: value for name, (_, _, value) in VALUES.items()}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_refused(setting: str) -> None:
+    """A refusal names the setting and the value; `test_options` has all values. It is a ValueError, too."""
+    with pytest.raises(BloomError, match=f"{setting} = True: must ") as refusal:
+        read({setting: True})
+    assert isinstance(refusal.value, ConfigError)
+    assert isinstance(refusal.value, ValueError)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_unknown_name(setting: str) -> None:
+    """A misspelt setting is refused, and the error lists the nearest name first."""
+    for unknown in (setting[:-2] + setting[-1], f"{setting}_SECONDS"):
+        with pytest.raises(ConfigError) as refusal:
+            read({unknown: 5})
+        _, given, rest = str(refusal.value).partition(f"{unknown} = 5")
+        assert given
+        assert min((name for name in SETTINGS if name in rest), key=rest.index) == setting
+
+
+@pytest.mark.parametrize("setting", ["BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER"])
+def test_settings_of_the_forks(setting: str) -> None:
+    """A setting of scrapy-redis-bloomfilter is refused with its replacement alone."""
+    with pytest.raises(ConfigError) as refusal:
+        read({setting: 30})
+    assert f"{setting} = 30" in str(refusal.value)
+    assert {name for name in SETTINGS if name in str(refusal.value)} == {CAPACITY, "BLOOMFILTER_ERROR_RATE"}
+
+
+def test_settings_of_others() -> None:
+    """Settings without the prefix are ignored."""
+    assert read(dict.fromkeys(("BLOOM_FILTER_CAPACITY", "MY_BLOOMFILTER_BIT", "REDIS_URL"), "x")) == BloomSettings()
+
+
+@pytest.mark.parametrize("priority", SETTINGS_PRIORITIES)
+def test_priorities(priority: str) -> None:
+    """A setting counts, and is checked, wherever it was set; that of the highest priority wins."""
+    settings = Settings()
+    settings.set(CAPACITY, 3, priority=priority)
+    assert BloomSettings.from_settings(settings).capacity == 3
+    settings.set(CAPACITY, 4, priority="default")
+    settings.set(CAPACITY, "5e1", priority="cmdline")
+    assert BloomSettings.from_settings(settings).capacity == 50
+    settings.set("BLOOMFILTER_CAPACTY", 3, priority=priority)
+    with pytest.raises(ConfigError):
+        BloomSettings.from_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("value", "patterns"),
+    [(None, []), ([], []), ("/sitemap", ["/sitemap"]), (["a{1,2}", "b"], ["a{1,2}", "b"]), (("a",), ["a"])],
+)
+def test_always(value: object, patterns: list[str]) -> None:
+    """A list of patterns, or one pattern as text, which may contain commas."""
+    assert [pattern.pattern for pattern in read({"BLOOMFILTER_ALWAYS": value}).always] == patterns
+
+
+@pytest.mark.parametrize(
+    ("value", "statuses"),
+    [
+        (None, OF_FAILED_PAGES),
+        (["5xx", 408, 429], OF_FAILED_PAGES),
+        ([], set()),
+        ((503, "404"), {404, 503}),
+        ("404, 503", {404, 503}),
+    ],
+)
+def test_statuses(value: object, statuses: set[int]) -> None:
+    """A list of statuses and of classes, or text with commas."""
+    assert read({"BLOOMFILTER_RETRY_STATUSES": value}).retry_statuses == statuses
+
+
+# Refused values, and the allowed ones in the error.
+INVALID: dict[str, tuple[list[object], str]] = {
+    "ALWAYS": (["(", ["*"], [""], 5, [5], [b"a"], {"a": 1}, True], "regular expression"),
+    "RETRY_STATUSES": (
+        ["", "5", "5xx;408", 503, [200], [299], [1000], [50], ["2xx"], [503.0], [True], [None], {}],
+        "['5xx', 408, 429]",
+    ),
+    "RETRY_FAILED": (["yes", "2x", []], "must be True or False"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid(name: str) -> None:
+    """An invalid value is refused with the setting, the value or its faulty pattern, and the allowed values."""
+    values, allowed = INVALID[name]
+    for value in values:
+        with pytest.raises(ConfigError, match=f"^BLOOMFILTER_{name}") as refusal:
+            read({f"BLOOMFILTER_{name}": value})
+        assert repr(value[0] if value == ["*"] else value) in str(refusal.value)
+        assert allowed in str(refusal.value)
+
+
+def test_flag() -> None:
+    """BLOOMFILTER_RETRY_FAILED is read as Scrapy reads a boolean."""
+    given = {True: True, "1": True, "False": False, 0: False}
+    assert {value: read({"BLOOMFILTER_RETRY_FAILED": value}).retry_failed for value in given} == given
