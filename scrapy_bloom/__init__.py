@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.filter.memory import MemoryBloomFilter
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
-    from scrapy_bloom.transport.sentinel import FromSentinel
+    from scrapy_bloom.transport.urls import FromSentinel
 
 __all__ = [
     "Addon",
@@ -50,7 +50,7 @@ _MODULES = {
     "filter.memory": ("MemoryBloomFilter",),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
-    "transport.sentinel": ("FromSentinel",),
+    "transport.urls": ("FromSentinel",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

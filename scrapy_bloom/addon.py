@@ -8,8 +8,8 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._scrapy.components import load_setting, require_serializer
+from scrapy_bloom._scrapy.connection import RedisSettings
 from scrapy_bloom._scrapy.exit_report import reports_at_exit, running_command
-from scrapy_bloom._scrapy.redis_settings import RedisSettings
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import BloomSettings

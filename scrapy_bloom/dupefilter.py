@@ -24,7 +24,7 @@ from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.filter.bloom_filter import BloomFilter, CrawlFilter
+from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.queue_report import warn_of_deleted_requests
 from scrapy_bloom.monitoring.reporter import CrawlReporter
@@ -388,7 +388,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                 warn_of_deleted_requests(waiting, queue)
 
     def _open(self, flush: bool) -> BloomFilter:
-        return CrawlFilter.with_parameters(
+        return BloomFilter.with_parameters(
             self.server,
             self.key,
             self.parameters(),

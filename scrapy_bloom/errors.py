@@ -1,6 +1,7 @@
 """The errors of this package. Each text has the setting or key, the fact, and the action."""
 
-from dataclasses import dataclass
+# An action of several errors.
+START_ANEW = "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True)"
 
 
 class BloomError(Exception):
@@ -11,7 +12,7 @@ class BloomError(Exception):
         ...     _ = MemoryBloomFilter(expansion=-1)
         ... except BloomError as error:
         ...     print(error)
-        expansion = -1: must be a whole number of at least 0; set how many times larger each further layer is, ...
+        expansion (BLOOMFILTER_EXPANSION) = -1: must be a whole number of at least 0; set how many times larger ...
     """
 
 
@@ -21,7 +22,7 @@ class ConfigError(BloomError, ValueError):
     Example:
         >>> MemoryBloomFilter(capacity="many")
         Traceback (most recent call last):
-        scrapy_bloom.errors.ConfigError: capacity = 'many': must be a whole number of at least 1; set how many ...
+        scrapy_bloom.errors.ConfigError: capacity (BLOOMFILTER_CAPACITY) = 'many': must be a whole number of at ...
     """
 
 
@@ -55,31 +56,25 @@ class UnavailableError(BloomError):
     Args:
         timeout: the retry timeout in seconds.
         cause: the last error of the connection, without secrets.
-        option: the user's name of `timeout`.
-        address: where the user gives the server's address.
 
     Example:
         >>> from redis import Redis
         >>> BloomFilter(Redis(port=1), "pages", retry_timeout=0)
         Traceback (most recent call last):
-        scrapy_bloom.errors.UnavailableError: retry_timeout = 0: Redis was unreachable for longer ...
+        scrapy_bloom.errors.UnavailableError: retry_timeout (BLOOMFILTER_RETRY_TIMEOUT) = 0: Redis ...
     """
 
-    def __init__(
-        self, timeout: float, cause: str, option: str = "BLOOMFILTER_RETRY_TIMEOUT", address: str = "REDIS_URL"
-    ) -> None:
+    def __init__(self, timeout: float, cause: str) -> None:
         self.timeout = timeout
         self.cause = cause
-        self.address = address
-        self._option = option
         super().__init__(
-            f"{option} = {timeout:g}: Redis was unreachable for longer ({cause}); check {address}, restart Redis, "
-            "or set a longer time"
+            f"retry_timeout (BLOOMFILTER_RETRY_TIMEOUT) = {timeout:g}: Redis was unreachable for longer ({cause}); "
+            "check its address (REDIS_URL), restart Redis, or set a longer time"
         )
 
-    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str, str, str]]:
+    def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str]]:
         """Pickle the arguments: the default would pickle the text."""
-        return type(self), (self.timeout, self.cause, self._option, self.address)
+        return type(self), (self.timeout, self.cause)
 
 
 class StoppedError(UnavailableError):
@@ -96,41 +91,6 @@ class WrongTypeError(BloomError):
         >>> _ = client.lpush("jobs", "a")
         >>> BloomFilter(client, "jobs")
         Traceback (most recent call last):
-        scrapy_bloom.errors.WrongTypeError: the key 'jobs' holds a list that is not a filter: use another key
+        scrapy_bloom.errors.WrongTypeError: the key 'jobs' holds a list that is not a filter: use another key ...
         >>> _ = client.delete("jobs")
     """
-
-
-@dataclass(frozen=True)
-class Names:
-    """The names that the user wrote: settings of a crawl, or arguments of a filter.
-
-    Attributes:
-        prefix: the prefix of options, whose names are then in capitals, or nothing.
-        key: the filter's key.
-        anew: how to start with an empty filter.
-        address: where to set the server's address.
-    """
-
-    prefix: str
-    key: str
-    anew: str
-    address: str
-
-    def option(self, name: str) -> str:
-        """Return the user's name of an option."""
-        return self.prefix + name.upper() if self.prefix else name
-
-
-SETTING_NAMES = Names(
-    prefix="BLOOMFILTER_",
-    key="SCHEDULER_DUPEFILTER_KEY",
-    anew="SCHEDULER_FLUSH_ON_START = True",
-    address="REDIS_URL",
-)
-ARGUMENT_NAMES = Names(
-    prefix="",
-    key="key",
-    anew="flush=True",
-    address="the client's address",
-)

@@ -1,7 +1,7 @@
 """The table of options of a filter and of a crawl: values are read, refused and documented by it.
 
-The same rows describe settings (`BLOOMFILTER_CAPACITY = …`) and arguments (`capacity = …`), so that an error has the
-name that the user wrote. `docs/settings.md` shows the table, and a test compares both.
+The same rows describe settings (`BLOOMFILTER_CAPACITY = …`), arguments (`capacity = …`) and options of commands
+(`--capacity`). `docs/settings.md` shows the table, and a test compares both.
 """
 
 import math
@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 from scrapy_bloom._format import as_number
 from scrapy_bloom.errors import ConfigError
 
+PREFIX = "BLOOMFILTER_"
+
 Number = TypeVar("Number", int, float, int | None, float | None)
 
 
@@ -19,7 +21,7 @@ class Option(Generic[Number]):
     """An option with a number as its value.
 
     Attributes:
-        name: the argument's name; the setting's is in capitals, after BLOOMFILTER_.
+        name: the argument's name.
         default: the default.
         allowed: the allowed values in an error, after "must".
         purpose: the advice in an error, from "set" on.
@@ -42,11 +44,20 @@ class Option(Generic[Number]):
     or_zero: bool = False
     zero: int | None = None
 
-    def read(self, name: str, value: object) -> Number:
+    @property
+    def setting(self) -> str:
+        """The setting's name."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def label(self) -> str:
+        """The option in an error: the argument, and the setting."""
+        return f"{self.name} ({self.setting})"
+
+    def read(self, value: object) -> Number:
         """Return the number that a value stands for: `1e8`, `100_000_000` and `"1e8"` are the same.
 
         Args:
-            name: the user's name of the option.
             value: a number, its text, or None for an option whose `zero` is None.
 
         Raises:
@@ -56,7 +67,7 @@ class Option(Generic[Number]):
             return self.zero  # type: ignore[return-value]  # `zero` is a value of such an option
         number = _number(value)
         if number is None or not self._allows(number):
-            raise ConfigError(f"{name} = {value!r}: must {self.allowed}; {self.purpose}")
+            raise ConfigError(f"{self.label} = {value!r}: must {self.allowed}; {self.purpose}")
         return int(number) if self.is_integer else number  # type: ignore[return-value]  # as is_integer says
 
     def _allows(self, number: float) -> bool:

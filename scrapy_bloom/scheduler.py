@@ -21,13 +21,12 @@ from scrapy_bloom._format import plural
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import require_scheduler_settings
-from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.connection import RedisSettings, connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
-from scrapy_bloom._scrapy.redis_settings import RedisSettings
 from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
-from scrapy_bloom.errors import SETTING_NAMES, BloomError, ConfigError, MismatchError, UnavailableError
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, UnavailableError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.bloom_filter import foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -432,7 +431,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return foreign_key(mine, details[0].decode())
         if status == b"MISMATCH":
             try:
-                self._parameters.verify(mine, details[0].decode(), SETTING_NAMES)
+                self._parameters.verify(mine, details[0].decode())
             except MismatchError as error:
                 return error
         spider, of_filter = (each.decode() for each in details)
@@ -451,7 +450,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         error = ConfigError(
             f"SCHEDULER = {f'{type(self).__module__}.{type(self).__qualname__}'!r}: something calls {name}, beside the "
             "script that checks, queues and leases requests; call super().enqueue_request(request) instead, set "
-            f"{SETTING_NAMES.anew} to delete a crawl, or use scrapy-redis's SCHEDULER"
+            "SCHEDULER_FLUSH_ON_START = True to delete a crawl, or use scrapy-redis's SCHEDULER"
         )
         self._delivery.has_ended = True
         self.df.end_crawl(error)

@@ -9,11 +9,11 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom import options
 from scrapy_bloom._scrapy.components import read_flag
-from scrapy_bloom.errors import SETTING_NAMES, ConfigError
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 
-PREFIX = "BLOOMFILTER_"
-SETTINGS = tuple(PREFIX + option.name.upper() for option in options.OPTIONS)
+PREFIX = options.PREFIX
+SETTINGS = tuple(option.setting for option in options.OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
@@ -78,9 +78,9 @@ class BloomSettings:
         """
         _refuse_unknown(settings)
         values: dict[str, Any] = {
-            option.name: option.read(name, settings[name])
-            for name, option in zip(SETTINGS, options.OPTIONS, strict=True)
-            if name in settings
+            option.name: option.read(settings[option.setting])
+            for option in options.OPTIONS
+            if option.setting in settings
         }
         if settings.get(RETRY_STATUSES) is not None:
             values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
@@ -99,7 +99,7 @@ class BloomSettings:
             >>> BloomSettings(capacity=5000).parameters().capacity
             5000
         """
-        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl, names=SETTING_NAMES)
+        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl)
 
 
 def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:

@@ -10,9 +10,8 @@ from scrapy_redis import spiders
 
 from scrapy_bloom._filter_key import start_key_of
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom._scrapy.connection import RedisSettings, connect
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
-from scrapy_bloom._scrapy.redis_settings import RedisSettings
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.start_urls.feed import StartUrlFeed
 from scrapy_bloom.transport.client import disconnect

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.from_url import FromUrl
+from scrapy_bloom.transport.urls import FromUrl
 from tests.support.in_process import close_clients
 from tests.support.kinds import Place, running_kinds
 from tests.support.servers import KINDS, Server, running

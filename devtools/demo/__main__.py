@@ -29,8 +29,7 @@ from devtools.demo.tally import Tally
 from devtools.sentinels import watched_pair
 from devtools.servers import running
 from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.from_url import FromUrl
-from scrapy_bloom.transport.redis_url import SCHEMES, RedisUrl
+from scrapy_bloom.transport.urls import SCHEMES, FromUrl, RedisUrl
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 

@@ -2,28 +2,90 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
 from redis import Redis, RedisCluster
-from scrapy.settings import BaseSettings
+from scrapy.settings import BaseSettings, SettingsAttribute
+from scrapy_redis import defaults
 from scrapy_redis.connection import SETTINGS_PARAMS_MAP, get_redis_from_settings
 
-from scrapy_bloom._scrapy.redis_settings import PARAMS, TIMEOUTS, URL, RedisSettings
+from scrapy_bloom._scrapy.components import load_component
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.transport.client import NO_CLIENTS, require_usable
 from scrapy_bloom.transport.failures import FAULTS
-from scrapy_bloom.transport.from_url import SENTINEL, FromUrl, service_and_database
-from scrapy_bloom.transport.redis_url import SCHEMES, RedisUrl
 from scrapy_bloom.transport.retry import disable_client_retries
-from scrapy_bloom.transport.sentinel import FromSentinel
 from scrapy_bloom.transport.server_info import is_cluster
+from scrapy_bloom.transport.urls import SCHEMES, SENTINEL, FromSentinel, FromUrl, RedisUrl, service_and_database
 
+# A command or a connection blocks the reactor until the reply. scrapy-redis's default is 30.
+_SOCKET_TIMEOUT_SECONDS = 5.0
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
+URL, PARAMS = "REDIS_URL", "REDIS_PARAMS"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}://", re.IGNORECASE)
 # Sockets take no longer timeout, in seconds.
 _MAX_TIMEOUT = 1e9
 # An option in an error of redis-py's or ours.
 _OPTION = re.compile(r"(?:unexpected keyword argument|Invalid value for) '(\w+)'")
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """The settings of one connection, under the names that scrapy-redis reads.
+
+    Attributes:
+        values: settings with REDIS_URL, REDIS_PARAMS and the others of scrapy-redis.
+    """
+
+    values: BaseSettings
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """REDIS_PARAMS.
+
+        Raises:
+            ConfigError: it is not a dict.
+        """
+        try:
+            return self.values.getdict(PARAMS)
+        except (TypeError, ValueError):
+            # The value may contain a password.
+            raise ConfigError(f"{PARAMS} must be a dict, or one as JSON; write {{'name': value, …}}") from None
+
+    @property
+    def url(self) -> str:
+        """REDIS_URL, or the `url` of REDIS_PARAMS, or nothing."""
+        return self.values.get(URL) or self.params.get("url") or ""
+
+    @property
+    def is_selected_by_url(self) -> bool:
+        """True if the URL selects the client, and no `redis_cls` does."""
+        return bool(RedisUrl.parse(self.url).kind) and not self.params.get("redis_cls")
+
+    @property
+    def client_class(self) -> Any:
+        """The class of the client.
+
+        Raises:
+            ConfigError: the class cannot be imported.
+        """
+        if self.is_selected_by_url:
+            return FromUrl
+        path = self.params.get("redis_cls") or defaults.REDIS_CLS
+        return load_component(f"{PARAMS}['redis_cls']", path, "redis.RedisCluster")
+
+    def for_scrapy_redis(self) -> BaseSettings:
+        """Return settings with which scrapy-redis makes the client: with a short timeout, and with its class.
+
+        A timeout in REDIS_PARAMS is kept; one in REDIS_URL overrides both.
+        """
+        params = {**dict.fromkeys(_TIMEOUTS, _SOCKET_TIMEOUT_SECONDS), **self.params}
+        if self.is_selected_by_url:
+            params["redis_cls"] = FromUrl
+        values = BaseSettings()
+        values.attributes = {**self.values.attributes, PARAMS: SettingsAttribute(params, 0)}
+        return values
 
 
 def connect(settings: BaseSettings) -> Any:
@@ -58,7 +120,7 @@ def _make(given: RedisSettings) -> Any:
 
 def _require_timeouts(options: Mapping[str, Any]) -> None:
     """Raise an error unless the timeouts are such that replies are waited for."""
-    for name in TIMEOUTS:
+    for name in _TIMEOUTS:
         value = options.get(name)
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < _MAX_TIMEOUT):
             raise ValueError(f"Invalid value for '{name}'")

@@ -13,7 +13,7 @@ from redis.exceptions import RedisClusterException
 from scrapy.exceptions import UsageError
 
 from scrapy_bloom.cli._console import note
-from scrapy_bloom.errors import SETTING_NAMES, BloomError, UnavailableError
+from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.transport.failures import advice_for, describe, hide_credentials, is_from_replica
 
 _REPLICA = "it is a replica or still loads its data: give the address of the master"
@@ -82,8 +82,8 @@ def _explain(error: BaseException) -> tuple[ExitCode, str]:
             code, text = ExitCode.INTERRUPTED, str(error) or "stopped"
         case UnavailableError(cause=cause, __context__=redis.RedisError() as reply) if is_from_replica(reply):
             text = f"Redis refused a command: {cause}; {_REPLICA}"
-        case UnavailableError(cause=cause, address=address):
-            code, text = ExitCode.UNREACHABLE, _unreachable(cause, address)
+        case UnavailableError(cause=cause):
+            code, text = ExitCode.UNREACHABLE, _unreachable(cause)
         case OSError(strerror=str(reason)):
             text = f"{error.filename or type(error).__name__}: {reason}"
         case BloomError() | UsageError():
@@ -96,8 +96,8 @@ def _explain(error: BaseException) -> tuple[ExitCode, str]:
     return code, text
 
 
-def _unreachable(cause: str, address: str = SETTING_NAMES.address) -> str:
-    return f"Redis is unreachable ({cause}): check {address} or --redis-url, and that the server runs"
+def _unreachable(cause: str) -> str:
+    return f"Redis is unreachable ({cause}): check REDIS_URL or --redis-url, and that the server runs"
 
 
 @contextmanager

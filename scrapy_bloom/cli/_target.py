@@ -3,7 +3,6 @@
 import argparse
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from scrapy_bloom._scrapy.components import load_setting
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.cli._console import note
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import SETTING_NAMES, BloomError, ConfigError, Names, WrongTypeError
+from scrapy_bloom.errors import BloomError, ConfigError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored import StoredFilter
@@ -290,16 +289,6 @@ def _spiders(settings: Settings) -> Any:
 _PARAMETERS: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 
 
-@dataclass(frozen=True)
-class _OptionNames(Names):
-    """The options of the command line in `flags`, and otherwise the settings."""
-
-    flags: frozenset[str]
-
-    def option(self, name: str) -> str:
-        return _flag(name) if name in self.flags else super().option(name)
-
-
 def add_parameter_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that set the filter's parameters."""
     for option in _PARAMETERS:
@@ -311,11 +300,10 @@ def with_options(parameters: FilterParameters, options: argparse.Namespace) -> F
     """Return the parameters, overridden by the command line.
 
     Raises:
-        ConfigError: a value, or its combination with the settings, is invalid; the text names the options.
+        ConfigError: a value, or its combination with the settings, is invalid.
     """
     given = {each.name: getattr(options, each.name) for each in _PARAMETERS if getattr(options, each.name) is not None}
-    names = _OptionNames(**vars(SETTING_NAMES), flags=frozenset(given))
-    return FilterParameters(**{**parameters.arguments(), **given}, names=names)
+    return FilterParameters(**{**parameters.arguments(), **given})
 
 
 def _flag(name: str) -> str:

@@ -26,7 +26,7 @@ from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as
 from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
 from scrapy_bloom.cli.planning import make_plan
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import SETTING_NAMES, BloomError, ConfigError, MismatchError, UnavailableError, WrongTypeError
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored import StoredFilter
@@ -464,7 +464,7 @@ def filter_(crawl: Crawl) -> Findings:
     try:
         found = crawl.read_filter()
         if found and crawl.has_spider and (wanted := known(crawl.parameters)):
-            wanted.verify(key, found.parameters.to_json(), SETTING_NAMES)
+            wanted.verify(key, found.parameters.to_json())
     except (MismatchError, WrongTypeError) as error:
         yield refused(error)
         return None

@@ -23,7 +23,7 @@ from scrapy_bloom.cli._filling import Filling, place_of_set, send
 from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, add_target_options, with_options
 from scrapy_bloom.cli.file_lines import FINGERPRINT, SEEN_FILE, read_lines
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
-from scrapy_bloom.filter.bloom_filter import CrawlFilter
+from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored import StoredFilter
@@ -109,7 +109,7 @@ def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) 
     with path.open("rb") as file, _console.progress(path.name, path.stat().st_size) as advance:
         lines = read_lines(str(path), file)
         while batch := list(islice(lines, _BATCH)):
-            bloom = bloom or CrawlFilter.with_parameters(
+            bloom = bloom or BloomFilter.with_parameters(
                 target.client, target.key, parameters, cache_size=0, retry_timeout=target.wait
             )
             added += sum(

@@ -19,7 +19,7 @@ from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
 from scrapy_bloom.cli._filling import Filling
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options, require_file
 from scrapy_bloom.cli.export import DESCRIPTION, PIECE_BYTES, SavedLayer, now
-from scrapy_bloom.errors import SETTING_NAMES, ConfigError, MismatchError, RefusedError
+from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import LayerSize
 from scrapy_bloom.transport.server_info import evicts, is_cluster
@@ -102,7 +102,7 @@ def _warnings(target: CrawlTarget, parameters: str) -> list[str]:
     """Return a warning if workers of the spider will be refused."""
     try:
         if target.has_spider:
-            target.parameters().verify(target.key, parameters, SETTING_NAMES)
+            target.parameters().verify(target.key, parameters)
     except MismatchError as error:
         return [f"workers with these settings will be refused: {error}"]
     return []

@@ -30,9 +30,7 @@ class BaseBloomFilter(ABC):
         self.key = key
         self.parameters = parameters
         self.counters = Counters()
-        self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(
-            options.CACHE_SIZE.read("cache_size", cache_size)
-        )
+        self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(options.CACHE_SIZE.read(cache_size))
         self._clearings = 0  # of the cache
         self._cache_until = math.inf  # the end of the oldest layer, by the process's clock
         self._contact = self._runtime.monotonic()

@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 
 from scrapy_bloom import options
 from scrapy_bloom._format import LimitedWarnings
-from scrapy_bloom.errors import ARGUMENT_NAMES, SETTING_NAMES, ConfigError, Names, RefusedError, WrongTypeError
+from scrapy_bloom.errors import START_ANEW, ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.base import BaseBloomFilter, key_as_text
 from scrapy_bloom.filter.describe import FilterInfo, describe_reply
@@ -47,6 +47,7 @@ _WENT_BACK = (
     "fetch their pages again"
 )
 _GIVEN_UP = "The filter at %r is lost again and again (evicted?): every request counts as new"
+_OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"
 _MOST_LOSSES = 3
 # A record lives for an hour: a caller that was idle for longer than this begins again.
 _IDLE_SECONDS = 1800.0
@@ -107,8 +108,6 @@ class BloomFilter(BaseBloomFilter):
         >>> bloom.clear()
     """
 
-    _names: Names = ARGUMENT_NAMES
-
     def __init__(
         self,
         server: Client,
@@ -123,11 +122,11 @@ class BloomFilter(BaseBloomFilter):
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
-        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint, names=self._names)
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
         super().__init__(key_as_text(key), parameters, cache_size)
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
-        self.retry_timeout = options.RETRY_TIMEOUT.read("retry_timeout", retry_timeout)
+        self.retry_timeout = options.RETRY_TIMEOUT.read(retry_timeout)
         require_usable(server)
         # The beginning of the names of the other keys, which chooses the slot of the hash.
         self._tag = self.key if re.match(r"[^{]*\{[^}]+\}", self.key) else f"{{{self.key}}}"
@@ -355,7 +354,7 @@ class BloomFilter(BaseBloomFilter):
             self._change_to("")
             return False
         stored_id, self._secret, parameters, forgets, lost, layers = reply
-        self.parameters.verify(self.key, parameters.decode(), self._names)
+        self.parameters.verify(self.key, parameters.decode())
         self._change_to(stored_id.decode())
         self._state, self._contact = (forgets, lost), self._runtime.monotonic()
         for user in self._users:
@@ -375,7 +374,7 @@ class BloomFilter(BaseBloomFilter):
             sizes = "".join("{} {} {} {};".format(*size) for size in self.parameters.sizes())
             reply = self._send(_OPEN, keys, [*new, sizes, ttl, int(flush), self._id or self._lost_id])
         if reply[0] == b"FOREIGN":
-            raise foreign_key(self.key, reply[1].decode(), self._names)
+            raise foreign_key(self.key, reply[1].decode())
         return reply
 
     def _change_to(self, new_id: str) -> None:
@@ -418,34 +417,27 @@ class BloomFilter(BaseBloomFilter):
 
     def _execute(self, attempt: Callable[[], Any]) -> Any:
         try:
-            reply = retry_until(attempt, self.retry_timeout, self._names, self._runtime)
+            reply = retry_until(attempt, self.retry_timeout, self._runtime)
         except RefusedError as error:
             if "WRONGTYPE" in str(error):
-                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: use another key") from None
+                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: {_OTHER_KEY}") from None
             raise
         self.counters.round_trips += 1
         return reply
 
 
-def foreign_key(key: str, kind: str, names: Names = SETTING_NAMES, *, members: int = 0) -> WrongTypeError:
+def foreign_key(key: str, kind: str, *, members: int = 0) -> WrongTypeError:
     """Return the error for a key that holds something other than a filter.
 
     Args:
         key: the key.
         kind: its type in Redis.
-        names: the user's names.
         members: the members of a SET, if they were counted.
     """
     if kind == "set":
         counted = f" of {members:,} members" if members else ""
         return WrongTypeError(
             f"the key {key!r} holds a SET{counted}, as scrapy-redis leaves it: import it by `scrapy bloom import` with "
-            f"the spider's name or --key, use another {names.key}, or delete it and begin anew with {names.anew}"
+            f"the spider's name or --key, {_OTHER_KEY}, or {START_ANEW}"
         )
-    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: use another {names.key}")
-
-
-class CrawlFilter(BloomFilter):
-    """The filter of a crawl: its errors name settings, such as BLOOMFILTER_CAPACITY."""
-
-    _names = SETTING_NAMES
+    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: {_OTHER_KEY}")

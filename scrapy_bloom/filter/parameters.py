@@ -2,12 +2,12 @@
 
 import json
 import math
-from dataclasses import InitVar, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from scrapy_bloom import options
 from scrapy_bloom._format import as_number
-from scrapy_bloom.errors import ARGUMENT_NAMES, ConfigError, MismatchError, Names, WrongTypeError
+from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import hashing, sizing
 
 # Formats 1 to 3 had no blocks.
@@ -25,7 +25,6 @@ class FilterParameters:
         ttl: minimum seconds for which an item is remembered; None: for ever.
         fingerprint: name of the items' fingerprint scheme.
         hash: name of the hash scheme.
-        names: the user's names of the parameters, for errors. Not stored.
     """
 
     capacity: int = options.CAPACITY.default
@@ -34,17 +33,16 @@ class FilterParameters:
     ttl: float | None = None
     fingerprint: str = "bytes"
     hash: str = field(default=hashing.SCHEME, init=False)
-    names: InitVar[Names] = ARGUMENT_NAMES
 
-    def __post_init__(self, names: Names) -> None:
+    def __post_init__(self) -> None:
         for name, value in self.arguments().items():
             if name in options.BY_NAME:
-                object.__setattr__(self, name, options.BY_NAME[name].read(names.option(name), value))
+                object.__setattr__(self, name, options.BY_NAME[name].read(value))
         # The minimum of any filter; a blocked one takes about a tenth more.
         needed = self.capacity * -math.log2(self.error_rate) / math.log(2) / 8
         if needed > sizing.MAX_LAYER_BYTES:
             raise ConfigError(
-                f"{names.option('capacity')} = {self.capacity!r}: with {names.option('error_rate')} = "
+                f"{options.CAPACITY.label} = {self.capacity!r}: with {options.ERROR_RATE.label} = "
                 f"{as_number(self.error_rate)} such a filter would take {needed / 1e9:,.0f} GB; the limit is "
                 f"{sizing.MAX_LAYER_BYTES / 1e9:.0f} GB. Set the expected number of different requests, or a larger "
                 "error rate"
@@ -62,7 +60,7 @@ class FilterParameters:
         """Return the text that a filter stores."""
         return json.dumps({"format": FORMAT, **asdict(self)})
 
-    def verify(self, key: str, text: str, names: Names = ARGUMENT_NAMES) -> None:
+    def verify(self, key: str, text: str) -> None:
         """Compare with the text that the filter at `key` stores.
 
         Raises:
@@ -88,5 +86,5 @@ class FilterParameters:
         if differences:
             raise MismatchError(
                 f"the filter at {key!r} was made with other parameters: {'; '.join(differences)}. Use the stored "
-                f"values, use another key, or start anew with {names.anew}"
+                f"values, use another key, or {START_ANEW}"
             )

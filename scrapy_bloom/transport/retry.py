@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom.errors import SETTING_NAMES, Names, RefusedError, StoppedError, UnavailableError
+from scrapy_bloom.errors import RefusedError, StoppedError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -65,12 +65,8 @@ def disable_client_retries(client: Any) -> Any:
     return client
 
 
-def retry_until(
-    attempt: Callable[[], T], timeout: float, names: Names = SETTING_NAMES, runtime: Runtime = RUNTIME
-) -> T:
+def retry_until(attempt: Callable[[], T], timeout: float, runtime: Runtime = RUNTIME) -> T:
     """Call `attempt` until it succeeds, with exponential backoff, for at most `timeout` seconds. Blocks.
-
-    Errors use the user's `names`.
 
     Returns:
         The result of `attempt`.
@@ -90,8 +86,7 @@ def retry_until(
                 raise RefusedError(f"Redis refused a command ({describe(error)}): {advice}") from None
             waited = runtime.monotonic() - begin
             if waited >= timeout:
-                option = names.option("retry_timeout")
-                raise UnavailableError(timeout, describe(error), option, names.address) from None
+                raise UnavailableError(timeout, describe(error)) from None
             if backoff == _INITIAL_BACKOFF:
                 logger.warning("Redis is unreachable (%s); retrying for up to %g s", describe(error), timeout)
             runtime.sleep(min(_jittered(backoff, runtime), timeout - waited))

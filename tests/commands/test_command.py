@@ -95,7 +95,7 @@ def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     """An invalid setting is refused on one line, by its name."""
     assert command.call("plan", BLOOMFILTER_CAPACITY=0) == 2
-    assert capsys.readouterr().err.startswith("scrapy bloom: BLOOMFILTER_CAPACITY = 0: must be a whole number")
+    assert capsys.readouterr().err.startswith("scrapy bloom: capacity (BLOOMFILTER_CAPACITY) = 0: must be a whole")
 
 
 def test_reader_that_ends(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_with_the_addon(tmp_path: Path) -> None:
     project = command.make_project(tmp_path, ADDONS={"scrapy_bloom.Addon": 500}, BLOOMFILTER_CAPACITY=0)
     said = command.run("info", "shop", cwd=project)
     assert said.returncode == 2
-    assert said.stderr.count("BLOOMFILTER_CAPACITY = 0") == 1
+    assert said.stderr.count("(BLOOMFILTER_CAPACITY) = 0") == 1
 
 
 def test_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

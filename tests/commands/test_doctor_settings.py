@@ -59,7 +59,11 @@ MISTAKES = {
     "no such filter": Mistake("dupefilter", "loss", "cannot be imported", {"DUPEFILTER_CLASS": "scrapy_bloom.Nothing"}),
     "no such scheduler": Mistake("scheduler", "loss", "cannot be imported", {"SCHEDULER": "nothing.X"}),
     "a value that is refused": Mistake(
-        "settings", "loss", f"{REFUSED}BLOOMFILTER_CAPACITY = 0: must be", {"BLOOMFILTER_CAPACITY": 0}, settings=ADDON
+        "settings",
+        "loss",
+        f"{REFUSED}capacity (BLOOMFILTER_CAPACITY) = 0: must",
+        {"BLOOMFILTER_CAPACITY": 0},
+        settings=ADDON,
     ),
     "a queue that is a list": Mistake(
         "settings",

@@ -423,7 +423,7 @@ def test_beside_workers(client: redis.Redis, key: str, run: Run) -> None:
 
 def test_options_that_are_refused(run: Run) -> None:
     """Options that do not apply, and fingerprints that no SET has, are refused."""
-    assert "--capacity = 'many': must" in run("--capacity", "many")[2]
+    assert "capacity (BLOOMFILTER_CAPACITY) = 'many': must" in run("--capacity", "many")[2]
     assert "--delete-source is for a SET" in run("--from-file", "x", "--delete-source")[2]
     assert "Remove REQUEST_FINGERPRINTER_CLASS" in run(**SCRAPYS)[2]
     code, _, err = run("--from-file", "nowhere")

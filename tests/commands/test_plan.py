@@ -78,18 +78,22 @@ def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("given", [["--capacity", "0"], ["--error-rate", "1"], ["--ttl", "-1"], ["--capacity", "many"]])
 def test_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """An invalid value is refused by the option's name."""
+    """An invalid value is refused, with the name of the option and of the setting."""
     assert command.call("plan", *given) == 2
-    assert f"scrapy bloom: {given[0]} = {given[1]!r}: must" in capsys.readouterr().err
+    option, value = given
+    name = option.removeprefix("--").replace("-", "_")
+    label = f"{name} (BLOOMFILTER_{name.upper()})"
+    assert f"scrapy bloom: {label} = {value!r}: must" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", [["plan"], ["import", "--key", "x"]])
 def test_refused_together(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Incompatible values are named as they were given: by option or by setting."""
+    """Incompatible values of an option and a setting are named."""
     assert command.call(*action, "--capacity", "1e30", "-s", "BLOOMFILTER_ERROR_RATE=1e-3") == 2
     said = capsys.readouterr().err
     assert said.startswith(
-        "scrapy bloom: --capacity = 1000000000000000019884624838656: with BLOOMFILTER_ERROR_RATE = 0.001 such "
+        "scrapy bloom: capacity (BLOOMFILTER_CAPACITY) = 1000000000000000019884624838656: with error_rate "
+        "(BLOOMFILTER_ERROR_RATE) = 0.001 such "
     )
 
 

@@ -192,4 +192,4 @@ def test_redis_never_up(durable: Server, key: str, tmp_path: Path) -> None:
         assert played.site.fetched == []
     errors = {line for line in ended.log.splitlines() if line.startswith("scrapy_bloom.errors.")}
     assert len(errors) == 1
-    assert "BLOOMFILTER_RETRY_TIMEOUT = 0.5" in errors.pop()
+    assert "(BLOOMFILTER_RETRY_TIMEOUT) = 0.5" in errors.pop()

@@ -103,7 +103,7 @@ def refusal(kind: str, server: Server, key: str) -> tuple[Settings, str]:
     """Store the reason for a refusal; return the settings that trigger it and a part of the error."""
     with server.client() as client:
         if kind == "setting":
-            return {"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = "
+            return {"BLOOMFILTER_CAPACITY": 0}, "(BLOOMFILTER_CAPACITY) = "
         if kind == "wrong type":
             client.sadd(key, "a member")
             return {}, f"the key {key!r} holds a SET"
@@ -115,7 +115,7 @@ def refusal(kind: str, server: Server, key: str) -> tuple[Settings, str]:
             url = f"redis://{key.replace(':', '%3A')}:x@127.0.0.1:{server.port}"
             return {"REDIS_URL": url}, "Redis refused a command"
     url = f"redis://127.0.0.1:{free_port()}"
-    return {"REDIS_URL": url, "BLOOMFILTER_RETRY_TIMEOUT": 0.2}, "BLOOMFILTER_RETRY_TIMEOUT = 0.2"
+    return {"REDIS_URL": url, "BLOOMFILTER_RETRY_TIMEOUT": 0.2}, "(BLOOMFILTER_RETRY_TIMEOUT) = 0.2"
 
 
 def assert_refused(ended: subprocess.CompletedProcess[str], part: str) -> None:

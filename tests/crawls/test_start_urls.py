@@ -231,7 +231,7 @@ def test_redis_never_up(key: str, tmp_path: Path) -> None:
     with fed_scene(f"redis://127.0.0.1:{free_port()}", key, tmp_path, redis.Redis()) as fed:
         ended = fed.played.crawl({**OURS, **fed.settings, **SINGLE, "BLOOMFILTER_RETRY_TIMEOUT": 0.5})
     assert ended.exit_code == crawling.REFUSED_EXIT_CODE
-    assert "BLOOMFILTER_RETRY_TIMEOUT = 0.5" in ended.log.splitlines()[-1]
+    assert "(BLOOMFILTER_RETRY_TIMEOUT) = 0.5" in ended.log.splitlines()[-1]
 
 
 def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:

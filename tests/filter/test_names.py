@@ -1,4 +1,4 @@
-"""Errors of a plain filter name its arguments, and never a password."""
+"""Errors of a filter name its arguments and the settings of a crawl, and never a password."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,13 +31,13 @@ def full(client: redis.Redis, key: str) -> Made:
 
 # A client and arguments, and the text of the refusal.
 REFUSED: dict[str, tuple[Callable[[redis.Redis, str], Made], str]] = {
-    "away": (lambda *_: (redis.Redis(port=1), {"retry_timeout": 0}), "retry_timeout = 0: Redis was unreachable"),
+    "away": (lambda *_: (redis.Redis(port=1), {"retry_timeout": 0}), "(BLOOMFILTER_RETRY_TIMEOUT) = 0: Redis"),
     "login": (
         lambda client, _: (redis.Redis(port=port_of(client), username="x", password=PASSWORD), {}),
         "the password of the client",
     ),
-    "a SET": (lambda client, key: (client.sadd(key, "a"), (client, {}))[1], "use another key"),
-    "other parameters": (other_parameters, "start anew with flush=True"),
+    "a SET": (lambda client, key: (client.sadd(key, "a"), (client, {}))[1], "use another key (SCHEDULER_"),
+    "other parameters": (other_parameters, "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True)"),
     "full": (full, "raise the server's maxmemory, or set a smaller capacity"),
     "a pipeline": (lambda client, _: (client.pipeline(), {}), "pass a redis.Redis or redis.RedisCluster"),
 }
@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[Callable[[redis.Redis, str], Made], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_names(name: str, key: str) -> None:
-    """A plain filter's errors name arguments alone."""
+    """An error names the argument and the setting."""
     act, text = REFUSED[name]
     with running("valkey") as server, server.client() as client:
         given, options = act(client, key)

@@ -18,7 +18,7 @@ from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import OPTIONS
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.settings import RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
-from scrapy_bloom.transport.redis_url import SCHEMES
+from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
 Node = TypeVar("Node", bound=ast.AST)

@@ -106,7 +106,7 @@ def test_others_have_chosen(priority: str) -> None:
 
 
 REFUSED: dict[str, tuple[Kind, str]] = {
-    "a value": ({"BLOOMFILTER_CAPACITY": 0}, "BLOOMFILTER_CAPACITY = 0"),
+    "a value": ({"BLOOMFILTER_CAPACITY": 0}, "capacity (BLOOMFILTER_CAPACITY) = 0"),
     "a name": ({"BLOOMFILTER_CAPACTIY": 1}, "BLOOMFILTER_CAPACTIY = 1"),
     "a queue": ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}, "SCHEDULER_QUEUE_CLASS = "),
     "a filter": ({"DUPEFILTER_CLASS": STOCK_FILTER, "SCHEDULER": OURS["SCHEDULER"]}, "DUPEFILTER_CLASS = "),

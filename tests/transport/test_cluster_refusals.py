@@ -10,7 +10,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, RefusedError, UnavailableError
 from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.from_url import FromUrl
+from scrapy_bloom.transport.urls import FromUrl
 from tests.support.clusters import running_cluster
 from tests.support.retries import PASSWORD, said, told
 from tests.support.servers import Server, free_port

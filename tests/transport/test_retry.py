@@ -70,7 +70,7 @@ def test_pauses_grow(proxy: FaultProxy, bloom: BloomFilter, caplog: pytest.LogCa
 
 def assert_names_the_timeout(error: BaseException, seconds: float) -> None:
     """Assert that the error gives the time waited and the setting, as NAME = value."""
-    assert f"retry_timeout = {seconds:g}" in str(error)
+    assert f"retry_timeout (BLOOMFILTER_RETRY_TIMEOUT) = {seconds:g}" in str(error)
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)

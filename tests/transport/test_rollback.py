@@ -15,7 +15,7 @@ import pytest
 from devtools.sentinels import MASTER, knows_master, watching
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.from_url import FromUrl
+from scrapy_bloom.transport.urls import FromUrl
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.dupefilters import build, page
 from tests.support.servers import Server, running

@@ -141,6 +141,6 @@ def test_a_busy_server_that_stays_so(own: Server, key: str) -> None:
     with (
         filter_at(own.port, key, retry_timeout=0.2) as bloom,
         busy(own),
-        pytest.raises(UnavailableError, match=r"retry_timeout = 0\.2: .*BUSY"),
+        pytest.raises(UnavailableError, match=r"RETRY_TIMEOUT\) = 0\.2: .*BUSY"),
     ):
         bloom.add("a")

@@ -70,7 +70,7 @@ def test_exactly_what_is_allowed_is_read(name: str, number: float) -> None:
         if not ALLOWED[name](number):
             refuses(option, value)
             continue
-        read = option.read(name, value)
+        read = option.read(value)
         if number == 0 and name in FOR_NONE:
             assert read is None
             continue
@@ -93,22 +93,22 @@ def test_what_is_no_number_is_refused(name: str, value: object) -> None:
 @pytest.mark.parametrize("name", sorted(FOR_NONE))
 def test_none(name: str) -> None:
     """A TTL of None means no expiry, and a size of None the default by the kind of server."""
-    assert BY_NAME[name].read(name, None) is None
+    assert BY_NAME[name].read(None) is None
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_defaults_are_allowed(option: Option[Any]) -> None:
     """A default reads as itself, and so does its text in the documentation."""
-    assert option.read(option.name, option.default) == option.default
-    assert option.read(option.name, option.default_text.replace(",", "_")) == option.default
+    assert option.read(option.default) == option.default
+    assert option.read(option.default_text.replace(",", "_")) == option.default
 
 
 def refuses(option: Option[Any], value: object) -> None:
-    """Assert that the error has the name as written, the value as given, the range, and the purpose."""
-    for name in (option.name, f"BLOOMFILTER_{option.name.upper()}"):
-        with pytest.raises(ConfigError) as refusal:
-            option.read(name, value)
-        assert str(refusal.value) == f"{name} = {value!r}: must {option.allowed}; {option.purpose}"
+    """Assert that the error has the argument and the setting, the value as given, the range, and the purpose."""
+    with pytest.raises(ConfigError) as refusal:
+        option.read(value)
+    label = f"{option.name} (BLOOMFILTER_{option.name.upper()})"
+    assert str(refusal.value) == f"{label} = {value!r}: must {option.allowed}; {option.purpose}"
 
 
 def is_finite(text: str) -> bool:

@@ -45,7 +45,7 @@ def test_values() -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_refused(setting: str) -> None:
     """A refusal names the setting and the value; `test_options` has all values. It is a ValueError, too."""
-    with pytest.raises(BloomError, match=f"{setting} = True: must ") as refusal:
+    with pytest.raises(BloomError, match=rf"\({setting}\) = True: must ") as refusal:
         read({setting: True})
     assert isinstance(refusal.value, ConfigError)
     assert isinstance(refusal.value, ValueError)
