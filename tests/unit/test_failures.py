@@ -23,7 +23,7 @@ MISCONF = "MISCONF Redis is configured to save RDB snapshots, but it's currently
 AOF = "MISCONF Errors writing to the AOF file: No space left on device"
 READONLY = "READONLY You can't write against a read only replica."
 REPLICAS = "NOREPLICAS Not enough good replicas to write."
-NON_LOCAL = "ttempted to access a non local key in a cluster node"
+NON_LOCAL = "to access a non local key in a cluster node"
 IN_SCRIPT = "script: 9282fe9cd1ad17b421df71a1d74837df7d50241a, on @user_script:1."
 OLD_SCRIPT = (
     "Error running script (call to f_9282fe9cd1ad17b421df71a1d74837df7d50241a): @user_script:1: @user_script: 1:"
@@ -71,9 +71,9 @@ CASES: list[tuple[str | None, tuple[bool, bool], Exception]] = [
     (WAIT, REFUSED, exceptions.ExecAbortError(f"{DISCARDED} CLUSTERDOWN The cluster is down")),
     (WAIT, REFUSED, exceptions.ExecAbortError(f"{DISCARDED} TRYAGAIN Multiple keys request during rehashing of slot")),
     (WAIT, DOUBT, exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed")),
-    (WAIT, DOUBT, exceptions.ResponseError(f"A{NON_LOCAL} {IN_SCRIPT}")),
-    (WAIT, DOUBT, exceptions.ResponseError(f"Script a{NON_LOCAL} {IN_SCRIPT}")),
-    (WAIT, DOUBT, exceptions.ResponseError(f"{OLD_SCRIPT} Script a{NON_LOCAL}")),
+    (WAIT, DOUBT, exceptions.ResponseError(f"Attempted {NON_LOCAL} {IN_SCRIPT}")),
+    (WAIT, DOUBT, exceptions.ResponseError(f"Script attempted {NON_LOCAL} {IN_SCRIPT}")),
+    (WAIT, DOUBT, exceptions.ResponseError(f"{OLD_SCRIPT} Script attempted {NON_LOCAL}")),
     (WAIT, REFUSED, exceptions.ResponseError("max number of clients + cluster connections reached")),
     (PROTOCOL, DOUBT, exceptions.ResponseError("unknown command 'HELLO', with args beginning with: '3'")),
     (PERMISSION, DOUBT, exceptions.ResponseError("ACL failure in script: no permissions to run the 'hget' command")),
