@@ -48,31 +48,6 @@ def test_pages_missed() -> None:
     assert readme["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], rows[0][2]]
 
 
-def measured(heading: str) -> dict[str, list[str]]:
-    """Return the first table of benchmarks/RESULTS.md below a line with this beginning: the cells by the first one."""
-    _, found, below = text("benchmarks/RESULTS.md").partition(f"\n{heading}")
-    assert found, heading
-    (rows, *_) = re.findall(r"(?:^\|.*\n)+", below, re.MULTILINE)
-    return {
-        name.strip(): list(map(str.strip, cells)) for name, *cells in (row.split("|")[1:] for row in rows.splitlines())
-    }
-
-
-def test_readme_has_the_results() -> None:
-    """The README's figures of crawls are those of benchmarks/RESULTS.md, rounded."""
-    *_, trips, time, two, postgresql, distant, _, _, _ = (
-        row[1:] for row in table("README.md", "Compared with scrapy-redis")
-    )
-    stock, ours = "scrapy-redis", "scrapy-bloom, BloomScheduler"
-    python = measured("python3-doc, workers: 1.")
-    assert trips == [python[stock][4], python[ours][4]]
-    assert time == [python[stock][0], python[ours][0]]
-    assert two == ["1", measured("python3-doc, workers: 2.")[ours][0]]
-    assert postgresql == ["1", measured("postgresql-doc-15, workers: 2.")[ours][0]]
-    ping = measured("postgresql-doc-15, 1,169 to 1,169 pages, one worker.")
-    assert distant == [f"{float(ping[kind][2]):.1f}" for kind in (stock, ours)]
-
-
 def test_architecture() -> None:
     """The levels in CONTRIBUTING are those enforced on the imports, and both pages have the same picture."""
     rows = [set(re.findall(r"`(\w+)`", row[1])) for row in table("CONTRIBUTING.md", "Layout")]

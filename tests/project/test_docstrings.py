@@ -49,7 +49,6 @@ def members(cls: type) -> Iterator[tuple[str, FunctionType, bool]]:
 
 
 MEMBERS = {name: (function, is_property) for cls in CLASSES for name, function, is_property in members(cls)}
-METHODS = {name: function for name, (function, is_property) in MEMBERS.items() if not is_property}
 
 
 def arguments(function: FunctionType) -> set[str]:
@@ -112,23 +111,22 @@ def test_public_classes(cls: type) -> None:
         assert entries(sections.get("Args", "")) == arguments(vars(cls)["__init__"])
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_public_methods(name: str) -> None:
-    """A public method has `Args:`, `Returns:` and `Raises:` that match its code.
+@pytest.mark.parametrize("name", MEMBERS)
+def test_public_members(name: str) -> None:
+    """A public method has `Args:`, `Returns:` and `Raises:` that match its code; each member has an example.
 
-    Dunder methods need no docstring. `Raises:` has at least the errors of the method's own body.
+    Dunder methods need no docstring. `Raises:` has at least the errors of the method's own body. Methods that Scrapy
+    calls have their example at the class.
     """
-    function, sections = METHODS[name], sections_of(inspect.getdoc(METHODS[name]))
+    function, is_property = MEMBERS[name]
+    sections = sections_of(inspect.getdoc(function))
+    if name.partition(".")[0] not in CALLED_BY_SCRAPY:
+        assert ">>>" in sections.get("Example", "")
+    if is_property:
+        return
     assert entries(sections.get("Args", "")) == arguments(function)
     returns = inspect.signature(function).return_annotation
     assert ("Returns" in sections) == (returns not in (None, "None"))
     missing = raised(function) - entries(sections.get("Raises", ""))
     assert not {error for error in missing if error[0].isupper()}
     assert not raised(function) or "Raises" in sections
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_public_members_have_examples(name: str) -> None:
-    """A public member has an example, unless Scrapy calls it: then its class has one."""
-    if name.partition(".")[0] not in CALLED_BY_SCRAPY:
-        assert ">>>" in sections_of(inspect.getdoc(MEMBERS[name][0])).get("Example", "")

@@ -1,4 +1,4 @@
-"""The example project can be copied: its spiders run unchanged from a directory of their own."""
+"""The example project can be copied: its spiders run unchanged elsewhere. `test_demo` runs `shared`."""
 
 import json
 import os
@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
 from devtools.waiting import until
-from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import forked
 from tests.support.pages import linked
-from tests.support.scenario import assert_ended_well, keys_of
+from tests.support.scenario import assert_ended_well
 from tests.support.servers import Server
 
 PAGES = 60
@@ -59,13 +57,6 @@ def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
         worker.kill()
 
 
-@pytest.fixture
-def stored(valkey: Server) -> Iterator[redis.Redis]:
-    """A client of the server."""
-    with valkey.client() as client:
-        yield client
-
-
 def test_copy(project: Path) -> None:
     """Scrapy finds the three spiders in the copy, whose first crawl is polite to a stranger's site.
 
@@ -84,30 +75,19 @@ def test_copy(project: Path) -> None:
 
 
 @pytest.mark.crawl
-def test_shared(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
-    """Two workers fetch each page once between them, and leave no keys."""
-    # Otherwise one of them would finish this small site before the other starts.
-    registrations = QueueKeys(f"{key}:queue").crawl
-    site.on["/"] = lambda _: until(lambda: sum(name[:1] == b"@" for name in stored.hkeys(registrations)) == 2)
-    workers = [start(name, "shared", start_url=site.url) for name in ("left", "right")]
-    assert_ended_well(*(worker.wait() for worker in workers))
-    assert Counter(site.paths) == dict.fromkeys(site.links, 1)
-    assert keys_of(stored, key) == set()
-
-
-@pytest.mark.crawl
-def test_fed(start: Start, site: Site, stored: redis.Redis, key: str) -> None:
+def test_fed(start: Start, site: Site, valkey: Server, key: str) -> None:
     """A worker waits for start URLs, in JSON and plain, follows them, and fetches no URL twice."""
     start_key = f"{key}:start_urls"
     worker = start("worker", "fed", {"REDIS_START_URLS_KEY": start_key})
-    for entry in (json.dumps({"url": site.url}), site.url):
-        stored.rpush(start_key, entry)
-        until(lambda: (set(site.paths) == set(site.links) and not stored.exists(start_key)) or FAILED in worker.log)
-    worker.process.send_signal(signal.SIGINT)
-    ended = worker.wait()
+    with valkey.client() as stored:
+        for entry in (json.dumps({"url": site.url}), site.url):
+            stored.rpush(start_key, entry)
+            until(lambda: (set(site.paths) == set(site.links) and not stored.exists(start_key)) or FAILED in worker.log)
+        worker.process.send_signal(signal.SIGINT)
+        ended = worker.wait()
+        assert stored.exists(key), "the filter stays for the next start"
     assert ended.stats["finish_reason"] == "shutdown"
     assert Counter(site.paths) == dict.fromkeys(site.links, 1)
-    assert stored.exists(key), "the filter stays for the next start"
 
 
 @pytest.mark.crawl

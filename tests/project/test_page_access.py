@@ -1,8 +1,6 @@
 """The user on the page of the server's users can crawl, and may do nothing else."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import redis
 
 from devtools.site import serving
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
-from tests.support import command
+from tests.support import command, forked
 from tests.support.documentation import blocks
 from tests.support.pages import linked
 from tests.support.servers import running
@@ -50,10 +48,7 @@ def test_user(kind: str, tmp_path: Path) -> None:
         settings = {"SCHEDULER_PERSIST": True, "TELNETCONSOLE_ENABLED": False, "CLOSESPIDER_PAGECOUNT": PAGES}
         project = command.make_project(tmp_path, REDIS_URL=url, **settings)
         (project / "project" / "spiders.py").write_text(SPIDERS)
-        # scrapy-redis's spider defines `start_requests`, of which Scrapy 2.13 warns.
-        environment = {**os.environ, "PYTHONWARNINGS": ""}
-        crawl = [sys.executable, "-m", "scrapy", "crawl", "news"]
-        done = subprocess.run(crawl, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        done = forked.run(("crawl", "news"), project, os.environ)
         assert done.returncode == 0, done.stderr
         assert len(site.fetched) >= PAGES, done.stderr
         assert "NOPERM" not in done.stderr

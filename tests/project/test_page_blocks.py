@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from scrapy import Request, Spider
@@ -20,64 +20,44 @@ from tests.support.documentation import DOCS, EVERY_PAGE, Block, all_blocks, blo
 from tests.support.pages import linked
 from tests.support.servers import running
 
-
-class Rule(NamedTuple):
-    """The lines of the shell, or the blocks of another language, that a test runs."""
-
-    pages: str
-    language: str
-    begins: str
-    test: str
-
-
 SHELLS = ("bash", "console")
-RUN = (
-    Rule(".*", "pycon", "", "test_snippets.test_sessions"),
-    Rule(".*", "bash|console", r"(\$ )?scrapy bloom ", "test_page_commands.test_command"),
-    Rule("commands.md", "text", "", "test_page_commands.test_command"),
-    Rule("start.md|../README.md", "text", "", "test_start.test_start"),
-    Rule("start.md", "bash", "scrapy crawl ", "test_start.test_start"),
-    Rule("tutorial.md", "python", "", "test_snippets.test_tutorial_shares_a_crawl"),
-    Rule("tutorial.md", "text", "", "test_snippets.test_tutorial_shares_a_crawl"),
-    Rule("tutorial.md", "bash", "scrapy |cd |cat |redis-cli ", "test_snippets.test_tutorial_shares_a_crawl"),
-    Rule("(?!tutorial).*", "python", r"(?s)(.*\n)?[A-Z_]+ = ", "test_page_settings.test_settings_blocks"),
-    Rule("api.md", "python", "from redis", "test_snippets.test_api"),
-    Rule("deploy.md", "python", '"""alive.py', "test_snippets.test_probe"),
-    Rule("deploy.md", "dockerfile", "", "test_page_deploy.test_stopped_container"),
-    Rule("deploy.md", "yaml", "", "test_page_deploy.test_manifests"),
-    Rule("monitoring.md", "ini", "", "test_page_deploy.test_units"),
-    Rule("monitoring.md", "yaml", "", "test_page_deploy.test_alerts"),
-    Rule("access.md", "text", "ACL SETUSER", "test_page_access.test_user"),
-    Rule("start-over.md", "bash", "scrapy crawl ", "test_page_blocks.test_start_over"),
-    Rule("start-requests.md", "python", "async def start", "test_page_blocks.test_start_requests"),
-    Rule("start-requests.md", "python", "class NewsSpider", "test_page_blocks.test_start_urls"),
-    Rule("start-urls.md", "python", "from scrapy_bloom", "test_page_blocks.test_start_urls"),
-    Rule("start-urls.md", "bash", "redis-cli ", "test_page_blocks.test_start_urls"),
-    Rule("(backup|from-bloomfilter).md", "bash", "redis-cli (config set|unlink) ", "test_page_blocks.test_redis_cli"),
-    Rule("recrawl.md", "text", "All 100 requests", "test_page_blocks.test_log_lines"),
-    Rule("../README.md", "bash", "make ", "test_page_blocks.test_targets"),
-    Rule(
-        "(performance|large|servers).md",
-        "bash",
-        r"(\w+=\S+ )?make |(\.venv/bin/)?python -m ",
-        "test_page_blocks.test_targets",
-    ),
-)
+# Pages, language and beginning of the blocks that a test runs; of the shell it runs lines.
+RUN: list[tuple[str, str, str, str]] = [
+    (".*", "pycon", "", "test_snippets.test_sessions"),
+    (".*", "bash|console", r"(\$ )?scrapy bloom ", "test_page_commands.test_command"),
+    ("commands.md", "text", "", "test_page_commands.test_command"),
+    ("start.md|../README.md", "text", "", "test_start.test_start"),
+    ("start.md", "bash", "scrapy crawl ", "test_start.test_start"),
+    ("tutorial.md", "python|text", "", "test_snippets.test_tutorial_shares_a_crawl"),
+    ("tutorial.md", "bash", "scrapy |cd |cat |redis-cli ", "test_snippets.test_tutorial_shares_a_crawl"),
+    ("(?!tutorial).*", "python", r"(?s)(.*\n)?[A-Z_]+ = ", "test_page_settings.test_settings_blocks"),
+    ("api.md", "python", "from redis", "test_snippets.test_api"),
+    ("deploy.md", "python", '"""alive.py', "test_snippets.test_probe"),
+    ("deploy.md", "dockerfile", "", "test_page_deploy.test_stopped_container"),
+    ("deploy.md", "yaml", "", "test_page_deploy.test_manifests"),
+    ("monitoring.md", "ini", "", "test_page_deploy.test_units"),
+    ("monitoring.md", "yaml", "", "test_page_deploy.test_alerts"),
+    ("access.md", "text", "ACL SETUSER", "test_page_access.test_user"),
+    ("start-over.md", "bash", "scrapy crawl ", "test_page_blocks.test_start_over"),
+    ("start-requests.md", "python", "async def start", "test_page_blocks.test_start_requests"),
+    ("start-requests.md", "python", "class NewsSpider", "test_page_blocks.test_start_urls"),
+    ("start-urls.md", "python", "from scrapy_bloom", "test_page_blocks.test_start_urls"),
+    ("start-urls.md", "bash", "redis-cli ", "test_page_blocks.test_start_urls"),
+    ("backup.md|from-bloomfilter.md", "bash", "redis-cli (config set|unlink) ", "test_page_blocks.test_redis_cli"),
+    ("recrawl.md", "text", "All 100 requests", "test_page_blocks.test_log_lines"),
+    ("../README.md|performance.md|large.md|servers.md", "bash", r"(\w+=\S+ )?make ", "test_page_blocks.test_targets"),
+    ("performance.md|large.md|servers.md", "bash", r"(\.venv/bin/)?python -m ", "test_page_blocks.test_targets"),
+]
 # With the reason.
 PARSED = {
     ("deploy.md", "bash", "docker "): "needs Docker's daemon; test_page_deploy compares its names with the Dockerfile",
     ("deploy.md", "bash", "kubectl "): "needs a cluster; the Secret has the name and the key of the manifest",
     ("deploy.md", "bash", "curl "): "needs a Scrapyd; run by hand with Scrapyd 1.6.0",
     ("backup.md", "bash", "redis-cli config rewrite"): "needs a server with a configuration file",
-    (
-        ".*",
-        "bash",
-        "python3 -m venv |. .venv/|pip (install|wheel) ",
-    ): "an installation: `nox -s wheel` does it from the wheel",
+    (".*", "bash", "python3 -m venv |. .venv/|pip (install|wheel) "): "an installation, as `nox -s wheel` does it",
     ("tutorial.md", "bash", "redis-server|docker run "): "the tests start servers of their own",
     ("classes.md", "{eval-rst}", ""): "`make docs` builds it, and its warnings are errors",
-    (".*", "", ""): "a picture of text",
-    (".*", "mermaid", ""): "a picture, which the site draws",
+    (".*", "|mermaid", ""): "a picture",
 }
 
 
@@ -101,41 +81,42 @@ def is_match(block: Block, pages: str, language: str, begins: str) -> bool:
 
 
 def test_every_block_is_run() -> None:
-    """A new block needs a test that runs it."""
+    """A new block needs a test that runs it, each row has its blocks, and the named tests exist."""
     rules = [*(rule[:3] for rule in RUN), *PARSED]
     found = list(units())
     assert [block for block in found if not any(is_match(block, *rule) for rule in rules)] == []
-    unused = [rule for rule in rules if not any(is_match(block, *rule) for block in found)]
-    assert [rule for rule in unused if rule not in list(PARSED)[-2:]] == []
+    assert [rule for rule in rules if not any(is_match(block, *rule) for block in found)] == []
+    for module, function in {tuple(test.split(".")) for *_, test in RUN}:
+        assert inspect.isfunction(getattr(import_module(f"tests.project.{module}"), function))
 
 
-@pytest.mark.parametrize("name", sorted({rule.test for rule in RUN}))
-def test_rules(name: str) -> None:
-    """The tests that the table names exist."""
-    module, function = name.split(".")
-    assert inspect.isfunction(getattr(import_module(f"tests.project.{module}"), function))
+def shell(*pages: str, begins: str) -> list[list[str]]:
+    """Return the words of the pages' lines of the shell that begin so."""
+    lines = [line for page in pages for block in blocks(page, "bash") for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if re.match(begins, line)]
+
+
+def python(page: str, part: str) -> str:
+    """Return the page's only block of Python that contains a text."""
+    (block,) = (block for block in blocks(page, "python") if part in block)
+    return block
 
 
 def test_start_over(tmp_path: Path) -> None:
     """The command fetches every page again, although the filter knows them."""
-    ((line,),) = [
-        [line for line in block.splitlines() if line.startswith("scrapy crawl")]
-        for block in blocks("start-over.md", "bash")
-        if "scrapy crawl" in block
-    ]
+    (line,) = shell("start-over.md", begins="scrapy crawl")
     with running("valkey") as server, serving(linked(10)) as site:
         container = Container(tmp_path, server, site)
         for _ in range(2):
-            with container.started(shlex.split(line)) as process:
+            with container.started(line) as process:
                 assert process.wait(LIMIT) == 0
         assert all(site.paths.count(path) >= 2 for path in site.links)
 
 
 def test_start_requests() -> None:
     """The method sends the start URLs through the filter."""
-    (block,) = (block for block in blocks("start-requests.md", "python") if "async def start" in block)
     names: dict[str, Any] = {"Request": Request}
-    exec(block, names)  # noqa: S102  # our own documentation
+    exec(python("start-requests.md", "async def start"), names)  # noqa: S102  # our own documentation
     spider = type("PageSpider", (Spider,), {"start": names["start"], "start_urls": ["https://example.com/"]})("page")
 
     async def read() -> list[Request]:
@@ -145,8 +126,7 @@ def test_start_requests() -> None:
     with pytest.raises(StopIteration) as end:
         read().send(None)
     (request,) = end.value.value
-    assert request.url == "https://example.com/"
-    assert not request.dont_filter
+    assert (request.url, request.dont_filter) == ("https://example.com/", False)
 
 
 def test_start_urls() -> None:
@@ -154,42 +134,28 @@ def test_start_urls() -> None:
 
     The class of the page on start requests sends the same requests through the filter.
     """
-    (block,) = (block for block in blocks("start-urls.md", "python") if "import" in block)
     names: dict[str, Any] = {}
-    exec(block, names)  # noqa: S102  # as above
+    exec(python("start-urls.md", "import"), names)  # noqa: S102  # as above
     assert names["RedisSpider"] is RedisSpider
-    lines = [shlex.split(line) for block in blocks("start-urls.md", "bash") for line in block.splitlines()]
     with running("valkey") as server, server.client() as client:
         client.rpush("{news:start_urls}:dead-letter", "https://example.com/bad")
-        for _, *words in lines:
+        for _, *words in shell("start-urls.md", begins="redis-cli "):
             client.execute_command(*words)
         entries = client.lrange("news:start_urls", 0, -1)
-    (block,) = (block for block in blocks("start-requests.md", "python") if "RedisSpider" in block)
-    exec(block, names)  # noqa: S102  # as above
+    exec(python("start-requests.md", "RedisSpider"), names)  # noqa: S102  # as above
+    urls = [f"https://example.com/{end}" for end in ("", "?page=2", "bad")]
     for spider, dont_filter in ((RedisSpider("news"), True), (names["NewsSpider"](), False)):
         spider.redis_encoding = "utf-8"
         requests = [spider.make_request_from_data(entry) for entry in entries]
-        assert [request.url for request in requests] == [
-            "https://example.com/",
-            "https://example.com/?page=2",
-            "https://example.com/bad",
-        ]
+        assert [(request.url, request.dont_filter) for request in requests] == [(url, dont_filter) for url in urls]
         assert requests[1].meta == json.loads(entries[1])["meta"]
-        assert {request.dont_filter for request in requests} == {dont_filter}
 
 
 def test_redis_cli() -> None:
     """The server executes the commands."""
-    lines = [
-        line
-        for page in ("backup.md", "from-bloomfilter.md")
-        for block in blocks(page, "bash")
-        for line in block.splitlines()
-    ]
     with running("valkey") as server, server.client(decode_responses=True) as client:
-        for line in lines:
-            if re.match("redis-cli (config set|unlink) ", line):
-                client.execute_command(*shlex.split(line)[1:])
+        for _, *words in shell("backup.md", "from-bloomfilter.md", begins="redis-cli (config set|unlink) "):
+            client.execute_command(*words)
         assert client.config_get("appendonly") == {"appendonly": "yes"}
 
 

@@ -19,7 +19,7 @@ from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.test_info import register
 from tests.support import command, forked
-from tests.support.documentation import EVERY_PAGE, all_blocks, blocks, matches, section, text_of
+from tests.support.documentation import EVERY_PAGE, all_blocks, matches, section, text_of
 from tests.support.examining import OURS
 from tests.support.pages import linked
 from tests.support.servers import Server, running
@@ -47,10 +47,9 @@ ANSWERS = ("check", "doctor", "clear")
 COMMANDS = [
     line.removeprefix("$ ")
     for page in EVERY_PAGE
-    for language in ("bash", "console")
-    for block in blocks(page, language)
-    for line in block.splitlines()
-    if line.startswith(("scrapy bloom", "$ scrapy bloom"))
+    for block in all_blocks(page)
+    for line in block.text.splitlines()
+    if block.language in ("bash", "console") and line.startswith(("scrapy bloom", "$ scrapy bloom"))
 ]
 LINES = sorted({re.split(" [>|] ", line)[0].partition("  #")[0] for line in COMMANDS})
 SAMPLES = {

@@ -18,12 +18,12 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import yaml  # type: ignore[import-untyped]
 
-from devtools.crawl_process import LIMIT
+from devtools.crawl_process import LIMIT, Process
 from devtools.site import Site, serving
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.project.test_start import SPIDER
-from tests.support import command
-from tests.support.documentation import blocks
+from tests.support import command, forked
+from tests.support.documentation import IMPOLITE, blocks
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -31,7 +31,6 @@ PAGES = 60
 # A page in the middle of a crawl.
 MIDDLE = "/page/20"
 QUEUE = "news:requests"
-POLITENESS = {"DOWNLOAD_DELAY": 0, "ROBOTSTXT_OBEY": False, "TELNETCONSOLE_ENABLED": False}
 SCRIPTS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 # Of https://docs.docker.com/reference/dockerfile/.
 INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "STOPSIGNAL", "ENTRYPOINT"}
@@ -52,30 +51,30 @@ def dockerfile() -> list[tuple[str, str]]:
 class Container:
     """A project with the page's settings, and the command of the Dockerfile."""
 
-    def __init__(self, directory: Path, server: Server, site: Site, **changed: object) -> None:
+    def __init__(self, directory: Path, server: Server, site: Site) -> None:
         instructions = dict(dockerfile())
         self._command = json.loads(instructions["ENTRYPOINT"])
         self._signal = signal.Signals[instructions["STOPSIGNAL"]]
-        self._environment = {**os.environ, "PATH": SCRIPTS, "REDIS_URL": server.url}
-        self._directory = command.make_project(directory / "crawler", **POLITENESS, **changed)
+        self._environment = {**os.environ, "REDIS_URL": server.url}
+        self._directory = command.make_project(directory / "crawler")
         (settings,) = (block for block in blocks("deploy.md", "python") if "ADDONS" in block)
         with (self._directory / "project" / "settings.py").open("a") as file:
-            file.write(settings)
+            file.write(settings + IMPOLITE)
         (self._directory / "project" / "spiders.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
 
     @contextmanager
-    def started(self, command: Sequence[str] = ()) -> "Iterator[subprocess.Popen[bytes]]":
+    def started(self, command: Sequence[str] = ()) -> Iterator[Process]:
         """Start the Dockerfile's or another command, and kill it at the end of the block if it still runs."""
-        process = subprocess.Popen(
-            command or self._command, cwd=self._directory, env=self._environment, stderr=subprocess.DEVNULL
-        )
+        program, *arguments = command or self._command
+        assert program == "scrapy"
+        with (self._directory / "log").open("wb") as log:
+            process = forked.start(arguments, self._directory, self._environment, log, log)
         try:
             yield process
         finally:
             process.kill()
-            process.wait()
 
-    def stop(self, process: "subprocess.Popen[bytes]") -> None:
+    def stop(self, process: Process) -> None:
         """Send the signal of the Dockerfile."""
         process.send_signal(self._signal)
 
@@ -90,25 +89,6 @@ def test_stopped_container(tmp_path: Path) -> None:
         site.on.clear()
         assert client.zcard(QUEUE) > 0
         assert [field for field in client.hkeys(QueueKeys(QUEUE).crawl) if field.startswith(b"@")] == []
-        with container.started() as process:
-            assert process.wait(LIMIT) == 0
-        assert {path for _, path in site.fetched} >= {*site.links}
-
-
-def test_container_stopped_without_redis(tmp_path: Path) -> None:
-    """A container stopped while Redis is unreachable leaves its leases; the next one completes the crawl."""
-    with running("valkey", "--appendonly", "yes") as server, serving(linked(PAGES)) as site:
-        container = Container(tmp_path, server, site, BLOOMFILTER_LEASE=1)
-        with container.started() as process:
-
-            def stop(_: str) -> None:
-                server.kill()
-                container.stop(process)
-
-            site.on[MIDDLE] = stop
-            assert process.wait(LIMIT) == 0
-        site.on.clear()
-        server.start()
         with container.started() as process:
             assert process.wait(LIMIT) == 0
         assert {path for _, path in site.fetched} >= {*site.links}
@@ -142,27 +122,27 @@ def test_manifests() -> None:
     assert {"name": "REDIS_URL", "valueFrom": {"secretKeyRef": reference}} in container["env"]
 
 
-def units() -> dict[str, dict[str, list[str]]]:
+def units() -> dict[str, list[tuple[str, str]]]:
     """Return the directives of each section of the pages' units."""
-    found: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, list[tuple[str, str]]] = {}
     for block in blocks("monitoring.md", "ini"):
-        section = ""
-        for line in filter(None, block.splitlines()):
-            if heading := re.fullmatch(r"\[(\w+)\]", line):
-                section = heading[1]
-                continue
-            name, value = line.split("=", 1)
-            found.setdefault(section, {}).setdefault(name, []).append(value)
+        for name, lines in re.findall(r"^\[(\w+)\]\n((?:.+\n)*)", block, re.MULTILINE):
+            found.setdefault(name, []).extend(re.findall(r"^(\w+)=(.*)$", lines, re.MULTILINE))
     return found
+
+
+def metrics() -> list[str]:
+    """Return the commands of the service that writes the metrics."""
+    return [value for name, value in units()["Service"] if name == "ExecStart"]
 
 
 def test_units(tmp_path: Path) -> None:
     """The units have directives that systemd knows, and the service's commands write the metrics."""
-    assert {section: {*directives} for section, directives in units().items()} == DIRECTIVES
+    assert {section: {*dict(directives)} for section, directives in units().items()} == DIRECTIVES
     target = "/var/lib/node_exporter"
     with running("valkey") as server:
         project = command.make_project(tmp_path / "crawler", REDIS_URL=server.url)
-        for line in units()["Service"]["ExecStart"]:
+        for line in metrics():
             words = shlex.split(line.replace(target, str(tmp_path)).replace("/srv/crawler/.venv/bin/", ""))
             assert Path(words[0]).is_absolute()
             subprocess.run(words, cwd=project, env={**os.environ, "PATH": SCRIPTS}, check=True)
@@ -179,5 +159,5 @@ def test_alerts() -> None:
     for rule in group["rules"]:
         assert {"alert", "expr"} <= {*rule} <= {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
-    file = Path(units()["Service"]["ExecStart"][-1].split()[-1]).name
+    file = Path(metrics()[-1].split()[-1]).name
     assert any(file in rule["expr"] for rule in group["rules"])

@@ -1,4 +1,4 @@
-"""The figures of the page on performance are those of benchmarks/RESULTS.md, the bad ones too."""
+"""The figures of the README and of the page on performance are those of benchmarks/RESULTS.md, the bad ones too."""
 
 import re
 
@@ -9,15 +9,25 @@ PAGE = "docs/performance.md"
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 
 
-def cells(lines: str) -> list[list[str]]:
-    """Return the cells of a table's rows below its head."""
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.strip().splitlines()[2:]]
-
-
 def result(title: str) -> list[list[str]]:
     """Return the rows of the only table in the results whose title contains a text."""
     (found,) = re.findall(rf"^.*{re.escape(title)}.*\n\n((?:\|.*\n)+)", text(RESULTS), re.MULTILINE)
-    return cells(found)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
+
+
+def test_readme() -> None:
+    """The README has the figures of crawls, rounded."""
+    *_, trips, time, two, postgresql, distant, _, _, _ = (
+        row[1:] for row in table("README.md", "Compared with scrapy-redis")
+    )
+    titles = ("python3-doc, workers: 1.", "python3-doc, workers: 2.", "postgresql-doc-15, workers: 2.")
+    alone, *shared = ({name: cells for name, *cells in result(title)} for title in titles)
+    stock, ours = "scrapy-redis", "scrapy-bloom, BloomScheduler"
+    assert trips == [alone[stock][4], alone[ours][4]]
+    assert time == [alone[stock][0], alone[ours][0]]
+    assert [two, postgresql] == [["1", each[ours][0]] for each in shared]
+    far = {name: cells for name, *cells in result("postgresql-doc-15, 1,169 to 1,169 pages, one worker.")}
+    assert distant == [f"{float(far[kind][2]):.1f}" for kind in (stock, ours)]
 
 
 def test_missed_targets() -> None:

@@ -59,7 +59,9 @@ def test_settings_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(re.findall(r'environ\["(\w+)"\]', text)):
         monkeypatch.setenv(name, "redis://localhost:6379" if name.endswith("URL") else SECRET)
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == text.count("```python")
+    for block in found:
         if chosen := settings_of(block, names):
             assert apply(chosen)["SCHEDULER"] == "scrapy_bloom.BloomScheduler"
 

@@ -12,9 +12,8 @@ from devtools.crawl_process import LIMIT
 from devtools.site import Site, serving
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys
-from tests.project.test_snippets import PLACEHOLDER
 from tests.support import forked
-from tests.support.documentation import blocks, matches
+from tests.support.documentation import IMPOLITE, PLACEHOLDER, blocks, matches
 from tests.support.pages import linked
 from tests.support.servers import Server, running
 
@@ -74,7 +73,7 @@ def test_start(page: str, tmp_path: Path) -> None:
         (settings,) = blocks(page, "python")
         with (project / "news/settings.py").open("a") as file:
             file.write(settings.replace(PLACEHOLDER, f"redis://localhost:{server.port}"))
-            file.write("DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n")
+            file.write(IMPOLITE)
         (project / "news/spiders/news.py").write_text(f"{SPIDER}    start_urls = ['{site.url}/']\n")
         lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
         commands = [line.split()[1:] for line in lines if line.startswith("scrapy ")]

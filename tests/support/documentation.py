@@ -8,6 +8,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # Paths from docs/.
 EVERY_PAGE = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
+# The address of Redis on every page.
+PLACEHOLDER = "redis://localhost:6379"
+# Appended to settings of a page: the site is on this machine and needs no politeness.
+IMPOLITE = "DOWNLOAD_DELAY = 0\nROBOTSTXT_OBEY = False\nTELNETCONSOLE_ENABLED = False\n"
 # A number, a size, a process and the rest of a bar depend on the run.
 VARIABLE = re.compile(r"host-\d+-\w+|[\d.,]+(?:e-\d+)?|…")
 

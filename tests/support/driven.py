@@ -1,11 +1,10 @@
 """A worker of a queue with its scripts, without an engine."""
 
-import json
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from scrapy_bloom.filter.sizing import layer_size
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Call, Offer, Phase
@@ -14,19 +13,20 @@ from scrapy_bloom.scripts import Script
 from tests.support.script_server import ScriptServer
 
 Send = Callable[[str, Call], Any]
+SMALL = FilterParameters(1000, 1e-12)
 
 
 class Source:
-    """Small filters to create, each with an id of its own."""
+    """Filters to create, each with an id of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: FilterParameters) -> None:
+        self._parameters = parameters
         self._numbers = count()
 
     def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
-        """Return a filter for a thousand items."""
-        size = layer_size(1000, 1e-12)
-        text = "{} {} {} {};".format(*size) * 2 if sizes else ""
-        return json.dumps({"format": 0}), f"filter-{next(self._numbers)}", "secret", 0, text
+        """Return a filter."""
+        text = "".join("{} {} {} {};".format(*size) for size in self._parameters.sizes()) if sizes else ""
+        return self._parameters.to_json(), f"{next(self._numbers)}f", "secret", 0, text
 
 
 class Driven:
@@ -36,13 +36,15 @@ class Driven:
         name: its name.
         send: executes a call.
         lease: its lease in seconds.
+        parameters: of the filter; small, and without false positives by default.
         **options: of `Worker`.
     """
 
-    def __init__(self, name: str, send: Send, lease: float = 60, **options: Any) -> None:
-        self.worker = Worker(name, lease, "spider", Source(), lambda member: member, **options)
+    def __init__(
+        self, name: str, send: Send, lease: float = 60, parameters: FilterParameters = SMALL, **options: Any
+    ) -> None:
+        self.worker = Worker(name, lease, "project.Shop", Source(parameters), lambda member: member, **options)
         self._send = send
-        self.sent: list[Call] = []
 
     @classmethod
     def on_server(cls, client: Any, queue: str, name: str, **options: Any) -> "Driven":
@@ -53,22 +55,20 @@ class Driven:
         """Execute the next call, if there is one."""
         call = self.worker.next_call(want)
         if call is not None:
-            self.sent.append(call)
             self.worker.receive(self._send(self.worker.name, call))
         return call
 
-    def work_off(self) -> None:
-        """Execute calls until there is no news."""
-        while self.step():
-            pass
+    def work_off(self) -> list[Call]:
+        """Execute calls until there is no news, and return them."""
+        return list(iter(self.step, None))
 
     def offer(self, *members: bytes, score: float = 0) -> None:
         """Offer requests."""
         for member in members:
             self.worker.offer(Offer(score, member, member))
 
-    def take(self, want: int = 1) -> list[bytes]:
-        """Lease requests, and begin them."""
+    def take(self, want: int = 1) -> list[Any]:
+        """Lease requests, and begin them; return their bytes."""
         self.work_off()
         self.step(want)
         self.work_off()

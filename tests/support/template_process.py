@@ -44,9 +44,7 @@ _PRELOADED = (
     "scrapy.squeues",
     "scrapy_bloom.addon",
     "scrapy_bloom.cli.bloom",
-    "scrapy_bloom.dupefilter",
     "scrapy_bloom.delivery",
-    "scrapy_redis.scheduler",
 )
 _PRELOADED_PACKAGES = (
     "scrapy.commands",
