@@ -108,8 +108,11 @@ def test_full_server(full: redis.Redis, key: str) -> None:
 
 
 def test_dead_worker(client: redis.Redis, key: str) -> None:
-    """A thread requeues the leases of a silent worker, also after a beat that failed; the worker finds it out."""
-    dead, living = Driven.on_server(client, key, "dead", lease=0.05), Driven.on_server(client, key, "living")
+    """A thread requeues the leases of a silent worker, whose own lease decides; the worker finds it out."""
+    dead, living = (
+        Driven.on_server(client, key, "dead", lease=0.05),
+        Driven.on_server(client, key, "living", lease=1000),
+    )
     dead.offer(b"a")
     assert dead.take() == [b"a"]
     living.work_off()

@@ -8,19 +8,18 @@ was alive must report a loss. A flush, or the deletion of a finished crawl, begi
 import math
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from redis import exceptions
 
-from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Call, Phase
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.scripts import Script
+from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
+from tests.simulation.places import Places
 from tests.simulation.plan import EVICTIONS, Fault, Plan, Site
 from tests.simulation.process import FILTER, QUEUES, Process
 from tests.simulation.server import Server
@@ -32,9 +31,6 @@ _LIMIT_SECONDS = 600.0
 _MAX_LATE_STARTS = 6
 # Losses that leave the requests of the queue, and its filter.
 _HARMLESS = ("filter", "shard:", "departed", "deliveries", "suspects", "crawl")
-# Fields of a registration.
-_HELD, _STAMP = 1, 8
-_HAS = Script("contains", "filter", "call").text
 
 
 @dataclass(frozen=True)
@@ -89,18 +85,19 @@ class World:
         self.server = Server(self.hub, plan, self.chance, wrong)
         self.outcome = Outcome(plan)
         self.processes: list[Process] = []
+        self.places = Places(self.server, self.site, lambda: self.alive)
         self.found_pages: set[int] = set()
         self.exempt: set[int] = set()
         self.failed: set[int] = set()
         self.fetched: Counter[int] = Counter()
         self.hits = 0
         # Processes that were alive when the server lost requests, and whether one has reported any loss.
-        self._witnesses: list[Process] = []
+        self.witnesses: list[Process] = []
         self._linked: Counter[int] = Counter()
         # How often a process was killed or taken for dead while it ran a page.
-        self._interrupted: Counter[int] = Counter()
-        self._is_reported = False
-        self._has_lost = self._has_evicted = self._has_lost_crawl = False
+        self.interrupted: Counter[int] = Counter()
+        self.is_reported = False
+        self.has_lost = self.has_evicted = self._has_lost_crawl = False
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
         # When each worker was executed last, and when it came back after more than its lease.
@@ -125,7 +122,7 @@ class World:
 
     def note_report(self, process: Process, text: str) -> None:
         """Note that a worker reports a loss."""
-        self._is_reported |= text != "presumed dead"
+        self.is_reported |= text != "presumed dead"
         self.log(f"reports: {text}", process.name)
 
     def note_failure(self, process: Process, page: int) -> None:
@@ -191,99 +188,37 @@ class World:
         """The running processes."""
         return [process for process in self.processes if not process.is_dead]
 
-    def _call(self, *arguments: Any) -> Any:
-        return self.server.data.call(*arguments)
-
-    def _registrations(self, queue: str) -> dict[str, list[int]]:
-        raw = self._call("HGETALL", QueueKeys(queue).crawl)
-        fields = zip(raw[::2], raw[1::2], strict=True)
-        return {name[1:].decode(): list(map(int, text.split())) for name, text in fields if name[:1] == b"@"}
-
-    def _leased(self, queue: str, worker: str) -> set[int]:
-        return {
-            int(member) for key in QueueKeys(queue).of_worker(worker) for member in self._call("ZRANGE", key, 0, -1)
-        }
-
-    def _waiting(self, queue: str) -> set[int]:
-        return set(map(int, self._call("ZRANGE", queue, 0, -1)))
-
-    def _kept(self) -> set[int]:
-        keys = [QueueKeys(queue) for queue in QUEUES]
-        failed = {int(member) for each in keys for member in self._call("HKEYS", each.failed)}
-        return failed | self._dead_letters()
-
-    def _dead_letters(self) -> set[int]:
-        return {int(m) for queue in QUEUES for m in self._call("ZRANGE", QueueKeys(queue).dead_letters, 0, -1)}
-
-    def _stored(self, *, but: str = "") -> set[int]:
-        """Return the requests that wait, are kept, or are leased by a registered or live worker."""
-        stored = self._kept()
-        for queue in QUEUES:
-            stored |= self._waiting(queue)
-            owners = {*self._registrations(queue), *(process.name for process in self.alive)} - {but}
-            stored |= set().union(*(self._leased(queue, owner) for owner in sorted(owners)))
-        return stored
-
-    def _held(self, process: Process) -> set[int]:
-        """Return the pages of a worker, but for links that the filter knows."""
-        worker = process.worker
-        held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
-        held |= {int(offer.member) for offer in worker._kept}
-        held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
-        held |= {int(offer.member) for offer in worker.outbox if not self._is_known(offer.fingerprint)}
-        # The pages that an answer on its way takes from it.
-        told = process.awaited if process.is_executed else None
-        return held - told_of(told, worker) if told else held
-
-    def _held_by_all(self, but: Process | None = None) -> set[int]:
-        return set().union(*(self._held(process) for process in self.alive if process is not but))
-
-    def _is_known(self, fingerprint: bytes | None) -> bool:
-        """Return whether the filter has a fingerprint."""
-        found = self._call("HMGET", FILTER, "id", "secret")
-        if fingerprint is None or found[0] is None:
-            return False
-        return bool(self.server.data.eval(_HAS, [FILTER], [found[0], digest(fingerprint, found[1])])[1] == b"1")
-
     # The effects of the faults.
 
     def _note_loss(self, kind: str) -> None:
         """Exempt the pages of the server alone, which has just lost something."""
-        there = self._stored() | self._held_by_all()
-        keeps = self.found_pages - self._orphaned() if kind in _HARMLESS else there
+        there = self.places.stored() | self.places.held_by_all()
+        keeps = self.found_pages - self.places.orphaned() if kind in _HARMLESS else there
         keeps = self.site.closure(there) if kind in ("flushall", "rollback") else keeps
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
-        self._witnesses += self.alive if gone else []
-        self._has_lost = True
+        self.witnesses += self.alive if gone else []
+        self.has_lost = True
         self._has_lost_crawl |= kind == "crawl"
         self.hits += 2 * max(1, len(self.alive))
 
-    def _orphaned(self) -> set[int]:
-        """Return leases of workers that neither live nor are registered, and links that only these had found."""
-        data, there = self.server.data, self._stored()
-        keys = [key for key in data._values if b":leases:" in key or b":taken:" in key]
-        leases = {int(member) for key in keys for member in self._call("ZRANGE", key, 0, -1)} - there
-        links = {target for page in leases for target, _ in self.site.links[page]}
-        return leases | {page for page in links - there - self._held_by_all() if not self._is_known(b"%d" % page)}
-
     def _note_interrupted(self, process: Process) -> None:
-        self._interrupted.update(map(int, (*process.worker.running, *process.worker.finished)))
+        self.interrupted.update(map(int, (*process.worker.running, *process.worker.finished)))
 
     def note_death(self, process: Process) -> None:
         """Note the death of a process that is alive still: its start pages wait for another start."""
         queue = QUEUES[process.spider]
-        is_registered = process.name in self._registrations(queue)
-        elsewhere = self._stored(but="" if is_registered else process.name) | self._held_by_all(but=process)
+        is_registered = process.name in self.places.registrations(queue)
+        elsewhere = self.places.stored(but="" if is_registered else process.name) | self.places.held_by_all(but=process)
         gone = self.found_pages - set(self.fetched) - elsewhere
         outbox = {int(offer.member) for offer in process.worker.outbox}
         roots = gone & outbox & set(self.site.roots[process.slot])
-        roots -= {page for page in roots if self._is_known(b"%d" % page)}
+        roots -= {page for page in roots if self.places.is_known(b"%d" % page)}
         self.found_pages -= roots
-        if self._has_lost:  # some may be the links of pages that it had fetched, and would have fetched again
+        if self.has_lost:  # some may be the links of pages that it had fetched, and would have fetched again
             self.exempt |= gone - roots
-        elif process.worker.crawl not in (b"", self._call("HGET", QueueKeys(queue).crawl, "id")):
+        elif process.worker.crawl not in (b"", self.places.call("HGET", QueueKeys(queue).crawl, "id")):
             self.found_pages -= gone  # of a crawl that others have ended, who took this worker for dead
         self.hits += 1
 
@@ -291,20 +226,20 @@ class World:
         self.log("FLUSHED")
         # A worker of another spider finds its filter lost: its page may be fetched as often as after an eviction.
         self.hits += self.plan.spiders
-        self._begin_generation(self._stored() | self._held_by_all())
+        self._begin_generation(self.places.stored() | self.places.held_by_all())
 
     def _note_deletion(self, process: Process, crawl: bytes, mode: str) -> None:
         """Check the deletion of a crawl."""
         mine = QUEUES[process.spider]
-        held = self._held_by_all(but=process) | self._stored()
+        held = self.places.held_by_all(but=process) | self.places.stored()
         self.log(f"DELETED, held elsewhere: {sorted(held)}")
         working = [each.name for each in self.alive if each is not process and self._works.get(each.name) == crawl]
-        if working and not self._has_lost:
+        if working and not self.has_lost:
             self.found("deleted", f"{process.name} deletes {mine} although {', '.join(working)} work")
         left = self.found_pages - set(self.fetched) - self.exempt - self.site.closure(held)
         if mode == "finished" and left - self.site.closure(self.failed):
             self.found("missed", f"{process.name} deletes the crawl, but {sorted(left)} are left")
-        if self._call("EXISTS", FILTER):
+        if self.places.call("EXISTS", FILTER):
             self.found_pages -= left
             self.exempt -= left
             return
@@ -314,15 +249,15 @@ class World:
             if each.spider != process.spider
             and each.worker.phase is Phase.WORK
             and each.worker.filter_id == process.worker.filter_id  # it was not flushed
-            and self._registrations(QUEUES[each.spider]).get(each.name)
+            and self.places.registrations(QUEUES[each.spider]).get(each.name)
         ]
-        if using and not self._has_lost:
+        if using and not self.has_lost:
             self.found("filter deleted", f"{process.name} deletes the filter, which {', '.join(using)} use")
         self._begin_generation(held, process)
 
     def _begin_generation(self, held: set[int], deleting: Process | None = None) -> None:
         """Begin anew with the pages of the workers. No rollback crosses this moment."""
-        self._check_report(deleting)
+        checks.check_report(self, deleting)
         ended = [int(member) for process in self.alive for member in process.worker.finished]
         self.found_pages, self.fetched, self.exempt = self.found_pages & (held | set(ended)), Counter(ended), set()
         self._snapshots.clear()
@@ -334,7 +269,7 @@ class World:
         process = Process(self, slot, flush=flush, is_last=is_last)
         self.log(f"starts{' and flushes' * flush}{' as the last one' * is_last}", process.name)
         self.processes.append(process)
-        self._witnesses += [process] if self._has_lost_crawl else []
+        self.witnesses += [process] if self._has_lost_crawl else []
 
     def run(self) -> Outcome:
         """Run the crawl to its end, and check it."""
@@ -345,10 +280,10 @@ class World:
         self.hub.at(1.0, self._watch)
         try:
             if self.hub.run(_LIMIT_SECONDS, lambda: self._has_ended):
-                self._check_end()
+                checks.check_end(self)
             else:
                 alive = ", ".join(f"{process.name} ({process.worker.phase.value})" for process in self.alive)
-                self.found("endless", f"not ended; alive: {alive}; left: {self._left_keys()}")
+                self.found("endless", f"not ended; alive: {alive}; left: {self.places.left_keys()}")
         except BusyLoopError as error:
             self.found("busy loop", str(error))
         finally:
@@ -360,7 +295,7 @@ class World:
 
     def _watch(self) -> None:
         """Check for the end; start one more worker for remaining requests."""
-        self._check_consistency()
+        checks.check_consistency(self)
         self._amid = self._amid if self.alive else []
         is_over = self.hub.now > max(self.plan.end_of_faults, self.plan.stagger) and not self._pending
         if is_over and not self.alive:
@@ -377,16 +312,14 @@ class World:
         for spider in range(self.plan.spiders):
             last = [process.how for process in self.processes if process.spider == spider][-1]
             keys = QueueKeys(QUEUES[spider])
-            users = self._call("HEXISTS", FILTER, f"user:{keys.queue}")
-            if last in ("killed", "gave up") or users or self._call("EXISTS", keys.queue, keys.crawl, keys.departed):
+            users = self.places.call("HEXISTS", FILTER, f"user:{keys.queue}")
+            if (
+                last in ("killed", "gave up")
+                or users
+                or self.places.call("EXISTS", keys.queue, keys.crawl, keys.departed)
+            ):
                 return spider
         return None
-
-    def _left_keys(self) -> list[str]:
-        data = self.server.data
-        kept = {key.encode() for queue in QUEUES for key in _kept_keys(QueueKeys(queue))}
-        # A late join leaves keys that expire.
-        return [key.decode() for key in data._values if key not in kept and key not in data._expiries]
 
     # Faults.
 
@@ -437,74 +370,9 @@ class World:
         kind, group = chance.choice([each for each in zip(EVICTIONS, groups, strict=True) if each[1]] or [("", [""])])
         name = chance.choice(group)
         self.log(f"evicted: {name}")
-        self._call("DEL", name)
-        self._has_evicted = True
+        self.places.call("DEL", name)
+        self.has_evicted = True
         self._note_loss(kind)
-
-    # Checks.
-
-    def _check_consistency(self) -> None:
-        """Check registrations, audit and filter of the store, and leases of workers between two calls."""
-        if self._has_lost:
-            return
-        for queue in QUEUES:
-            table, waiting = self._registrations(queue), self._waiting(queue)
-            noted = self._call("HGET", QueueKeys(queue).crawl, "waiting")
-            if noted is not None and int(noted) != len(waiting):
-                self.found("audit", f"{queue}: {noted.decode()} are noted, {len(waiting)} wait")
-            for name, values in table.items():
-                if values[_HELD] != len(leased := self._leased(queue, name)):
-                    self.found("leases", f"{name} holds {values[_HELD]}, and has leased {sorted(leased)}")
-                waiting |= leased
-            # A flush deletes the filter of other queues, too.
-            is_known_all = not self.plan.ttl and (self.plan.spiders == 1 or not self.plan.has("flush"))
-            filtered = waiting - self.site.unfiltered if is_known_all else set()
-            unknown = [page for page in sorted(filtered) if not self._is_known(b"%d" % page)]
-            if unknown:
-                self.found("filter", f"{queue}: the filter does not know {unknown}")
-            for process in self.alive:
-                self._check_worker(process, table.get(process.name), queue)
-
-    def _check_worker(self, process: Process, values: list[int] | None, queue: str) -> None:
-        worker = process.worker
-        if not values or worker.phase is not Phase.WORK or values[_STAMP] != worker._stamp:
-            return
-        held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
-        held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
-        if held != (leased := self._leased(queue, process.name)):
-            self.found("leases", f"{process.name} holds {sorted(held)}, and has leased {sorted(leased)}")
-
-    def _check_report(self, deleting: Process | None = None) -> None:
-        """A loss of requests is reported, if a worker that was alive has come to its end, or deletes the crawl now."""
-        missed = self.exempt - set(self.fetched)
-        has_ended = any(each.how in ("finished", "stopped") or each is deleting for each in self._witnesses)
-        if missed and has_ended and not self._is_reported:
-            self.found("lost in silence", f"{sorted(missed)} were lost, and no worker has reported it")
-
-    def _check_end(self) -> None:
-        self._check_report()
-        # The first death counts for all requests of a worker and makes no dead letter.
-        deaths = max(1, self.plan.max_deliveries - 1)
-        wrong = {page for page in self._dead_letters() - self.site.poison if self._interrupted[page] < deaths}
-        if wrong and not self._has_lost:
-            self.found("innocent dead letter", f"{sorted(wrong)}")
-        missed = self.found_pages - set(self.fetched) - self.exempt - self._kept()
-        if missed:
-            self.found("missed", f"{sorted(missed)} were never fetched")
-        left = self._left_keys()
-        if left and not self._has_evicted:
-            self.found("left", ", ".join(left))
-
-
-def told_of(call: Call, worker: Worker) -> set[int]:
-    """Return the requests that leave a worker with the reply to a call."""
-    offers = {int(offer.member) for offer in list(worker.outbox)[: call.offers]}
-    return offers | {int(entry.member) for entry in call.returns} | set(map(int, call.ended))
-
-
-def _kept_keys(keys: QueueKeys) -> Iterator[str]:
-    """Yield the keys that outlive a crawl."""
-    yield from (keys.failed, keys.dead_letters, keys.deliveries)
 
 
 def _is_of(name: str, kind: str) -> bool:

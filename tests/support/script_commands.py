@@ -181,21 +181,13 @@ class Commands:
         value = self._read(key, bytearray)
         return bytes(value) if key in self._values else False
 
-    def do_set(self, key: bytes, value: bytes, option: bytes = b"", amount: bytes | None = None) -> Status:
-        """SET with EX or PX."""
-        unit = {b"": 0, b"EX": 1000, b"PX": 1}.get(option.upper())
-        if unit is None:
-            raise NotImplementedError(f"SET with {option!r}")
-        if option and amount is None:
-            raise CommandError(_SYNTAX)
-        milliseconds = 0 if amount is None else _integer(amount) * unit
-        if option and milliseconds <= 0:
-            raise CommandError("ERR invalid expire time in 'set' command")
+    def do_set(self, key: bytes, value: bytes, *options: bytes) -> Status:
+        """SET without options."""
+        if options:
+            raise NotImplementedError(f"SET with {options!r}")
         self._delete(key)
         self._values[key] = bytearray(value)
         self._owned.add(key)
-        if option:
-            self._expiries[key] = self._now + milliseconds
         return Status(b"OK")
 
     def do_getrange(self, key: bytes, first: bytes, last: bytes) -> bytes:

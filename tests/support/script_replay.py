@@ -34,24 +34,13 @@ do
     return call('PEXPIREAT', key, at + {_AHEAD})
   end
   local function execute(call, name, ...)
-    local key, value, unit, amount = ...
-    name = string.upper(name)
+    local key, value = ...
     if name == 'TIME' then return {{seconds, microseconds}} end
     if name == 'PEXPIRE' then return expire(call, key, now + value) end
     if name == 'PEXPIREAT' then return expire(call, key, tonumber(value)) end
-    if name == 'SET' and amount then
-      local reply = call('SET', key, value)
-      expire(call, key, now + amount * (string.upper(unit) == 'EX' and 1000 or 1))
-      return reply
-    end
-    if name == 'PTTL' then
-      local at = call('PEXPIRETIME', key)
-      return at < 0 and at or at - now - {_AHEAD}
-    end
     return call(name, ...)
   end
   function redis.call(...) return execute(server.call, ...) end
-  function redis.pcall(...) return execute(server.pcall, ...) end
 end
 """.split()
 )

@@ -1,45 +1,20 @@
 -- The Lua of a server, for script_server.py, which passes `execute`: it executes a command, and returns the reply. A
 -- list comes as true and its elements, a status as nil and the text, an error as nil, nil and the text.
-local execute, sha1hex, bit, struct = ...
+local execute = ...
 
 local function received(first, ...)
   if first == true then return {...} end
   if first ~= nil then return first end
   local status, message = ...
-  return status and {ok = status} or {err = message}
+  if message then error({err = message}) end
+  return {ok = status}
 end
 
-local redis = {sha1hex = sha1hex}
-
-function redis.pcall(...) return received(execute(...)) end
-
-function redis.call(...)
-  local reply = received(execute(...))
-  if type(reply) == 'table' and reply.err then error(reply) end
-  return reply
-end
-
-function redis.status_reply(text) return {ok = text} end
-
--- A text of a single word gets the code ERR.
-function redis.error_reply(text)
-  text = string.gsub(text, '^-', '')
-  return {err = string.find(text, ' ', 1, true) and text or 'ERR ' .. text}
-end
-
-local globals = {redis = redis, bit = bit, struct = struct}
+local globals = {redis = {call = function(...) return received(execute(...)) end}}
 for _, name in ipairs {
   'assert', 'error', 'getmetatable', 'ipairs', 'math', 'next', 'pairs', 'rawequal', 'rawget', 'rawset', 'select',
   'setmetatable', 'string', 'table', 'tonumber', 'tostring', 'type', 'unpack',
 } do globals[name] = _G[name] end
-
--- An error of a command is a text for a script that catches it. An exception of Python is not for scripts.
-local function caught(passed, result, ...)
-  if passed then return true, result, ... end
-  if type(result) == 'userdata' then error(result) end
-  return false, type(result) == 'table' and result.err or result
-end
-function globals.pcall(...) return caught(pcall(...)) end
 
 setmetatable(globals, {__index = function(_, name)
   error('Script attempted to access nonexistent global variable \'' .. tostring(name) .. '\'', 2)
@@ -56,8 +31,8 @@ local function compile(text)
   return script and setfenv(script, environment) or message
 end
 
--- The reply of the last script as a sequence of numbers and strings. True precedes the number of elements of a list, nil
--- precedes an error, and false is nil.
+-- The reply of the last script as a sequence of numbers and strings. True precedes the number of elements of a list, and
+-- false is nil.
 local sent, size
 
 local function send(value)
@@ -65,9 +40,6 @@ local function send(value)
   size = size + 1
   if kind ~= 'table' then
     sent[size] = (kind == 'string' or kind == 'number') and value or (value == true and 1)
-  elseif type(value.err) == 'string' then
-    size = size + 1
-    sent[size] = value.err
   elseif type(value.ok) == 'string' then
     sent[size] = value.ok
   else

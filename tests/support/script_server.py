@@ -1,15 +1,11 @@
 """A server in memory that executes Lua scripts.
 
-The Lua is the real one: version 5.1, as in Redis. The commands are those of `script_commands`. The libraries `bit` and
-`struct` have only `_BIT`, and `struct.unpack` of one integer. An error lacks the place in the script that a server
-adds, which each version of Redis and Valkey words differently.
+The Lua is the real one: version 5.1, as in Redis, with `redis.call` alone, and without the libraries that servers add.
+The commands are those of `script_commands`. A script returns numbers, strings and lists. An error lacks the place in
+the script that a server adds, which each version of Redis and Valkey words differently.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
-from hashlib import sha1
-from operator import and_, or_, xor
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +87,7 @@ class ScriptServer(Commands):
 
 def execute(commands: Commands, name: bytes, args: Sequence[bytes]) -> Any:
     """Execute a command."""
-    command = COMMANDS.get(name) or COMMANDS.get(name.upper())
+    command = COMMANDS.get(name)
     if command is None:
         raise NotImplementedError(f"ScriptServer has no command {name.decode()}")
     method, least, most = command
@@ -108,10 +104,7 @@ class _Lua:
             encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False
         )
         prelude = Path(__file__).with_suffix(".lua").read_bytes()
-        table = self._runtime.table_from
-        self._compile, self._run, self._following = self._runtime.execute(
-            prelude, self._execute, _sha1hex, table(_BIT), table({b"unpack": _unpack})
-        )
+        self._compile, self._run, self._following = self._runtime.execute(prelude, self._execute)
         self._scripts: dict[str, Any] = {}
         self._commands = Commands(0)
 
@@ -150,8 +143,6 @@ def _received(parts: Iterator[Any]) -> Any:
     part = next(parts)
     if part is True:
         return [_received(parts) for _ in range(next(parts))]
-    if part is None:
-        return _error(next(parts).decode())
     if part is False:
         return None
     return int(part) if isinstance(part, float) else part
@@ -172,31 +163,5 @@ def _of_lua(argument: object) -> bytes:
         raise CommandError("ERR Command arguments must be strings or integers")
     return formatted(argument)
 
-
-def _sha1hex(text: bytes) -> bytes:
-    return sha1(text, usedforsecurity=False).hexdigest().encode()
-
-
-def _signed(number: float) -> int:
-    """Return the lowest 32 bits of a number as a signed integer."""
-    return (int(number) + 2**31) % 2**32 - 2**31
-
-
-def _unpack(layout: bytes, packed: bytes) -> tuple[int, ...]:
-    """Unpack an unsigned integer, and return it with the position that follows."""
-    found = re.fullmatch(rb"([<>])I(\d)", layout)
-    if found is None:
-        raise NotImplementedError(f"struct.unpack({layout!r})")
-    size = int(found[2])
-    return int.from_bytes(packed[:size], "little" if found[1] == b"<" else "big"), size + 1
-
-
-_BIT: dict[bytes, Callable[..., int]] = {
-    b"band": lambda *numbers: _signed(reduce(and_, map(_signed, numbers))),
-    b"bor": lambda *numbers: _signed(reduce(or_, map(_signed, numbers))),
-    b"bxor": lambda *numbers: _signed(reduce(xor, map(_signed, numbers))),
-    b"lshift": lambda number, by: _signed(_signed(number) << by % 32),
-    b"rshift": lambda number, by: _signed(_signed(number) % 2**32 >> by % 32),
-}
 
 _LUA = _Lua()
