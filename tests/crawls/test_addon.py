@@ -10,8 +10,6 @@ from tests.support import forked
 from tests.support.pages import tree
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.crawl
-
 ADDONS: refused.Settings = {"ADDONS": {"scrapy_bloom.Addon": 500}, "TELNETCONSOLE_ENABLED": False}
 COMMANDS = {
     "list": ((), "refused"),

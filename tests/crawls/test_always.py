@@ -7,8 +7,6 @@ import pytest
 from tests.support.scenario import FILTER_ALONE, OURS, Kind, assert_ended_well, scene
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.crawl
-
 FRONT, LISTS, PAGES = "/", {"/list/1", "/list/2"}, {"/page/1", "/page/2"}
 # A front page that links to itself, and two lists that link to each other.
 SITE = {

@@ -9,11 +9,19 @@ import pytest
 from devtools.crawl_process import Crawl
 from tests.support import command
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, OURS, PAGES, Kind, Scene, assert_ended_well, complaints_in, scene
+from tests.support.scenario import (
+    LEASE,
+    OURS,
+    PAGES,
+    Kind,
+    Scene,
+    assert_complete,
+    assert_ended_well,
+    complaints_in,
+    scene,
+)
 from tests.support.servers import Server
 from tests.support.spiders import deadly
-
-pytestmark = pytest.mark.crawl
 
 DEADLY = "/page/100"
 DEATHS = 3
@@ -68,7 +76,6 @@ def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Pat
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
         kind = {**MANY_AT_ONCE, "BLOOMFILTER_LEASE": 1, "BLOOMFILTER_MAX_DELIVERIES": 2, "HELD": 6}
-        assert_ended_well(*played.crawl_by("left", "right", kind=kind))
-        assert played.missed == set()
+        assert_complete(played, *played.crawl_by("left", "right", kind=kind))
         assert played.fetched[DEADLY] == 2
         assert client.exists(f"{{{key}:queue}}:dead-letter") == 0

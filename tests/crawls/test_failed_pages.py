@@ -16,8 +16,6 @@ from tests.support.scenario import FILTER_ALONE, OURS, Kind, Scene, assert_ended
 from tests.support.servers import Server
 from tests.support.spiders import failing, raising, unfiltered
 
-pytestmark = pytest.mark.crawl
-
 FORGETS: Kind = {"BLOOMFILTER_RETRY_FAILED": True, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
 FORGOTTEN = "bloomfilter/forgotten"
 SCHEDULERS: dict[str, Kind] = {
@@ -139,7 +137,7 @@ def test_default(valkey: Server, key: str, tmp_path: Path) -> None:
     with valkey.client() as client, scene(star(13), tmp_path, valkey.url, key) as played:
         played.spider = unfiltered.__file__
         failing_fifth(played)
-        settings: Kind = {**OURS, **enabling("EXTENSIONS", Hooks), "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
+        settings: Kind = {**OURS, **enabling(Hooks), "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
         first = played.crawl(settings, "first")
         assert not client.exists(f"{{{key}:queue}}:failed")
         played.site.answers = {}

@@ -10,20 +10,8 @@ import pytest
 from devtools.sentinels import MASTER, knows_a_replica, watching
 from devtools.waiting import until
 from tests.support.pages import tree
-from tests.support.scenario import (
-    MIDDLE,
-    OURS,
-    PAGES,
-    STOCK,
-    Kind,
-    assert_ended_well,
-    complaints_in,
-    scene,
-    tell,
-)
+from tests.support.scenario import MIDDLE, OURS, PAGES, STOCK, Kind, assert_ended_well, complaints_in, scene, tell
 from tests.support.servers import Server, free_port, running
-
-pytestmark = pytest.mark.crawl
 
 
 @pytest.fixture

@@ -13,11 +13,9 @@ from devtools.proxy.link import Link, forwarding
 from devtools.waiting import until
 from scrapy_bloom.transport.failures import advice_for
 from tests.support.pages import star, tree
-from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_cleared, assert_complete, keys_of, scene
 from tests.support.servers import Server, running
 from tests.support.spiders import noted
-
-pytestmark = pytest.mark.crawl
 
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
 
@@ -34,8 +32,7 @@ def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path
         played.spider = noted.__file__
         link.link = Link(rate=400_000)
         ended = played.crawl({**OURS, **LEASE, **settings})
-        assert played.missed == set()
-    assert_ended_well(ended)
+        assert_complete(played, ended)
 
 
 def test_busy_script(key: str, tmp_path: Path) -> None:
@@ -62,9 +59,22 @@ def test_busy_script(key: str, tmp_path: Path) -> None:
         crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE})
         killer.join()
         script.join()
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
-    assert_ended_well(*crawls)
+        assert_cleared(played, *crawls)
+
+
+def test_redis_stopped(durable: Server, key: str, tmp_path: Path) -> None:
+    """Redis answers nothing for 2 s, longer than two workers wait for a reply: no page is missed."""
+    settings: Kind = {**OURS, **LEASE, "REDIS_PARAMS": '{"socket_timeout": 0.5}', "CONCURRENT_REQUESTS": 4}
+    with scene(tree(PAGES), tmp_path, durable.url, key, delay=0.1) as played:
+
+        def stop(_: str) -> None:
+            silence = durable.silent()
+            silence.__enter__()
+            threading.Timer(2, silence.__exit__, (None, None, None)).start()
+
+        played.moments.when(MIDDLE, stop)
+        crawls = played.crawl_by("left", "right", kind=settings)
+        assert_cleared(played, *crawls)
 
 
 def test_password_is_not_told(key: str, tmp_path: Path) -> None:
@@ -106,8 +116,7 @@ def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
             played.moments.when(MIDDLE, lambda _: expiries.append(client.pttl(key)))
             settings: Kind = {**OURS, "BLOOMFILTER_CAPACITY": 50, "SCHEDULER_FLUSH_ON_START": True}
             ended = played.crawl({**settings, "BLOOMFILTER_TTL": 3600})
-            assert played.missed == set()
+            assert_complete(played, ended)
             # It would continue without it.
             assert expiries[0] > 0
         assert keys_of(client, key) == set()
-    assert_ended_well(ended)

@@ -15,8 +15,6 @@ from tests.support.scenario import LEASE, OURS, Kind, number_kept, scene, tell
 from tests.support.servers import Server
 from tests.support.spiders import burst
 
-pytestmark = pytest.mark.crawl
-
 FOUND = 60_000
 # A worker without work takes 80 MB.
 MOST_MEMORY_MB = 300
@@ -42,7 +40,7 @@ def test_many_found_while_redis_is_away(
     settings: Kind = {
         **OURS,
         **LEASE,
-        **enabling("EXTENSIONS", Ticker),
+        **enabling(Ticker),
         "BURST": FOUND,
         "BLOOMFILTER_CAPACITY": 100_000,
         "CONCURRENT_REQUESTS": 1,

@@ -11,22 +11,20 @@ from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.keys import QueueKeys
-from tests.support.pages import chain, star, tree
+from tests.support.pages import star, tree
 from tests.support.scenario import (
     LEASE,
     OURS,
     Kind,
-    assert_ended_well,
+    assert_cleared,
+    assert_complete,
     asyncio_first,
     every_reactor,
-    keys_of,
     number_kept,
     scene,
     tell,
 )
 from tests.support.servers import Server
-
-pytestmark = pytest.mark.crawl
 
 # Longer than any wait of a test: if a worker waits for this lease to end, the test hangs and fails.
 LONG: Kind = {"BLOOMFILTER_LEASE": 4 * LIMIT}
@@ -65,58 +63,9 @@ def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -
         kinds = {"short": {**OURS, **SHORT}, "long": {**OURS, **LONG}}
         workers = [played.start(name, kind, CONCURRENT_REQUESTS=1) for name, kind in kinds.items()]
         crawls = [worker.wait() for worker in workers]
-        assert played.missed == set()
+        assert_cleared(played, *crawls)
         assert played.twice == 0
-        assert keys_of(client, key) == set()
-    assert_ended_well(*crawls)
     assert all(ended.stats.get("bloomfilter/recovered", 0) == 0 for ended in crawls)
-
-
-def test_page_that_takes_longer_than_the_lease(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A slow page is not fetched by another worker: heartbeats keep its lease."""
-    with valkey.client() as client, scene(star(4), tmp_path, valkey.url, key) as played:
-        played.site.on["/"] = lambda _: played.opened("left", "right")
-        played.site.on["/page/1"] = lambda _: looks_pass(client, key, 0.5, 2 * LOOKS)
-        crawls = played.crawl_by("left", "right", kind={**OURS, **SHORT})
-        assert played.missed == set()
-        assert played.twice == 0
-    assert_ended_well(*crawls)
-    assert all(ended.stats.get("bloomfilter/recovered", 0) == 0 for ended in crawls)
-
-
-def test_lease_of_the_dead_one_counts(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A dead worker's own lease decides when a worker with a longer one takes over."""
-    with valkey.client() as client, scene(chain(13), tmp_path, valkey.url, key) as played:
-        short = played.start("short", {**OURS, **SHORT})
-
-        def kill(_: str) -> None:
-            played.start("long", {**OURS, **LONG})
-            played.opened("long")
-            short.kill()
-
-        played.moments.when(5, kill)
-        short.process.wait(LIMIT)
-        ended = played.workers[-1].wait()
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
-    assert_ended_well(ended)
-
-
-def test_idle_worker_killed_near_the_end(valkey: Server, key: str, tmp_path: Path) -> None:
-    """If an idle worker dies just before the other ends, all keys are cleared."""
-    with valkey.client() as client, scene(chain(5), tmp_path, valkey.url, key) as played:
-        held, release = played.hold("/page/4")
-        busy = played.start("busy", {**OURS, **LEASE})
-        assert held.wait(LIMIT)
-        idle = played.start("idle", {**OURS, **LEASE})
-        until(lambda: "Filtered duplicate request" in played.log("idle"))
-        idle.kill()
-        release.set()
-        ended = busy.wait()
-        assert keys_of(client, key) == set()
-        again = played.crawl({**OURS, **LEASE}, "again")
-        assert len(set(again.fetched)) == 5
-    assert_ended_well(ended, again)
 
 
 @every_reactor
@@ -139,24 +88,9 @@ def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_p
         release.set()
         stopped, ended = left.wait(), right.wait()
         assert len(stopped.fetched) == 3
-        assert played.missed == set()
+        assert_cleared(played, ended)
         assert played.twice == 0
-        assert keys_of(client, key) == set()
     assert stopped.exit_code == 0
-    assert_ended_well(ended)
-
-
-@asyncio_first
-def test_found_pages_are_for_all_workers(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Links of finished pages reach Redis soon, even beside a slow page."""
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        release = threading.Event()
-        played.site.before = lambda _: release.wait(LIMIT) if len(played.site.fetched) > 3 else None
-        worker = played.start("worker", {**OURS, **LONG, **reactor}, CONCURRENT_REQUESTS=1)
-        # Three pages have led to three others each. The first three are acknowledged, and the fourth is slow.
-        until(lambda: len(played.site.fetched) == 4 and number_kept(client, f"{key}:queue") == 7)
-        release.set()
-        assert_ended_well(worker.wait())
 
 
 @asyncio_first
@@ -182,5 +116,4 @@ def test_finished_pages_are_not_fetched_again(
         tell(capsys, f"killed with {slots} running: {len(again)} of {finished} finished pages fetched again")
         # The heir begins with the first page, as every worker does, and finds it in the filter.
         assert again == set()
-        assert played.missed == set()
-    assert_ended_well(ended)
+        assert_complete(played, ended)

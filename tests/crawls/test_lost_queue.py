@@ -1,16 +1,16 @@
-"""Crawls that lose their queue or leases alone, or keep the queue alone: the log gives the fate of its requests."""
+"""Crawls whose Redis loses the queue, leases or all data, or keeps the queue alone: its requests' fate is told."""
 
+import pickle
 import re
 import signal
-import threading
 from pathlib import Path
 
 import pytest
 
 from devtools.crawl_process import LIMIT
+from devtools.site import Links
 from devtools.waiting import until
-from tests.crawls.test_lost_data import below, url_of
-from tests.support.pages import star, tree
+from tests.support.pages import tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -18,29 +18,42 @@ from tests.support.scenario import (
     OURS,
     PAGES,
     Kind,
+    assert_cleared,
+    assert_complete,
     assert_ended_well,
     complaints_in,
     keys_of,
-    leases_of,
     scene,
 )
 from tests.support.servers import Server
-
-pytestmark = pytest.mark.crawl
 
 KIND: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
 REQUESTS, LOST = "requests in the queue", "bloomfilter_queue_lost"
 
 
-@pytest.mark.parametrize("with_audit", [False, True], ids=["alone", "with its audit"])
-def test_queue_is_deleted(with_audit: bool, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each worker logs the loss, with the number of lost requests if it is known, and ends with its own reason."""
+def below(links: Links, paths: set[str]) -> set[str]:
+    """Return these pages and all pages below them."""
+    return paths.union(*(below(links, set(links[path])) for path in paths))
+
+
+def url_of(member: bytes) -> str:
+    """Return the URL of a stored request."""
+    return str(pickle.loads(member)["url"])  # noqa: S301  # pickled by a crawl of this test
+
+
+@pytest.mark.parametrize("what", ["the queue", "the queue and its audit", "all data"])
+def test_queue_is_deleted(what: str, own: Server, key: str, tmp_path: Path) -> None:
+    """Each worker logs the loss, with the number of lost requests if it is known, and ends with its own reason.
+
+    Only pages known to Redis alone are missed: the pages held by the workers lead to the whole rest of the site.
+    """
     gone: set[str] = set()
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.1) as played:
+    names = [f"{key}:queue", f"{{{key}:queue}}:crawl"][: 1 + what.endswith("audit")]
+    with own.client() as client, scene(tree(PAGES), tmp_path, own.url, key, delay=0.1) as played:
 
         def delete(_: str) -> None:
-            keys = (f"{key}:queue", f"{{{key}:queue}}:crawl")[: 1 + with_audit]
-            members, _ = client.pipeline().zrange(f"{key}:queue", 0, -1).delete(*keys).execute()
+            pipeline = client.pipeline().zrange(names[0], 0, -1)
+            members, _ = (pipeline.flushdb() if what == "all data" else pipeline.delete(*names)).execute()
             gone.update(url_of(member).removeprefix(played.site.url) for member in members)
 
         played.moments.when(MIDDLE, delete)
@@ -54,39 +67,25 @@ def test_queue_is_deleted(with_audit: bool, valkey: Server, key: str, tmp_path: 
         assert errors
         assert ended.stats["finish_reason"] == LOST
         assert ended.exit_code == 1
-        if not with_audit:
+        if what == "the queue":
             assert len(errors) == 1
             assert f"{len(gone):,} {REQUESTS} '{key}:queue' or leased from it are gone" in errors[0]
             assert ended.stats["bloomfilter/queue_losses"] == 1
 
 
-def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The leases alone are deleted, and their worker is killed: the other one logs the loss."""
-    kind = {**KIND, "CONCURRENT_REQUESTS": 2}
-    with valkey.client() as client, scene(star(40), tmp_path, valkey.url, key) as played:
-        released = threading.Event()
+def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Path) -> None:
+    """SCHEDULER_FLUSH_ON_START beside another worker: both start afresh, and no page is missed.
 
-        def hold(worker: str) -> None:
-            if worker == "killed" and len(played.site.fetched) > 10:
-                released.wait(LIMIT)
-
-        played.site.before = hold
-        killed = played.start("killed", kind)
-        until(lambda: len(played.site.fetched) == 12)
-        # No exchange of its own comes in between, which would find the loss.
-        killed.process.send_signal(signal.SIGSTOP)
-        lost = [member for each in leases_of(client, key) for member in client.zrange(each, 0, -1)]
-        client.delete(*leases_of(client, key))
-        killed.kill()
-        released.set()
-        ended = played.crawl(kind, "other")
-        assert lost
-        assert played.missed <= {url_of(member).removeprefix(played.site.url) for member in lost}
-        assert keys_of(client, key) == set()
-    (_, complaint) = sorted(complaints_in(ended.log), key=lambda line: "are gone" in line)
-    assert f"ERROR: {len(lost)} {REQUESTS} '{key}:queue' or leased from it are gone" in complaint
-    assert ended.stats["finish_reason"] == LOST
-    assert ended.stats["bloomfilter/queue_losses"] == 1
+    The old worker takes pages again that lead to pages which it has seen. They must be fetched, since the queue is
+    gone.
+    """
+    with scene(tree(PAGES), tmp_path, valkey.url, key, delay=0.05) as played:
+        played.moments.when(MIDDLE, lambda _: played.start("new", KIND, SCHEDULER_FLUSH_ON_START=True))
+        old = played.start("old", KIND)
+        # The list has grown when the old worker has ended.
+        crawls = [old.wait(), *(worker.wait() for worker in played.workers[1:])]
+        assert_cleared(played, *crawls)
+        assert len(crawls) == 2
 
 
 def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -111,8 +110,7 @@ def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: P
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGTERM))
         worker.wait()
         assert client.zcard(f"{key}:queue")
-        assert_ended_well(played.crawl({**FILTER_ALONE, **kind}, "scrapy-redis"))
-        assert played.missed == set()
+        assert_complete(played, played.crawl({**FILTER_ALONE, **kind}, "scrapy-redis"))
         ended = played.crawl({**KIND, **kind}, "later")
     assert_ended_well(ended)
     assert "lost" not in ended.log
@@ -134,6 +132,5 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
         again = played.start("again", KIND)
         until(lambda: "/held" in played.missed and len(played.missed) == 1)
         release.set()
-        assert_ended_well(user.wait(), again.wait())
-        assert played.missed == set()
+        assert_complete(played, user.wait(), again.wait())
         assert keys_of(client, key) == set()

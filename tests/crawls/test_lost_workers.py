@@ -25,6 +25,7 @@ from tests.support.scenario import (
     STOCK,
     Kind,
     Scene,
+    assert_complete,
     assert_ended_well,
     asyncio_first,
     complaints_in,
@@ -36,8 +37,6 @@ from tests.support.scenario import (
 from tests.support.servers import Server
 from tests.support.spiders import storing
 from tests.support.spiders.storing import StoringPipeline
-
-pytestmark = pytest.mark.crawl
 
 TREE, REAL = tree(600), real_links.site("postgresql")
 
@@ -157,9 +156,8 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
         # The requests whose links were not delivered are leased, and wait again.
         durable.start()
         second = played.crawl(OURS, "second", **settings)
-        assert played.missed == set()
+        assert_complete(played, second)
         assert max(played.fetched.values()) <= 2
-    assert_ended_well(second)
 
 
 @asyncio_first
@@ -176,8 +174,7 @@ def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: s
         first = worker.wait()
         assert " ERROR: " not in first.log
         second = played.crawl(OURS, "second", SCHEDULER_PERSIST=True, **LEASE)
-        assert played.missed == set()
-    assert_ended_well(second)
+        assert_complete(played, second)
 
 
 @pytest.mark.parametrize("kind", [OURS, pytest.param(STOCK, marks=pytest.mark.long)], ids=["ours", "scrapy-redis"])

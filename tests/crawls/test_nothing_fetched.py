@@ -11,8 +11,6 @@ from tests.support.scenario import FILTER_ALONE, OURS, Kind, assert_ended_well, 
 from tests.support.servers import Server
 from tests.support.spiders import unfiltered
 
-pytestmark = pytest.mark.crawl
-
 KEPT: Kind = {"SCHEDULER_PERSIST": True}
 KINDS: dict[str, tuple[Kind, str]] = {
     "BloomScheduler": (OURS, "WARNING"),

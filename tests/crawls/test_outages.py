@@ -3,11 +3,9 @@
 Each page is linked once, so that one lost request is one missed page.
 """
 
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -21,32 +19,35 @@ from tests.support.scenario import (
     MIDDLE,
     OURS,
     PAGES,
+    SINGLE_CONNECTION,
     SLOWER_THAN_SCRAPY,
     STOCK,
+    Kind,
+    assert_cleared,
+    assert_complete,
     assert_ended_well,
     complaints_in,
     keys_of,
     scene,
     tell,
 )
-from tests.support.servers import Server, running
-
-pytestmark = pytest.mark.crawl
-
+from tests.support.servers import Server, free_port
 
 # By name: the shape of the site, and the seconds without Redis.
 OUTAGES = {"tree, 2 s": (tree(PAGES), 2.0), "chain, 2 s": (chain(PAGES), 2.0), "tree, 15 s": (tree(PAGES), 15.0)}
 
 
-def outage_of(kind: str, outage: str) -> Any:
-    """Return a kind of crawl and an outage as parameters; `make test` runs one, and not the control."""
-    is_quick = (kind, outage) == ("ours", "tree, 2 s")
-    return pytest.param(kind, outage, marks=() if is_quick else pytest.mark.long)
+# Longer outages, and the control: `make test-all` alone runs these.
+FURTHER = [
+    ("ours", "chain, 2 s"),
+    ("ours", "tree, 15 s"),
+    ("scrapy-redis", "tree, 2 s"),
+    ("scrapy-redis", "chain, 2 s"),
+]
 
 
 @pytest.mark.parametrize(
-    ("kind", "outage"),
-    [*(outage_of("ours", each) for each in OUTAGES), *(outage_of("scrapy-redis", each) for each in [*OUTAGES][:2])],
+    ("kind", "outage"), [("ours", "tree, 2 s"), *(pytest.param(*each, marks=pytest.mark.long) for each in FURTHER)]
 )
 def test_redis_killed(
     kind: str, outage: str, durable: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
@@ -72,30 +73,6 @@ def test_redis_killed(
             assert_ended_well(ended)
             assert played.twice == 0
             assert keys_of(client, key) == set()
-
-
-def test_demoted_and_promoted(key: str, tmp_path: Path) -> None:
-    """Redis becomes a read-only replica, and a master again after a second: the crawl waits."""
-    with (
-        running("valkey") as server,
-        server.client() as client,
-        scene(tree(PAGES), tmp_path, server.url, key) as played,
-    ):
-        promotion = threading.Timer(1, lambda: client.replicaof("NO", "ONE"))
-
-        def demote(_: str) -> None:
-            # Its master does not answer, so the replica keeps its data.
-            with socket.create_server(("127.0.0.1", 0)) as silent:
-                client.replicaof("127.0.0.1", silent.getsockname()[1])
-            promotion.start()
-
-        played.moments.when(MIDDLE, demote)
-        ended = played.crawl(OURS)
-        promotion.join()
-        assert played.missed == set()
-        assert played.twice == 0
-    assert_ended_well(ended)
-    assert [line for line in complaints_in(ended.log) if "ReadOnlyError" in line]
 
 
 Change = Callable[[redis.Redis], object]
@@ -125,16 +102,12 @@ REFUSALS: dict[str, tuple[Change, Change, str]] = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
+def test_redis_refuses(refusal: str, own: Server, key: str, tmp_path: Path) -> None:
     """A Redis that starts to refuse commands ends the crawl; the next one fetches the rest."""
     refuse, relent, advice = REFUSALS[refusal]
     # So slow, and so few at a time, that new requests wait in the queue when it happens.
     settings: dict[str, object] = {**LEASE, "CONCURRENT_REQUESTS": 4}
-    with (
-        running("valkey") as server,
-        server.client() as client,
-        scene(tree(PAGES), tmp_path, server.url, key, delay=SLOWER_THAN_SCRAPY) as played,
-    ):
+    with own.client() as client, scene(tree(PAGES), tmp_path, own.url, key, delay=SLOWER_THAN_SCRAPY) as played:
         played.moments.when(MIDDLE, lambda _: refuse(client))
         first = played.crawl(OURS, "first", **settings)
         assert played.missed
@@ -146,19 +119,13 @@ def test_redis_refuses(refusal: str, key: str, tmp_path: Path) -> None:
         # Without SCHEDULER_PERSIST, too: only a finished crawl clears keys that others would resume with.
         assert {key, f"{key}:queue"} <= keys_of(client, key)
         second = played.crawl(OURS, "second", **settings)
-        assert played.missed == set()
+        assert_cleared(played, second)
         assert max(played.fetched.values()) <= 2
-        assert keys_of(client, key) == set()
-    assert_ended_well(second)
 
 
-def test_redis_refuses_an_idle_worker(key: str, tmp_path: Path) -> None:
+def test_redis_refuses_an_idle_worker(own: Server, key: str, tmp_path: Path) -> None:
     """If Redis refuses while a worker waits for others, the worker ends with an error."""
-    with (
-        running("valkey") as server,
-        server.client() as client,
-        scene(chain(2), tmp_path, server.url, key) as played,
-    ):
+    with own.client() as client, scene(chain(2), tmp_path, own.url, key) as played:
         held, release = played.hold("/")
         busy = played.start("busy", OURS)
         assert held.wait(LIMIT)
@@ -179,15 +146,14 @@ def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
         until(lambda: complaints_in(played.log("worker")))
         durable.start()
         ended = worker.wait()
-        assert played.missed == set()
-    assert_ended_well(ended)
+        assert_complete(played, ended)
 
 
-def test_redis_never_up(durable: Server, key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", [{}, SINGLE_CONNECTION], ids=["pool", "single connection"])
+def test_redis_never_up(client: Kind, key: str, tmp_path: Path) -> None:
     """Without Redis a crawl fails with one clear error after the configured wait."""
-    durable.kill()
-    with scene(tree(13), tmp_path, durable.url, key) as played:
-        ended = played.crawl(OURS, BLOOMFILTER_RETRY_TIMEOUT=0.5)
+    with scene(tree(13), tmp_path, f"redis://127.0.0.1:{free_port()}", key) as played:
+        ended = played.crawl({**OURS, **client}, BLOOMFILTER_RETRY_TIMEOUT=0.5)
         assert ended.exit_code == crawling.REFUSED_EXIT_CODE
         assert played.site.fetched == []
     errors = {line for line in ended.log.splitlines() if line.startswith("scrapy_bloom.errors.")}

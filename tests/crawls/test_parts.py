@@ -9,11 +9,9 @@ from devtools.crawl_process import LIMIT
 from tests.support.documentation import blocks
 from tests.support.extensions import FaultyStats
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_complete, assert_ended_well, keys_of, scene
 from tests.support.servers import Server
 from tests.support.spiders import keyed
-
-pytestmark = pytest.mark.crawl
 
 
 def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -45,11 +43,10 @@ def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
 def test_keys_by_an_attribute(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """Two jobs of one spider, by an attribute in the keys or by its `from_crawler`, share neither queue nor filter."""
     names = {f"SCHEDULER_{part}_KEY": f"{key}:%(job)s:{part.lower()}" for part in ("QUEUE", "DUPEFILTER")}
-    kind: Kind = {**OURS, **(names if way == "attribute" else {"KEYS": key}), "SCHEDULER_PERSIST": True}
+    keys = names if way == "attribute" else {**dict.fromkeys(names), "KEYS": key}
+    kind: Kind = {**OURS, **keys, "SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         played.spider = keyed.__file__
-        for name in names:  # the command line would go before the spider
-            del played._settings[name]
         ended = [played.crawl({**kind, "JOB": number}, f"job{number}") for number in (1, 2)]
         assert played.fetched == dict.fromkeys(tree(40), 2)
         assert {f"{key}:{number}:dupefilter" for number in (1, 2)} <= keys_of(client, key)
@@ -68,8 +65,7 @@ def test_two_projects(other: str, valkey: Server, key: str, tmp_path: Path) -> N
     with scene(tree(40), tmp_path, valkey.url, key) as ourselves, scene(tree(40), tmp_path, valkey.url, key) as others:
         ourselves.crawl({**ours, **stopped}, "ours")
         ended = others.crawl(theirs, "theirs")
-        assert others.missed == set()
-    assert_ended_well(ended)
+        assert_complete(others, ended)
     are_mixed = any(url.startswith(ourselves.site.url) for url in ended.fetched)
     assert are_mixed == (other == "shop")
 
@@ -94,19 +90,3 @@ def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -
         assert played.twice == 0
         assert keys_of(client, key) == set()
     assert_ended_well(first, ended)
-
-
-def test_spider_that_stops_leaves_a_shared_filter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that starts after another on the same filter has left does not fetch that one's pages."""
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        held, release = played.hold("/page/3")
-        keeper = played.start_at("/page/3", "keeper", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:keeper")
-        assert held.wait(LIMIT)
-        other: Kind = {**OURS, "SCHEDULER_QUEUE_KEY": f"{key}:queue:other"}
-        played.start_at("/page/1", "once", other).wait()
-        again = played.start_at("/page/1", "again", other).wait()
-        assert again.fetched == []
-        release.set()
-        ended = keeper.wait()
-        assert keys_of(client, key) == set()
-    assert_ended_well(ended)

@@ -9,17 +9,19 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from scrapy.utils.misc import build_from_crawler, load_object
 
 from devtools.crawl_process import LIMIT, ROOT, CrawlProcess, Job
 from devtools.servers import free_port
 from devtools.waiting import until
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomError, BloomFilter
 from tests.support import crawling, forked
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
+from tests.support.in_process import start
+from tests.support.retries import told
 from tests.support.servers import Server
 
 BLOOM_SCHEDULER = "scrapy_bloom.BloomScheduler"
-pytestmark = pytest.mark.crawl
 
 SPIDER = """
 import scrapy
@@ -242,13 +244,15 @@ def test_refusal_that_was_caught(valkey: Server, key: str, tmp_path: Path) -> No
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
 
-# A user's module beside the spider: a client class whose error quotes the whole URL.
-CLIENT = """
+
 class Raising:
+    """A user's client class whose error quotes the whole URL."""
+
     @staticmethod
-    def from_url(url, **options):
+    def from_url(url: str, **_: object) -> None:
         raise ValueError(url)
-"""
+
+
 # Refused settings, and the beginning of the last line.
 MISTAKES: dict[str, tuple[Settings, str]] = {
     "unknown option": ({"REDIS_PARAMS": {"passwd": PASSWORD}}, "REDIS_PARAMS['passwd']: TypeError in redis."),
@@ -256,11 +260,9 @@ MISTAKES: dict[str, tuple[Settings, str]] = {
     "no such class": ({"REDIS_PARAMS": {"redis_cls": "redis.Rediss"}}, "REDIS_PARAMS['redis_cls'] = 'redis.Rediss': c"),
     "no such module": ({"REDIS_PARAMS": {"redis_cls": "nomodule.X"}}, "REDIS_PARAMS['redis_cls'] = 'nomodule.X': "),
     "number for retries": ({"REDIS_PARAMS": {"retry": 3}}, "REDIS_URL or REDIS_PARAMS['retry']: "),
-    "TLS beside a URL": ({"REDIS_PARAMS": {"ssl": True}}, "REDIS_PARAMS['ssl']: TypeError in redis."),
-    "no dict": ({"REDIS_PARAMS": "password"}, "REDIS_PARAMS must be a dict"),
     "class of the user's": (
-        {"REDIS_PARAMS": {"redis_cls": "client.Raising"}},
-        "REDIS_PARAMS['redis_cls'] = 'client.Rai",
+        {"REDIS_PARAMS": {"redis_cls": f"{__name__}.Raising"}},
+        "REDIS_PARAMS['redis_cls'] = 'tests.crawls.test_refused_start.Rai",
     ),
     "option in the URL": ({"REDIS_URL": "{url}/0?foo=bar"}, "REDIS_URL with ?foo=…: TypeError in redis."),
     "option that may be a password's end": (
@@ -291,16 +293,20 @@ MISTAKES: dict[str, tuple[Settings, str]] = {
 }
 
 
+def open_scheduler(settings: Settings) -> None:
+    """Open the scheduler of a crawl in this process, as its engine does."""
+    crawler = start(settings)
+    build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler).open(crawler.spider)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A mistake in a setting is named in the last line, without a password."""
+def test_mistakes(mistake: str, valkey: Server, key: str) -> None:
+    """A mistake in a setting is named in the error, without a password."""
     settings, begin = MISTAKES[mistake]
-    (tmp_path / "client.py").write_text(CLIENT)
     url = valkey.url.replace("//", f"//nobody:{PASSWORD}@")
-    if "REDIS_URL" in settings:
-        settings = {**settings, "REDIS_URL": str(settings["REDIS_URL"]).replace("{url}", url)}
-    common = stored_settings(valkey, key, BLOOM_SCHEDULER)
-    del common["SCHEDULER"], common["DUPEFILTER_CLASS"]
-    ended = in_a_project(tmp_path, {**common, "ADDONS": {"scrapy_bloom.Addon": 500}, "REDIS_URL": url, **settings})
-    assert_refused(ended, f"scrapy_bloom: {begin}")
-    assert PASSWORD not in ended.stderr
+    settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, **settings}
+    settings["REDIS_URL"] = str(settings["REDIS_URL"]).replace("{url}", url)
+    with pytest.raises(BloomError) as refusal:
+        open_scheduler({"ADDONS": {"scrapy_bloom.Addon": 500}, **settings})
+    assert str(refusal.value).startswith(begin)
+    assert PASSWORD not in told(refusal.value)

@@ -6,10 +6,8 @@ import pytest
 
 from devtools.crawl_process import LIMIT
 from tests.support.pages import star, tree
-from tests.support.scenario import OURS, Scene, assert_ended_well, complaints_in, scene
+from tests.support.scenario import OURS, Scene, assert_complete, assert_ended_well, complaints_in, scene
 from tests.support.servers import Server
-
-pytestmark = pytest.mark.crawl
 
 OVERRIDES = """
 from scrapy_redis.queue import PriorityQueue
@@ -92,8 +90,7 @@ def test_advice_for_own_queues(valkey: Server, key: str, tmp_path: Path) -> None
     with scene(star(13), tmp_path, valkey.url, key) as played:
         ended = played.crawl(OURS, SCHEDULER="own.Preferring", CONCURRENT_REQUESTS=1)
         assert played.site.paths[:2] == ["/", "/page/3"]
-        assert played.missed == set()
-    assert_ended_well(ended)
+        assert_complete(played, ended)
 
 
 def test_own_enqueue(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
 from tests.support.servers import running
 
-pytestmark = pytest.mark.crawl
-
 # When the server's data are saved; it returns with them in the middle.
 SAVED = 15
 CLUSTER: Kind = {"REDIS_PARAMS": '{"redis_cls": "redis.RedisCluster"}'}

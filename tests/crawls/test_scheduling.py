@@ -26,10 +26,7 @@ from tests.support.scenario import (
     scene,
 )
 from tests.support.servers import Server
-from tests.support.spiders import fed, flood
-
-pytestmark = pytest.mark.crawl
-
+from tests.support.spiders import flood
 
 KEEP: Kind = {"SCHEDULER_PERSIST": True}
 
@@ -52,33 +49,6 @@ def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) ->
         assert depths == sorted(depths)
     else:
         assert depths.index(3) < 10
-
-
-def test_redis_spider_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An idle worker beside a busy one does not finish, and reads its start key."""
-    start_key = f"{key}:queue:start_urls"
-    settings: Kind = {**OURS, "REDIS_START_URLS_KEY": start_key, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        played.spider = fed.__file__
-        held, release = played.hold("/page/1")
-        client.rpush(start_key, "/page/1")
-        busy = played.start("busy", settings)
-        assert held.wait(LIMIT)
-        # Not before: the other worker's start URLs are no work for others until they are queued.
-        idle = played.start("idle", settings)
-        until(lambda: len(workers_of(client, key)) == 2)
-        # By then it has been idle for longer than a lone worker may be.
-        begin = time.monotonic()
-        until(lambda: time.monotonic() > begin + 1.5)
-        client.rpush(start_key, "/page/2", "/page/3")
-        # A worker with a request in progress does not read the list, but may take requests that the other queues.
-        until(lambda: {"/page/2", "/page/3"} <= set(played.site.paths))
-        assert idle.process.poll() is None
-        release.set()
-        assert_ended_well(busy.wait(), idle.wait())
-        assert played.missed == {"/"}
-        assert played.twice == 0
-        assert keys_of(client, key) == set()
 
 
 @asyncio_first

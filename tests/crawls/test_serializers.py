@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import tree
-from tests.support.scenario import FILTER_ALONE, LEASE, OURS, PAGES, Kind, assert_ended_well, keys_of, scene
+from tests.support.scenario import (
+    FILTER_ALONE,
+    LEASE,
+    OURS,
+    PAGES,
+    Kind,
+    assert_cleared,
+    assert_complete,
+    keys_of,
+    scene,
+)
 from tests.support.serializers import text_to_bytes, unescaped
 from tests.support.servers import Server
 from tests.support.spiders import noted
-
-pytestmark = pytest.mark.crawl
 
 # A lone surrogate, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'
@@ -28,16 +36,14 @@ WAYS: dict[str, Kind] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A serializer gets bytes, of any text it has written, and whether or not the client decodes replies."""
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE, **WAYS[way]})
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
-    assert_ended_well(*crawls)
+        assert_cleared(played, *crawls)
     assert all("cannot be read" not in ended.log for ended in crawls)
 
 
 def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """scrapy-redis's own Scheduler crawls with JSON requests as well."""
+    """scrapy-redis's own Scheduler crawls and resumes with JSON requests as well: no page is fetched twice."""
     settings: Kind = {"SCHEDULER_SERIALIZER": JSON, "SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         stopped = played.crawl({**FILTER_ALONE, **settings}, "stopped", CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=1)
@@ -45,9 +51,10 @@ def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> No
         assert stored
         assert {json.loads(member)["encoding"] for member in stored} == {"utf-8"}
         ended = played.crawl({**FILTER_ALONE, **settings})
-        assert played.missed == set()
+        assert_complete(played, ended)
+        assert played.twice == 0
     assert stopped.exit_code == 0
-    assert_ended_well(ended)
+    assert stopped.stats["bloomfilter/added"] + ended.stats["bloomfilter/added"] == 40
 
 
 def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from devtools.soak import plan
 from devtools.soak.plan import Kind
 from tests.support.scenario import tell
 
-pytestmark = pytest.mark.crawl
-
 CRAWLS, SEED = 4, 19
 # Seconds. These crawls take a minute; each that hangs is killed after five.
 LIMIT = 1500

@@ -1,30 +1,36 @@
 """Crawls fed by Redis, with killed workers and outages: no start URL is lost."""
 
-import json
-import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-from devtools.proxy.faults import CUTS, Place, at_random, proxying
+from devtools.crawl_process import LIMIT
+from devtools.proxy.faults import Place, proxying
 from devtools.site import path_of
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls import leases
-from tests.support import crawling
 from tests.support.clusters import running_cluster
-from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, assert_ended_well, complaints_in, scene
+from tests.support.scenario import (
+    FILTER_ALONE,
+    LEASE,
+    OURS,
+    SINGLE_CONNECTION,
+    Kind,
+    Scene,
+    assert_complete,
+    assert_ended_well,
+    complaints_in,
+    scene,
+)
 from tests.support.selection import long_unless
-from tests.support.servers import Server, free_port, running
+from tests.support.servers import Server
 from tests.support.spiders import started, stock_started
-
-pytestmark = pytest.mark.crawl
 
 KINDS: dict[str, Kind] = {"list": {}, "set": {"REDIS_START_URLS_AS_SET": 1}, "zset": {"REDIS_START_URLS_AS_ZSET": 1}}
 # Only `make test-all` runs the test with the others, too.
@@ -132,9 +138,8 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
         assert fed.leased == 0
         assert client.lrange(fed.keys.start, 0, -1) == [path.encode() for path in PATHS[4:]]
         second = fed.played.crawl({**OURS, **fed.settings}, "second")
-        assert fed.played.missed == set()
+        assert_complete(fed.played, second)
         assert fed.played.twice == 0
-    assert_ended_well(second)
 
 
 @list_first
@@ -151,9 +156,8 @@ def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> N
         fed.played.moments.when(20, kill)
         ended = fed.played.crawl({**OURS, **fed.settings, **KINDS[kind]})
         away.join()
-        assert fed.played.missed == set()
+        assert_complete(fed.played, ended)
         assert fed.leased == 0
-    assert_ended_well(ended)
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "HKEYS"])
@@ -177,61 +181,44 @@ def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: 
         proxy.plan = fail_later()
         ended = fed.played.crawl({**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 1000})
         assert proxy.faults == 1
-        assert fed.played.missed == set()
-    assert_ended_well(ended)
+        assert_complete(fed.played, ended)
     assert sum("the crawl pauses" in line for line in complaints_in(ended.log)) == 1
 
 
-SINGLE: Kind = {"REDIS_PARAMS": json.dumps({"single_connection_client": True})}
-CLUSTER: Kind = {"REDIS_PARAMS": json.dumps({"redis_cls": "redis.RedisCluster"})}
-# The URL names the cluster.
-BY_URL: Kind = {}
-
-
-@contextmanager
-def servers_for(client: Kind) -> Iterator[list[Server]]:
-    """Run servers that keep all data when killed: a cluster or a single server."""
-    options = ("--appendonly", "yes", "--appendfsync", "always")
-    if client in (CLUSTER, BY_URL):
-        with running_cluster(3, *options) as nodes:
-            yield list(nodes)
-    else:
-        with running("valkey", *options) as server:
-            yield [server]
-
-
-@pytest.mark.parametrize(
-    "params",
-    [SINGLE, pytest.param(CLUSTER, marks=pytest.mark.long), BY_URL],
-    ids=["single connection", "cluster", "URL of a cluster"],
-)
-def test_redis_not_up(params: Kind, key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cluster", [False, True], ids=["single connection", "cluster"])
+def test_redis_not_up(is_cluster: bool, key: str, tmp_path: Path) -> None:
     """A worker started before Redis waits for it, even if its client connects when it is created."""
-    with servers_for(params) as servers, ExitStack() as stack:
-        url, port = servers[0].url, servers[0].port
-        cluster_or_server: Any = redis.Redis if params is SINGLE else redis.RedisCluster
-        client = stack.enter_context(cluster_or_server(host="127.0.0.1", port=port))
-        # In one slot of a cluster.
-        fed = stack.enter_context(fed_scene(url, f"{{{key}}}", tmp_path, client))
+    with (
+        # A plain client may use a cluster of one node, too.
+        running_cluster(1, "--appendonly", "yes", "--appendfsync", "always") as (server,),
+        server.client() as client,
+        fed_scene(server.url, f"{{{key}}}", tmp_path, client) as fed,
+    ):
+        by_url = {"REDIS_URL": server.url.replace("redis://", "redis+cluster://")}
         fed.feed("list", PATHS)
-        for server in servers:
-            server.kill()
-        own = {"REDIS_URL": url.replace("redis://", "redis+cluster://")} if params is BY_URL else params
-        worker = fed.played.start("worker", {**OURS, **fed.settings, **own})
+        server.kill()
+        worker = fed.played.start("worker", {**OURS, **fed.settings, **(by_url if is_cluster else SINGLE_CONNECTION)})
         until(lambda: complaints_in(fed.played.log("worker")) or worker.process.poll() is not None)
-        for server in servers:
-            server.start()
+        server.start()
         ended = worker.wait()
-        assert fed.played.missed == set()
-    assert_ended_well(ended)
+        assert_complete(fed.played, ended)
 
 
-def test_redis_never_up(key: str, tmp_path: Path) -> None:
-    """It waits for as long as the setting allows, and then ends with one clear error."""
-    with fed_scene(f"redis://127.0.0.1:{free_port()}", key, tmp_path, redis.Redis()) as fed:
-        ended = fed.played.crawl({**OURS, **fed.settings, **SINGLE, "BLOOMFILTER_RETRY_TIMEOUT": 0.5})
-    assert ended.exit_code == crawling.REFUSED_EXIT_CODE
-    assert "(BLOOMFILTER_RETRY_TIMEOUT) = 0.5" in ended.log.splitlines()[-1]
+def test_idle_worker_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An idle worker beside a busy one does not finish, and reads its start key."""
+    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
+        held, release = fed.played.hold(PATHS[0])
+        fed.feed("list", PATHS[:1])
+        settings = {**OURS, **fed.settings, "SCHEDULER_PERSIST": True}
+        busy = fed.played.start("busy", settings)
+        assert held.wait(LIMIT)
+        idle = fed.played.start("idle", settings)
+        until(lambda: "idle and waits for others" in fed.played.log("idle"))
+        fed.feed("list", PATHS[1:])
+        until(lambda: len(fed.played.fetched) == NUMBER - 1)
+        release.set()
+        assert_complete(fed.played, busy.wait(), idle.wait())
+        assert fed.played.twice == 0
 
 
 def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -270,29 +257,9 @@ def test_lost_leases(valkey: Server, key: str, tmp_path: Path) -> None:
         proxy.fail(None, Place.AFTER, None, Place.REPLY)
         ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 8})
         assert proxy.faults == 2
-        assert fed.played.missed == set()
+        assert_complete(fed.played, ended)
         assert fed.played.twice == 0
         assert fed.leased == 0
-    assert_ended_well(ended)
-
-
-@pytest.mark.long
-def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The connection is cut at arbitrary points: no start URL is lost."""
-    with (
-        valkey.client() as client,
-        proxying(valkey.port, "EVAL", "EVALSHA", "HKEYS") as proxy,
-        fed_scene(proxy.url, key, tmp_path, client) as fed,
-    ):
-        fed.feed("list", PATHS)
-        plan = at_random(random.Random(5), CUTS, 12, 3)
-        # Not during the start, which waits in another way.
-        fed.played.moments.when(1, lambda _: setattr(proxy, "plan", plan))
-        ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2})
-        assert fed.played.missed == set()
-        assert proxy.faults == 12
-        assert fed.leased == 0
-    assert_ended_well(ended)
 
 
 def test_one_that_raises(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -316,8 +283,7 @@ def test_two_workers(valkey: Server, key: str, tmp_path: Path) -> None:
         fed.feed("list", PATHS)
         settings = {**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2}
         workers = [fed.played.start(name, settings) for name in ("left", "right")]
-        assert_ended_well(*(worker.wait() for worker in workers))
-        assert fed.played.missed == set()
+        assert_complete(fed.played, *(worker.wait() for worker in workers))
         assert fed.played.twice == 0
 
 

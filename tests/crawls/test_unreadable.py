@@ -4,22 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from devtools.proxy.faults import Place, proxying
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
 from tests.support.pages import tree
-from tests.support.scenario import (
-    LEASE,
-    OURS,
-    Kind,
-    complaints_in,
-    holders_of,
-    keys_of,
-    scene,
-    tell,
-)
+from tests.support.scenario import OURS, Kind, complaints_in, holders_of, keys_of, scene, tell
 from tests.support.servers import Server
-
-pytestmark = pytest.mark.crawl
 
 GARBAGE = b"not a request"
 
@@ -27,30 +15,6 @@ GARBAGE = b"not a request"
 def garbage(number: int) -> dict[bytes, float]:
     """Return unreadable members that precede all others."""
     return {b"%s %d" % (GARBAGE, each): -5 for each in range(number)}
-
-
-def test_connection_cut_while_set_aside(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The connection is cut at each report of an unreadable request: no worker waits for the other."""
-    with (
-        valkey.client() as client,
-        proxying(valkey.port, "ZADD", "EVAL", "EVALSHA") as proxy,
-        scene(tree(40), tmp_path, proxy.url, key, delay=0.05) as played,
-    ):
-        unreadable = garbage(40)
-        proxy.naming = GARBAGE
-        # Often enough for either worker, and never twice in a row.
-        proxy.plan = iter([None, Place.BEFORE, None, Place.AFTER] * 3)
-
-        def begin(_: str) -> None:
-            played.opened("left", "right")
-            client.zadd(f"{key}:queue", unreadable)
-
-        played.site.on["/"] = begin
-        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE}, SCHEDULER_PERSIST=True)
-        assert proxy.faults >= 4
-        assert played.missed == set()
-        assert all(holders_of(client, key, member) for member in unreadable)
-    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
 
 
 @pytest.mark.parametrize("number_of_workers", [1, 2])
@@ -73,7 +37,7 @@ def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_
 
 def test_thousands_at_the_start(valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Thousands of unreadable requests are not read in one turn of the reactor."""
-    settings: Kind = {**OURS, **enabling("EXTENSIONS", Ticker)}
+    settings: Kind = {**OURS, **enabling(Ticker)}
     with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
         client.zadd(f"{key}:queue", garbage(5000))
         ended = played.start("worker", settings).wait()

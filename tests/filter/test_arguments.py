@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import BloomError, BloomFilter, ConfigError, MemoryBloomFilter
+from scrapy_bloom import BloomFilter, ConfigError, MemoryBloomFilter
 from tests.support.servers import Server
 
 SURROGATE = "https://example.com/\ud800"
@@ -85,25 +85,3 @@ def test_a_key_as_bytes_is_the_same_key(client: redis.Redis, key: str) -> None:
     """A key given as bytes names the same filter as its text."""
     assert BloomFilter(client, key, capacity=1000).add("a")
     assert not BloomFilter(client, key.encode(), capacity=1000).add("a")
-
-
-CLIENTS: dict[str, Callable[[Any], Any]] = {
-    "redis.client.Pipeline": lambda client: client.pipeline(),
-    "redis.client.PubSub": lambda client: client.pubsub(),
-    "the class redis.client.Redis": type,
-}
-
-
-@pytest.mark.parametrize("name", CLIENTS)
-def test_what_is_no_client(valkey: Server, key: str, name: str) -> None:
-    """A class, a pipeline or a pubsub is refused as a client, with the correction."""
-    with valkey.client() as client, pytest.raises(ConfigError) as refusal:
-        BloomFilter(CLIENTS[name](client), key)
-    assert str(refusal.value).startswith(f"server = {name}: must be a synchronous Redis client")
-
-
-def test_a_pipeline_of_a_cluster(key: str) -> None:
-    """A cluster's pipeline is refused like a single server's, before it connects."""
-    pipeline: Any = redis.cluster.ClusterPipeline
-    with pytest.raises(BloomError, match=r"server = redis\.cluster\.ClusterPipeline"):
-        BloomFilter(object.__new__(pipeline), key)

@@ -10,8 +10,6 @@ from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 from twisted.internet.task import LoopingCall
 
-from devtools.waiting import until
-
 LONGEST_STALL = "ticker/longest"
 ALL_TURNS = "ticker/all"
 HOOKS = "hooks"
@@ -20,9 +18,9 @@ TICKED = Path("ticked")
 _TICK_SECONDS = 0.01
 
 
-def enabling(setting: str, part: type) -> dict[str, object]:
-    """Return the setting that adds a part: EXTENSIONS or ITEM_PIPELINES."""
-    return {setting: f'{{"{part.__module__}.{part.__qualname__}": 1}}'}
+def enabling(part: type) -> dict[str, object]:
+    """Return the setting that adds an extension."""
+    return {"EXTENSIONS": f'{{"{part.__module__}.{part.__qualname__}": 1}}'}
 
 
 class Ticker:
@@ -77,18 +75,6 @@ class Hooks:
         assert crawler.engine is not None
         assert crawler.stats is not None
         crawler.stats.set_value(HOOKS, "call_spider_async" in vars(crawler.engine.scraper))
-
-
-class SlowToClose:
-    """An item pipeline that delays the end of a crawl.
-
-    It creates the file `closing` and waits for the file `go`. By then the worker has decided to end, and its scheduler
-    is still open.
-    """
-
-    def close_spider(self, _: object = None) -> None:  # Scrapy before 2.14 gives the spider
-        Path("closing").touch()
-        until(Path("go").exists)
 
 
 class FaultyStats(MemoryStatsCollector):

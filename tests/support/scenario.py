@@ -33,11 +33,20 @@ STOCK: dict[str, object] = {
 }
 # scrapy-redis's own Scheduler, with our filter.
 FILTER_ALONE: dict[str, object] = {"SCHEDULER": crawling.REDIS_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
+# So has Scrapy's.
+SCRAPY: dict[str, object] = {"SCHEDULER": crawling.OWN_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM}
 
 # A worker silent for so many seconds is taken for dead.
 LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 1}
 
+# redis-py connects such a client when it is created.
+SINGLE_CONNECTION: dict[str, object] = {"REDIS_PARAMS": '{"single_connection_client": true}'}
+
 Kind = dict[str, object]
+
+every_scheduler = pytest.mark.parametrize(
+    "kind", [FILTER_ALONE, SCRAPY, OURS], ids=["scrapy-redis", "scrapy", "scrapy-bloom"]
+)
 
 # Scrapy opens the scheduler before any reactor but asyncio's runs. Without the setting Twisted chooses: epoll on
 # Linux.
@@ -80,13 +89,20 @@ class Scene:
         """The number of fetches beyond the first of each page."""
         return self.fetched.total() - len(self.fetched)
 
+    @property
+    def keys(self) -> set[str]:
+        """The stored keys of the crawls."""
+        with redis.Redis.from_url(str(self._settings["REDIS_URL"])) as client:
+            return keys_of(client, str(self._settings["SCHEDULER_DUPEFILTER_KEY"]))
+
     def start(self, name: str, kind: Kind, **settings: object) -> CrawlProcess:
         """Start a worker."""
         return self.start_at("", name, kind, **settings)
 
     def start_at(self, path: str, name: str, kind: Kind, **settings: object) -> CrawlProcess:
-        """Start a worker at the page with this path."""
-        settings = {**self._settings, **kind, **settings}
+        """Start a worker at the page with this path; None removes a setting."""
+        given = {**self._settings, **kind, **settings}
+        settings = {setting: value for setting, value in given.items() if value is not None}
         worker = crawling.begin(name, self.site.url + path, self._directory, settings, self.spider)
         self.workers.append(worker)
         return worker
@@ -160,11 +176,6 @@ def number_kept(client: redis.Redis, queue: str) -> int:
     return int(client.zcard(queue)) + sum(int(client.zcard(name)) for name in leases)
 
 
-def leases_of(client: redis.Redis, key: str) -> list[str]:
-    """Return a crawl's keys of leases."""
-    return [each for each in keys_of(client, key) if ":leases:" in each or ":taken:" in each]
-
-
 def holders_of(client: redis.Redis, key: str, member: bytes) -> set[str]:
     """Return a crawl's sorted sets that contain a stored request."""
     kept = [each for each in keys_of(client, key) if client.type(each) == b"zset"]
@@ -187,6 +198,18 @@ def assert_ended_well(*crawls: Crawl) -> None:
         assert ended.stats["finish_reason"] == "finished"
         # Otherwise a missing page may have been taken for seen.
         assert ended.stats.get("bloomfilter/current_error_rate", 0) < 1e-8
+
+
+def assert_complete(played: Scene, *crawls: Crawl) -> None:
+    """Assert that every page was fetched, and that each crawl ended well."""
+    assert played.missed == set()
+    assert_ended_well(*crawls)
+
+
+def assert_cleared(played: Scene, *crawls: Crawl) -> None:
+    """Assert that every page was fetched, that each crawl ended well, and that they left no key on their server."""
+    assert_complete(played, *crawls)
+    assert played.keys == set()
 
 
 def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:

@@ -46,8 +46,12 @@ LOGINS = {
     "no password": ("", "the password of the client (REDIS_URL or REDIS_PARAMS)"),
     "no permission": (f"denied:{PASSWORD}@", "allow CLUSTER SLOTS and COMMAND"),
 }
-every_login = pytest.mark.parametrize("login", LOGINS)
-every_kind = pytest.mark.parametrize("kind", [BloomScheduler, BloomRFPDupeFilter])
+# Who connects, the URL's scheme and REDIS_PARAMS: either selects the client.
+WAYS: dict[str, tuple[Any, str, dict[str, str]]] = {
+    "scheduler": (BloomScheduler, "redis+cluster", {}),
+    "dupefilter": (BloomRFPDupeFilter, "redis+cluster", {}),
+    "client class": (BloomScheduler, "redis", {"redis_cls": "redis.RedisCluster"}),
+}
 
 
 def refused(kind: Any, advice: str, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,25 +64,17 @@ def refused(kind: Any, advice: str, settings: Settings, caplog: pytest.LogCaptur
     assert PASSWORD not in told(caught.value) + caplog.text
 
 
-@every_kind
-@every_login
-def test_login(login: str, kind: Any, nodes: list[Server], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("login", LOGINS)
+def test_login(login: str, way: str, nodes: list[Server], caplog: pytest.LogCaptureFixture) -> None:
     """The error names the settings of the cluster's user and password."""
-    credentials, advice = LOGINS[login]
-    refused(kind, advice, crawl(REDIS_URL=f"redis+cluster://{credentials}{hosts(nodes)}"), caplog)
-
-
-@every_login
-def test_login_with_a_client_class(login: str, nodes: list[Server], caplog: pytest.LogCaptureFixture) -> None:
-    """It also does if REDIS_PARAMS selects the client."""
-    credentials, advice = LOGINS[login]
-    params = {"redis_cls": "redis.RedisCluster"}
-    settings = crawl(REDIS_URL=f"redis://{credentials}{hosts(nodes[:1])}", REDIS_PARAMS=params)
-    refused(BloomScheduler, advice, settings, caplog)
+    (credentials, advice), (kind, scheme, params) = LOGINS[login], WAYS[way]
+    url = f"{scheme}://{credentials}{hosts(nodes[:1])}"
+    refused(kind, advice, crawl(REDIS_URL=url, REDIS_PARAMS=params), caplog)
     disconnect_all()  # redis-py has dropped the client that it could not make, and left its connection open
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [BloomScheduler, BloomRFPDupeFilter])
 def test_no_cluster(kind: Any, valkey: Server, caplog: pytest.LogCaptureFixture) -> None:
     """A server outside a cluster is refused; the error says how a URL names it."""
     advice = "belongs to no cluster: begin REDIS_URL with redis://, or rediss:// for TLS, and omit redis_cls in "

@@ -20,20 +20,18 @@ from tests.support.retries import STALL_TIMEOUT, by_host, by_url, filter_at
 from tests.support.scenario import tell
 from tests.support.selection import long_unless
 
-# 1,000 faults over 10,000 items: 1,000 items for each place, singly and in batches. A pair is the number of faults and
-# their average distance in commands: all faults have come when every item was sent once.
+# 1,000 items for each place. A pair is the number of faults and their average distance in commands: all faults have
+# come when every item was sent once.
 ITEMS = 1000
-BATCH = 20
 WORKERS = 5
-ONE_BY_ONE = dict.fromkeys(CUTS, (185, 4)) | {Place.STALL: (30, 25)}
-IN_BATCHES = dict.fromkeys(CUTS, (20, 2)) | {Place.STALL: (10, 3)}
+FAULTS = dict.fromkeys(CUTS, (185, 4)) | {Place.STALL: (30, 25)}
 
 T = TypeVar("T")
 
 
-def batches_of(items: list[str], size: int) -> list[list[str]]:
-    """Return the same items, some at a time."""
-    return [items[first : first + size] for first in range(0, len(items), size)]
+def lost_items(bloom: BloomFilter, items: list[str]) -> int:
+    """Count the items that are called seen when they are added."""
+    return [bloom.add(item) for item in items].count(False)
 
 
 def lost_requests(stock: RFPDupeFilter, items: list[str]) -> int:
@@ -55,15 +53,11 @@ class Run:
         self._parts = [[f"{place} {number}" for number in range(ITEMS)][worker::WORKERS] for worker in range(WORKERS)]
         self._timeout = STALL_TIMEOUT if place is Place.STALL else LIMIT
 
-    def lost_here(self, batch: int) -> int:
-        """Count a filter's lost items, added some at a time."""
-
-        def add(bloom: BloomFilter, items: list[str]) -> int:
-            return sum(bloom.add_many(each).count(False) for each in batches_of(items, batch))
-
+    def lost_here(self) -> int:
+        """Count a filter's lost items."""
         with ExitStack() as stack:
             each = (filter_at(self._proxy.port, self._key, socket_timeout=self._timeout) for _ in range(WORKERS))
-            lost = self._lost(add, [stack.enter_context(bloom) for bloom in each])
+            lost = self._lost(lost_items, [stack.enter_context(bloom) for bloom in each])
             assert self._proxy.faults == self._faults[0]
             # A client with a patient timeout, for a slow machine.
             other = stack.enter_context(filter_at(self._proxy.port, self._key))
@@ -85,25 +79,19 @@ class Run:
             return sum(threads.map(add, workers, self._parts))
 
 
-@pytest.mark.parametrize("place", long_unless(lambda place: place is Place.AFTER, ONE_BY_ONE))
-def test_one_by_one(proxy: FaultProxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("place", long_unless(lambda place: place is Place.AFTER, FAULTS))
+def test_cuts(proxy: FaultProxy, key: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every item is new when it is added, with every cut, and then seen."""
-    run = Run(proxy, key, place, ONE_BY_ONE[place])
-    lost = run.lost_here(1)
+    run = Run(proxy, key, place, FAULTS[place])
+    lost = run.lost_here()
     stock = [run.lost_by_stock(connect(proxy)) for connect in (by_url, by_host)]
     tell(
         capsys,
-        f"{ONE_BY_ONE[place][0]} x {place} in {ITEMS:,} additions: {lost} lost; scrapy-redis: {stock[0]} lost with "
+        f"{FAULTS[place][0]} x {place} in {ITEMS:,} additions: {lost} lost; scrapy-redis: {stock[0]} lost with "
         f"REDIS_URL, {stock[1]} with REDIS_HOST",
     )
     assert lost == 0
     assert place not in DONE or min(stock) > 0
-
-
-@pytest.mark.parametrize("place", long_unless(lambda place: place in (Place.REQUEST, Place.REPLY), IN_BATCHES))
-def test_in_batches(proxy: FaultProxy, key: str, place: Place) -> None:
-    """So is every item of a batch."""
-    assert Run(proxy, key, place, IN_BATCHES[place]).lost_here(BATCH) == 0
 
 
 def test_late_replies(proxy: FaultProxy, bloom: BloomFilter) -> None:

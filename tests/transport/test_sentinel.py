@@ -60,15 +60,6 @@ def connections_of(watch: Watch) -> int:
         return int(client.info("stats")["total_connections_received"])
 
 
-def test_master(master: Server, sentinel: Watch, key: str) -> None:
-    """The client connects to the master, with the URL's password and database and the REDIS_PARAMS."""
-    with connected(sentinel.port, decode_responses=True) as client:
-        client.set(key, "value")
-        assert client.get(key) == "value"
-    with master.client(db=3, password=PASSWORD) as plain:
-        assert plain.get(key) == b"value"
-
-
 def test_silent_sentinel_is_asked_once(silenced: Watch) -> None:
     """A command waits for a silent Sentinel once, without redis-py's own retries."""
     with connected(silenced.port) as client:
