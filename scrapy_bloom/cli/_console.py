@@ -1,35 +1,57 @@
-"""Console output: reports as text or JSON, tables, notes and progress."""
+"""The console: reports as text or JSON, tables, notes, progress, and the exit code of an outcome."""
 
 import argparse
 import contextlib
 import json
+import logging
+import os
 import sys
-import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import Any
 
+import redis
+from redis.exceptions import RedisClusterException
+from scrapy.exceptions import UsageError
 from tqdm import tqdm
+
+from scrapy_bloom.errors import BloomError, UnavailableError
+from scrapy_bloom.transport.failures import FAULTS, advice_for, describe, hide_credentials, is_from_replica
 
 _BAR_WIDTH = 20
 # Without a terminal, progress is a line every so many seconds.
 _LINE_SECONDS = 10.0
+_ADDRESS = "check REDIS_URL or --redis-url, and that the server runs"
+_REPLICA = "it is a replica or still loads its data: give the address of the master"
 
 
-def add_json_option(parser: "argparse._ActionsContainer") -> None:
-    """Add --json to an action."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+class ExitCode(IntEnum):
+    """The exit codes, as the help lists them."""
+
+    DONE = 0
+    NO = 1
+    REFUSED = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130  # the shell's code for Ctrl-C
+    BROKEN_PIPE = 141  # the shell's code for SIGPIPE
 
 
-def print_report(options: argparse.Namespace, report: Mapping[str, Any], text: str) -> None:
-    """Print an action's report: as an object with --json, as text without."""
-    print(json.dumps(_finite(report), indent=2) if options.json else text)
+def report(options: argparse.Namespace, found: Mapping[str, Any], text: str, *, answer: bool = True) -> int:
+    """Print an action's report, as an object with --json and as text without; return the exit code of its answer."""
+    print(json.dumps(found, indent=2) if options.json else text)
+    return ExitCode.DONE if answer else ExitCode.NO
 
 
 def note(text: str) -> None:
     """Print a line to stderr. A closed, full or unread stderr stops no action."""
+    _write(f"scrapy bloom: {text}\n")
+
+
+def _write(text: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(f"scrapy bloom: {text}", file=sys.stderr)
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -62,19 +84,23 @@ def duration(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 2 else f"{seconds:.1f} s"  # noqa: PLR2004  # decimals matter below
 
 
-def _finite(value: Any) -> Any:
-    """Replace infinities by None, since JSON has none."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return None
-    return value
+class _Terminal:
+    """A terminal on stderr, which may be closed."""
+
+    write = staticmethod(_write)
+
+
+class _Lines:
+    """A file or a pipe on stderr: each state of the progress is a line."""
+
+    @staticmethod
+    def write(text: str) -> None:
+        if state := text.strip():
+            note(state)
 
 
 @contextlib.contextmanager
-def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int], None]]:
+def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int], object]]:
     """Show progress, rate and remaining time on stderr; an unwritable stderr never stops the work.
 
     Args:
@@ -85,26 +111,81 @@ def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int],
     Returns:
         The function that counts further units as done.
     """
-    done, begun = 0, time.monotonic()
-    last, bar = begun, None
-    if sys.stderr is not None and sys.stderr.isatty():
-        with contextlib.suppress(OSError):
-            bar = tqdm(total=total, desc=task, unit=unit, unit_scale=unit == "B", file=sys.stderr)
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    file, seconds = (_Terminal, 0.1) if is_terminal else (_Lines, _LINE_SECONDS)
+    with tqdm(
+        total=total,
+        desc=task,
+        unit=unit,
+        unit_scale=unit == "B",
+        file=file,
+        mininterval=seconds,
+        delay=0 if is_terminal else seconds,
+    ) as shown:
+        yield shown.update
 
-    def advance(number: int) -> None:
-        nonlocal done, last
-        done, now = done + number, time.monotonic()
-        if bar is not None:
-            with contextlib.suppress(OSError):
-                bar.update(number)
-        elif now - last >= _LINE_SECONDS:
-            last, rate = now, max(done, 1) / (now - begun)
-            left = max(0, total - done) / rate
-            note(f"{task}: {done:,} of {total:,} {unit.strip()}, {rate:,.0f} a second, {left:,.0f} s left")
 
+def exit_code(action: Callable[[], int]) -> int:
+    """Run an action and return its exit code; an error is one line on stderr, and so is a warning of this package.
+
+    If the reader of stdout is gone before the action returns, the code is that of SIGPIPE, since the progress of the
+    action is unknown.
+    """
+    code: int = ExitCode.BROKEN_PIPE
+    warnings = logging.StreamHandler()
+    warnings.setFormatter(logging.Formatter("scrapy bloom: %(message)s"))
+    warnings.setLevel(logging.WARNING)
+    logger = logging.getLogger("scrapy_bloom")
+    logger.addHandler(warnings)
     try:
-        yield advance
+        code = action()
+        # Buffered output may fail only here. A stdout that was closed from the start is None.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except (Exception, KeyboardInterrupt) as error:
+        code, text = _explain(error)
+        note(hide_credentials(text))
     finally:
-        if bar is not None:
-            with contextlib.suppress(OSError):
-                bar.close()
+        logger.removeHandler(warnings)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except OSError:
+                # Python would write the buffered output again at exit, and exit with 120.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return code
+
+
+@contextlib.contextmanager
+def advise_on_ctrl_c(advice: str) -> Iterator[None]:
+    """Add advice to the line that a Ctrl-C in this block prints."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped: {advice}") from None
+
+
+def _explain(error: BaseException) -> tuple[ExitCode, str]:
+    """Return the exit code and the text of an error."""
+    # An unexpected error may be one of a spider or an add-on: name its line.
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    code, text = ExitCode.REFUSED, f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {error}"
+    match error:
+        case KeyboardInterrupt():
+            code, text = ExitCode.INTERRUPTED, str(error) or "stopped"
+        case UnavailableError() | redis.RedisError() | RedisClusterException():
+            # Behind "unreachable" is the error of the last attempt.
+            reply = error.__context__ if isinstance(error, UnavailableError) else error
+            cause = error.cause if isinstance(error, UnavailableError) else describe(error)
+            advice = isinstance(reply, FAULTS) and (_REPLICA if is_from_replica(reply) else advice_for(reply))
+            text = f"Redis refused a command: {cause}; {advice}"
+            if not advice:
+                code, text = ExitCode.UNREACHABLE, f"Redis is unreachable ({cause}): {_ADDRESS}"
+        case OSError(strerror=str(reason)):
+            text = f"{error.filename or type(error).__name__}: {reason}"
+        case BloomError() | UsageError():
+            text = str(error)
+    return code, text

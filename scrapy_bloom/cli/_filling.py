@@ -9,8 +9,6 @@ import json
 import secrets
 from typing import Any
 
-from redis.client import NEVER_DECODE
-
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.errors import MismatchError, RefusedError
 from scrapy_bloom.filter.hashing import digest
@@ -45,11 +43,10 @@ class Filling:
         self._id = secrets.token_hex(8)
         # Another process may have completed an unfinished filter meanwhile, which stays then.
         expected = found if isinstance(found, str) else f"{found.id}{found.unfinished or ''}"
-        self._keys = [target.key, place_of_set(target.key)]
         stored = json.loads(parameters)
         marked = json.dumps({**stored, "unfinished": action})
         ttl = round((stored["ttl"] or 0) * 1000)
-        self._run: bytes | None = self._call(_BEGIN, expected, self._id, secret, marked, sizes, ttl)
+        self._run = self._call(_BEGIN, expected, self._id, secret, marked, sizes, ttl)
         if self._run is None:
             raise MismatchError(f"the key {target.key!r} holds other data by now: run this again")
 
@@ -68,8 +65,7 @@ class Filling:
 
     def bits(self, shard: str) -> int:
         """Return the number of ones in a shard."""
-        name = f"{tagged(self._target.key)}:{self._id}:{shard}"
-        return int(send(self._target, "BITCOUNT", name))
+        return int(self._target.send("BITCOUNT", f"{tagged(self._target.key)}:{self._id}:{shard}"))
 
     def complete(self, members: int = 0, *, deletes_set: bool = False) -> int:
         """Let everybody open the filter, and return the number of its items.
@@ -82,7 +78,6 @@ class Filling:
             MismatchError: the filter was deleted or replaced meanwhile.
             RefusedError: the server may have lost a part of it.
         """
-        assert self._run is not None  # noqa: S101  # the constructor has refused that
         status, *count = self._call(_COMPLETE, self._id, self._run, self._text, members, int(deletes_set))
         self._require(status != b"GONE")
         if status == b"LOST":
@@ -92,9 +87,9 @@ class Filling:
             )
         return int(count[0])
 
-    def _call(self, script: Script, *arguments: str | bytes | int) -> Any:
-        keys = self._keys if script in (_BEGIN, _COMPLETE) else self._keys[:1]
-        return self._target.retry(lambda: script.call(self._target.client, keys, arguments))
+    def _call(self, script: Script, *arguments: Any) -> Any:
+        target = self._target
+        return target.retry(lambda: script.call(target.client, [target.key, place_of_set(target.key)], arguments))
 
     def _require(self, is_ours: int) -> None:
         if not is_ours:
@@ -107,8 +102,3 @@ class Filling:
 def place_of_set(key: str) -> str:
     """Return the key of the SET after an import to `key`."""
     return f"{tagged(key)}:set"
-
-
-def send(target: CrawlTarget, *arguments: str | bytes | int) -> Any:
-    """Return the reply to a command, with text as bytes; an unreachable server is retried."""
-    return target.retry(lambda: target.client.execute_command(*arguments, **{NEVER_DECODE: []}))

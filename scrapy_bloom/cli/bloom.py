@@ -24,9 +24,6 @@ ACTIONS = {
     "clear": "delete a filter",
     "requeue": "move dead letters and failed requests back to the queue",
 }
-# Modules of actions whose name is a Python keyword.
-_MODULES = {"import": "import_"}
-
 # Scrapy 2.13 creates a CrawlerProcess for every command, newer versions only for commands that require it.
 _HAS_CRAWLER_PROCESS = not hasattr(ScrapyCommand, "requires_crawler_process")
 
@@ -52,6 +49,11 @@ exit codes:
   130: stopped by Ctrl-C
   141: the reader of the output closed it before the action ended
 """
+
+
+def module_of(action: str) -> Any:
+    """Return the module of an action, which has the functions `add_options` and `run`; its docstring is the help."""
+    return import_module(f"scrapy_bloom.cli.{'import_' if action == 'import' else action}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,28 +106,28 @@ class Command(ScrapyCommand):
             raise UsageError(f"give an ACTION: {', '.join(ACTIONS)}; --help describes them", print_help=False)
         if opts.action not in ACTIONS:
             raise UsageError(f"{opts.action!r}: no such action; give one of {', '.join(ACTIONS)}", print_help=False)
-        self._module = import_module(f"scrapy_bloom.cli.{_MODULES.get(opts.action, opts.action)}")
-        self._options = self._parser(opts.action).parse_args(opts.rest)
-        try:
-            self.settings.setdict(arglist_to_dict(self._options.set), priority="cmdline")
-        except ValueError:
-            raise UsageError("Invalid -s value, use -s NAME=VALUE", print_help=False) from None
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002  # Scrapy's interface
-        """Run the action and set the exit code."""
-        exit_codes = import_module("scrapy_bloom.cli._exit_codes")
-        self.exitcode = exit_codes.exit_code(lambda: self._module.run(self._options, self.settings))
-
-    def _parser(self, action: str) -> argparse.ArgumentParser:
+        self._module = module_of(opts.action)
         parser = _Parser(
-            prog=f"scrapy bloom {action}",
+            prog=f"scrapy bloom {opts.action}",
             description=self._module.__doc__,
-            epilog=getattr(self._module, "EXAMPLES", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         self._module.add_options(parser)
-        parser.add_argument(
-            "-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="set a setting; may be repeated"
-        )
-        return parser
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        pairs: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
+        parser.add_argument("-s", "--set", help="set a setting; may be repeated", **pairs)
+        parser.add_argument("-a", "--argument", help="set an argument of the spider; may be repeated", **pairs)
+        self._options = parser.parse_args(opts.rest)
+        # The destination of an option may be the name of a setting.
+        given = {name: value for name, value in vars(self._options).items() if name.isupper() and value is not None}
+        try:
+            self.settings.setdict({**arglist_to_dict(self._options.set), **given}, priority="cmdline")
+            self._options.arguments = arglist_to_dict(self._options.argument)
+        except ValueError:
+            raise UsageError("Invalid -s or -a value, use NAME=VALUE", print_help=False) from None
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002  # Scrapy's interface
+        """Run the action and set the exit code."""
+        console = import_module("scrapy_bloom.cli._console")
+        self.exitcode = console.exit_code(lambda: self._module.run(self._options, self.settings))

@@ -2,12 +2,16 @@
 
 Without --yes the exit code is 1 if there is any data to delete. Data that has replaced the shown data meanwhile is
 kept, and the exit code is 2.
+
+for example:
+  scrapy bloom clear news
+  scrapy bloom clear news --yes
+  scrapy bloom clear news --with-queue --yes
+  scrapy bloom clear --key news:dupefilter --redis-url redis://localhost:6379 --yes
 """
 
 import argparse
-import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
 from scrapy.exceptions import UsageError
@@ -15,79 +19,28 @@ from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_size, as_text, plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._exit_codes import ExitCode
+from scrapy_bloom.cli._requests import FINGERPRINT
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import MismatchError, WrongTypeError
 from scrapy_bloom.filter import stored
-from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scripts import Script
 
-EXAMPLES = """\
-examples:
-  scrapy bloom clear news
-  scrapy bloom clear news --yes
-  scrapy bloom clear news --with-queue --yes
-  scrapy bloom clear --key news:dupefilter --redis-url redis://localhost:6379 --yes
-"""
-
 _DELETE = Script("delete", "filter")
-_FINGERPRINT = re.compile(rb"[0-9a-fA-F]{40}")
 # Members of a SET that are looked at.
 _SAMPLE_MEMBERS = 100
 
 
-@dataclass(frozen=True)
-class _Contents:
-    """The data at the filter's key.
+class _Contents(NamedTuple):
+    """The data at the filter's key, for people and for JSON.
 
-    Attributes:
-        kind: its kind, as errors name it.
-        id: the id of a filter, or a member of a SET: deleted is only a key with it.
-        found: the filter, if it can be read.
-        members: the number of members of a SET.
-        problem: why a filter cannot be read, or "".
+    `id` is that of a filter, or a member of a SET: deleted is only a key with it.
     """
 
-    kind: str
     id: str | bytes
-    found: StoredFilter | None = None
-    members: int = 0
-    problem: str = ""
-
-    @property
-    def text(self) -> str:
-        """A description for people."""
-        if self.kind == "set":
-            return f"a SET of {plural(self.members, 'member')}, as scrapy-redis leaves it"
-        if self.found is None:
-            return f"a filter that cannot be read ({self.problem})"
-        info = self.found.info
-        parts = ["a filter", plural(info.layers, "layer"), as_size(info.memory_bytes), plural(info.count, "request")]
-        if self.found.is_empty:
-            parts[1:] = ["empty"]
-        if info.forgotten:
-            parts.append(plural(info.forgotten, "forgotten request"))
-        if self.found.unfinished:
-            parts.append(f"incomplete (`scrapy bloom {self.found.unfinished}`)")
-        if info.users:
-            parts.append(f"used by the queues {', '.join(info.users)}")
-        return ", ".join(parts)
-
-    def as_dict(self, key: str) -> dict[str, Any]:
-        """Return the data for JSON."""
-        info = self.found.info if self.found else None
-        return {
-            "key": key,
-            "kind": self.kind,
-            "layers": info.layers if info else 0,
-            "memory_bytes": info.memory_bytes if info else 0,
-            "count": info.count if info else self.members,
-            "forgotten": info.forgotten if info else 0,
-            "unfinished": self.found.unfinished if self.found else None,
-            "users": info.users if info else [],
-        }
+    text: str
+    figures: dict[str, Any]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also delete the queue, with its leases, dead letters and failed requests, and its list of workers",
     )
-    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -108,34 +60,35 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.with_queue and target.queue is None:
         raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
     contents = target.retry(lambda: _read(target.client, target.key))
-    queues = [target.inspect_queue(name) for name in target.queues_of(contents.found if contents else None)]
+    queues = [target.inspect_queue(name) for name in target.queues_of(contents.figures["users"] if contents else ())]
     doomed = next((queue for queue in queues if options.with_queue and queue.key == target.queue), None)
     is_empty = contents is None and (doomed is None or doomed.is_empty)
     # Before any output, whose reader may be gone.
     is_deleted = options.yes and not is_empty and _delete(target, contents, doomed)
     left = [target.key, *([doomed.key] if doomed else [])] if options.yes and not is_empty and not is_deleted else []
+    figures = ("key", "waiting", "leased", "dead_letters", "failed")
     report = {
         "server": target.server,
         "key": target.key,
-        "filters": [contents.as_dict(target.key)] if contents else [],
-        "queues": [_as_dict(queue, goes=queue is doomed) for queue in queues],
+        "filters": [contents.figures] if contents else [],
+        "queues": [
+            {name: getattr(queue, name) for name in figures} | {"workers": len(queue.workers), "goes": queue is doomed}
+            for queue in queues
+        ],
         "deleted": is_deleted,
         "left": left,
     }
-    lines = [
-        f"server: {target.server}",
-        f"key: {target.key}: {contents.text if contents else 'empty'}",
-        *_queue_lines(queues, doomed, is_deleted=options.yes, is_empty=is_empty),
-    ]
+    lines = [f"server: {target.server}", f"key: {target.key}: {contents.text if contents else 'empty'}"]
+    lines += _queue_lines(queues, doomed, is_deleted=options.yes, is_empty=is_empty)
     if not is_empty and not left:
         lines.append("deleted" if is_deleted else "nothing was deleted: run it with --yes to delete this")
-    _console.print_report(options, report, "\n".join(lines))
+    code = _console.report(options, report, "\n".join(lines), answer=options.yes or is_empty)
     if left:
         raise WrongTypeError(
             f"{', '.join(left)}: not deleted, because the data has changed since it was shown; a queue stays with its "
             "filter. Run it without --yes to see the present data"
         )
-    return ExitCode.DONE if options.yes or is_empty else ExitCode.NO
+    return code
 
 
 def _read(client: Any, key: str) -> _Contents | None:
@@ -144,17 +97,34 @@ def _read(client: Any, key: str) -> _Contents | None:
     Raises:
         WrongTypeError: the data is neither a filter nor scrapy-redis's SET.
     """
+    figures: dict[str, Any] = {"key": key, "kind": "set", "layers": 0, "memory_bytes": 0, "count": 0}
+    figures |= {"forgotten": 0, "unfinished": None, "users": []}
     if as_text(client.type(key)) == "set":
         _, members = client.execute_command("SSCAN", key, 0, "COUNT", _SAMPLE_MEMBERS, **{NEVER_DECODE: []})
-        members = list(members)
-        if not all(map(_FINGERPRINT.fullmatch, members)):
+        if not all(map(FINGERPRINT.fullmatch, members)):
             raise WrongTypeError(f"the key {key!r} holds a SET of other members than fingerprints: it is not deleted")
-        return _Contents("set", members[0], members=client.scard(key))
+        figures["count"] = client.scard(key)
+        text = f"a SET of {plural(figures['count'], 'member')}, as scrapy-redis leaves it"
+        return _Contents(next(iter(members)), text, figures)
     try:
         found = stored.read(client, key)
     except MismatchError as error:
-        return _Contents("unreadable filter", as_text(client.hget(key, "id")), problem=str(error))
-    return _Contents("filter", found.id, found) if found else None
+        figures["kind"] = "unreadable filter"
+        return _Contents(as_text(client.hget(key, "id")), f"a filter that cannot be read ({error})", figures)
+    if found is None:
+        return None
+    info = found.info
+    size = [plural(info.layers, "layer"), as_size(info.memory_bytes), plural(info.count, "request")]
+    parts = ["a filter", *(["empty"] if found.is_empty else size)]
+    if info.forgotten:
+        parts.append(plural(info.forgotten, "forgotten request"))
+    if found.unfinished:
+        parts.append(f"incomplete (`scrapy bloom {found.unfinished}`)")
+    if info.users:
+        parts.append(f"used by the queues {', '.join(info.users)}")
+    figures |= {name: getattr(info, name) for name in ("layers", "memory_bytes", "count", "forgotten", "users")}
+    figures |= {"kind": "filter", "unfinished": found.unfinished}
+    return _Contents(found.id, ", ".join(parts), figures)
 
 
 def _delete(target: CrawlTarget, contents: _Contents | None, queue: QueueState | None) -> bool:
@@ -165,11 +135,6 @@ def _delete(target: CrawlTarget, contents: _Contents | None, queue: QueueState |
         keys = RequestQueue(target.client, queue.key, target.key).keys.of_scripts(target.key)
         arguments += [queue.kind, queue.crawl, *(worker.name for worker in queue.workers)]
     return bool(target.retry(lambda: _DELETE.call(target.client, keys, arguments)))
-
-
-def _as_dict(queue: QueueState, *, goes: bool) -> dict[str, Any]:
-    figures = {name: getattr(queue, name) for name in ("key", "waiting", "leased", "dead_letters", "failed")}
-    return {**figures, "workers": len(queue.workers), "goes": goes}
 
 
 def _queue_lines(queues: list[QueueState], doomed: QueueState | None, *, is_deleted: bool, is_empty: bool) -> list[str]:
@@ -191,6 +156,7 @@ def _queue_lines(queues: list[QueueState], doomed: QueueState | None, *, is_dele
         )
     if any(not worker.is_silent for queue in queues for worker in queue.workers):
         text = "continue" if is_deleted else "would continue"
+        held = ", and only with the requests that they hold" if doomed else ""
         advice = "" if is_deleted else "; stop them first"
-        lines.append(f"warning: live workers {text} with an empty filter and fetch pages again{advice}")
+        lines.append(f"warning: live workers {text} with an empty filter{held}: they fetch pages again{advice}")
     return lines

@@ -2,6 +2,10 @@
 
 The file has all additions made before the export began. It holds the filter's secret, so only its owner may read it. It
 does not hold the pending requests of the queue.
+
+for example:
+  scrapy bloom export news news.bloom
+  scrapy bloom export --key news:dupefilter --redis-url redis://localhost:6379 news.bloom --overwrite
 """
 
 import argparse
@@ -9,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -19,19 +23,12 @@ from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
-from scrapy_bloom.cli._filling import send
-from scrapy_bloom.cli._target import CrawlTarget, add_target_options, require_file
-from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.queue.keys import tagged
 
-EXAMPLES = """\
-examples:
-  scrapy bloom export news news.bloom
-  scrapy bloom export --key news:dupefilter --redis-url redis://localhost:6379 news.bloom --overwrite
-"""
 # The member of the zip archive that describes the filter, behind one for each shard.
 DESCRIPTION = "filter.json"
 PIECE_BYTES = 1 << 20
@@ -85,53 +82,51 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    require_file(options, settings)
-    target = CrawlTarget(options, settings, waits=True)
-    found = target.require_filter()
-    if found.unfinished:
-        raise WrongTypeError(
-            f"the filter at {target.key!r} is not complete: `scrapy bloom {found.unfinished}` is filling it, or was "
-            "stopped; run that again"
-        )
-    with advise_on_ctrl_c("no file was written"), _new_file(options.file, overwrite=options.overwrite) as file:
+    target, path = CrawlTarget(options, settings, waits=True), options.file
+    found = target.require_filter(is_complete=True)
+    with _console.advise_on_ctrl_c("no file was written"), _new_file(path, overwrite=options.overwrite) as file:
         done = _export(target, file)
-    size = options.file.stat().st_size
-    report = {"server": target.server, "key": target.key, "file": str(options.file), **done, "file_bytes": size}
+    done["file_bytes"] = path.stat().st_size
     text = (
-        f"wrote {options.file} ({as_size(size)}): the filter at {target.key!r} on {target.server}, "
+        f"wrote {path} ({as_size(done['file_bytes'])}): the filter at {target.key!r} on {target.server}, "
         f"{plural(done['layers'], 'layer')} of {as_size(done['read'])}, with {plural(done['count'], 'request')}"
     )
     if done["forgotten"]:
         text += f"\nof these {done['forgotten']:,} forgotten: each is new once more"
-    _console.print_report(options, report, text)
-    target.warn_about_queued(found)
-    return ExitCode.DONE
+    report = {"server": target.server, "key": target.key, "file": str(path), **done}
+    code = _console.report(options, report, text)
+    for state in map(target.inspect_queue, target.queues_of(found.info.users)):
+        if number := state.waiting + state.leased + state.dead_letters + state.failed:
+            _console.note(
+                f"the filter knows {plural(number, 'unfetched request')} of the queue {state.key!r}, which is not "
+                "exported: a crawl elsewhere with this filter misses these pages, so finish the crawl first"
+            )
+    return code
 
 
 @contextmanager
 def _new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Open a private file that gets its name when the block ends; an error deletes it."""
+
+    def refuse_existing() -> None:
+        if path.exists() and not overwrite:
+            raise ConfigError(f"{path}: must not exist; give another path, or --overwrite")
+
+    refuse_existing()
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".part", delete=False) as file:
         try:
-            _refuse_existing(path, overwrite)
             yield file
             file.flush()
             os.fsync(file.fileno())
-            _refuse_existing(path, overwrite)
+            refuse_existing()
             Path(file.name).rename(path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
-
-
-def _refuse_existing(path: Path, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path}: must not exist; give another path, or --overwrite")
 
 
 def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
@@ -148,30 +143,28 @@ def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
             for layer in layers:
                 for shard, size in layer.shards:
                     with archive.open(shard, "w") as member:
-                        if not _copy_shard(target, prefix + shard, size, member, advance):
-                            cut.add(layer.number)
+                        for start in range(0, size, PIECE_BYTES):
+                            end = min(start + PIECE_BYTES, size)
+                            piece = target.send("GETRANGE", prefix + shard, start, end - 1)
+                            member.write(piece)
+                            advance(len(piece))
+                            if len(piece) < end - start:
+                                cut.add(layer.number)
         after = _read(target, before[b"id"])
+        ttl, time = int(after[b"ttl"]), now(target)
         found = SavedLayer.all_of(after[b"layers"].decode())
-        found = [*found[:-1], *(newest._replace(items=int(after[b"count"])) for newest in found[-1:])]
-        kept = [layer for layer in found if layer.number in {each.number for each in layers}]
-        time = now(target)
-        ended = {layer.number for layer in kept if layer.has_ended(int(after[b"ttl"]), time)}
-        if after[b"lost"] != before[b"lost"] or cut & {layer.number for layer in kept} - ended:
+        found[-1:] = [newest._replace(items=int(after[b"count"])) for newest in found[-1:]]
+        numbers = {layer.number for layer in layers}
+        kept = [layer for layer in found if layer.number in numbers and not layer.has_ended(ttl, time)]
+        if after[b"lost"] != before[b"lost"] or cut & {layer.number for layer in kept}:
             raise MismatchError(
                 f"the filter at {target.key!r} has lost a shard (evicted?), and the file would call its requests new: "
                 "run it again when a worker has replaced the shard"
             )
-        kept = [layer for layer in kept if layer.number not in ended]
         forgotten = {name[1:].hex(): int(after[name]) for name in after if _FORGOTTEN.fullmatch(name)}
         copied = {name: after[name.encode()].decode() for name in ("secret", "parameters", "sizes", "ttl", "lost")}
-        description = {
-            "format": FORMAT,
-            "key": target.key,
-            **copied,
-            "layers": "".join(layer.text for layer in kept),
-            "forgotten": forgotten,
-        }
-        archive.writestr(DESCRIPTION, json.dumps(description))
+        described = {"layers": "".join(layer.text for layer in kept), "forgotten": forgotten}
+        archive.writestr(DESCRIPTION, json.dumps({"format": FORMAT, "key": target.key, **copied, **described}))
     return {
         "layers": len(kept),
         "forgotten": len(forgotten),
@@ -180,21 +173,9 @@ def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
     }
 
 
-def _copy_shard(target: CrawlTarget, name: str, size: int, member: IO[bytes], advance: Callable[[int], None]) -> bool:
-    """Write a shard to the archive, and return whether it was whole."""
-    for start in range(0, size, PIECE_BYTES):
-        length = min(PIECE_BYTES, size - start)
-        piece = send(target, "GETRANGE", name, start, start + length - 1)
-        member.write(piece)
-        advance(length)
-        if len(piece) < length:
-            return False
-    return True
-
-
 def _read(target: CrawlTarget, expected: bytes | None) -> dict[bytes, bytes]:
     """Return all fields of the filter's hash; refuse another filter than the one with the expected id."""
-    fields: dict[bytes, bytes] = send(target, "HGETALL", target.key)
+    fields: dict[bytes, bytes] = target.send("HGETALL", target.key)
     if expected not in (None, fields.get(b"id")) or b"id" not in fields:
         raise MismatchError(
             f"the filter at {target.key!r} was replaced or cleared while it was read; run it again for the present one"

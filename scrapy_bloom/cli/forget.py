@@ -2,6 +2,12 @@
 
 Workers may crawl meanwhile. The command itself fetches nothing: a forgotten page is fetched when a link to it is met
 again, also in later runs. The exit code is 0 if the filter had all pages, and 1 otherwise.
+
+for example:
+  scrapy bloom forget news https://example.com/a
+  scrapy bloom forget news https://example.com/search --method POST --body q=bloom
+  scrapy bloom forget news --from-file failed.txt
+  scrapy bloom forget --key news:dupefilter --redis-url redis://localhost:6379 --from-file - < failed.txt
 """
 
 import argparse
@@ -16,79 +22,59 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import plural
-from scrapy_bloom.cli import _console, _items
-from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
+from scrapy_bloom.cli import _console, _requests
+from scrapy_bloom.cli._requests import Line, read_lines
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.file_lines import Line, read_lines
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.scripts import Script
 
-EXAMPLES = """\
-examples:
-  scrapy bloom forget news https://example.com/a
-  scrapy bloom forget news https://example.com/search --method POST --body q=bloom
-  scrapy bloom forget news --from-file failed.txt
-  scrapy bloom forget --key news:dupefilter --redis-url redis://localhost:6379 --from-file - < failed.txt
-"""
-
 _FORGET = Script("forget", "filter", "call")
-_STDIN = "-"
 # Items in one script, which blocks the server for some 5 ms.
 _BATCH = 500
 _WAS_THERE = ord("1")
-_FORGOTTEN, _ABSENT = "forgotten", "absent"
-_TEXTS = {_FORGOTTEN: "forgotten", _ABSENT: "not in the filter"}
+_TEXTS = {"forgotten": "forgotten", "absent": "not in the filter"}
 _ADVICE = "A forgotten page is fetched when a fetched page links to it, in this run or a later one."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]\n       %(prog)s [options] [SPIDER] --from-file FILE"
-    _items.add_url_options(parser, nargs="*")
+    _requests.add_url_options(parser, nargs="*")
     add_target_options(parser, spider=False)
     parser.add_argument(
         "--from-file", metavar="FILE", help="a file of URLs or fingerprints, one per line; - for the standard input"
     )
-    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    urls = _items.split_urls(options)
-    if bool(urls) == bool(options.from_file):
+    urls, name = _requests.split_urls(options), options.from_file
+    if bool(urls) == bool(name):
         raise UsageError("give URLs, or --from-file FILE", print_help=False)
-    lines = _read(options.from_file) if options.from_file else [Line(url.encode(), is_url=True, end=0) for url in urls]
+    lines = [Line(url.encode(), is_url=True, end=0) for url in urls]
+    if name == "-":
+        lines = list(read_lines(name, cast(BufferedReader, sys.stdin.buffer)))
+    elif name:
+        with Path(name).open("rb") as file:
+            lines = list(read_lines(name, file))
     target = CrawlTarget(options, settings, waits=True)
-    stored = target.require_filter()
-    if stored.unfinished:
-        raise WrongTypeError(
-            f"the filter at {stored.key!r} is not complete: finish `scrapy bloom {stored.unfinished}` first"
-        )
+    stored = target.require_filter(is_complete=True)
     items = [line.text for line in lines]
     if any(line.is_url for line in lines):
-        item_of = _items.item_maker(target, stored, options)
+        item_of = _requests.item_maker(target, stored, options)
         items = [item_of(line.text.decode())[0] if line.is_url else line.text for line in lines]
     found = _forget(target, stored, [*dict.fromkeys(items)])
-    states = [_FORGOTTEN if item in found else _ABSENT for item in items]
+    states = ["forgotten" if item in found else "absent" for item in items]
     numbers = {state: states.count(state) for state in _TEXTS}
     texts = [f"{url}: {_TEXTS[state]}" for url, state in zip(urls, states, strict=False)]
     texts += [f"{plural(number, 'page')} {_TEXTS[state]}" for state, number in numbers.items() if number and not urls]
-    texts += [_ADVICE] if numbers[_FORGOTTEN] else []
+    texts += [_ADVICE] if numbers["forgotten"] else []
     requests = [{"url": url, "state": state} for url, state in zip(urls, states, strict=False)]
     report = {"server": target.server, "key": stored.key, **numbers, "requests": requests}
-    _console.print_report(options, report, "\n".join(texts))
-    return ExitCode.DONE if numbers[_FORGOTTEN] == len(items) else ExitCode.NO
-
-
-def _read(name: str) -> list[Line]:
-    """Return the lines of a file, which may be a pipe."""
-    if name == _STDIN:
-        return list(read_lines(name, cast(BufferedReader, sys.stdin.buffer)))
-    with Path(name).open("rb") as file:
-        return list(read_lines(name, file))
+    return _console.report(options, report, "\n".join(texts), answer=not numbers["absent"])
 
 
 def _forget(target: CrawlTarget, stored: StoredFilter, items: list[bytes]) -> set[bytes]:
@@ -96,7 +82,7 @@ def _forget(target: CrawlTarget, stored: StoredFilter, items: list[bytes]) -> se
     # The server keeps the last reply here: a call whose reply was lost gets it again.
     record = f"{tagged(stored.key)}:call:{secrets.token_hex(8)}"
     found: set[bytes] = set()
-    advice = advise_on_ctrl_c("some pages may be forgotten; run it again")
+    advice = _console.advise_on_ctrl_c("some pages may be forgotten; run it again")
     with advice, _console.progress("forgetting", len(items), " pages") as advance:
         for number, start in enumerate(range(0, len(items), _BATCH), 1):
             batch = items[start : start + _BATCH]
@@ -107,5 +93,5 @@ def _forget(target: CrawlTarget, stored: StoredFilter, items: list[bytes]) -> se
                 raise WrongTypeError(f"the filter at {stored.key!r} was replaced or deleted meanwhile: run it again")
             found.update(item for item, flag in zip(batch, reply[0], strict=True) if flag == _WAS_THERE)
             advance(len(batch))
-    target.retry(lambda: target.client.unlink(record))
+    target.send("UNLINK", record)
     return found

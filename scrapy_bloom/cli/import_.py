@@ -4,11 +4,16 @@ Stop all workers first. The SET moves to KEY:set and is copied into the filter, 
 member. An interrupted import begins again when you run it again; it takes nothing from the SET.
 
 With --from-file the lines of a file are added to the filter, which workers may use meanwhile.
+
+for example:
+  scrapy bloom import news
+  scrapy bloom import news --delete-source
+  scrapy bloom import --key news:dupefilter --redis-url redis://localhost:6379 --capacity 1e8
+  scrapy bloom import news --from-file jobs/news/requests.seen
 """
 
 import argparse
 import time
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,26 +23,17 @@ from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_text, plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._exit_codes import ExitCode, advise_on_ctrl_c
-from scrapy_bloom.cli._filling import Filling, place_of_set, send
-from scrapy_bloom.cli._target import CrawlTarget, add_parameter_options, add_target_options, with_options
-from scrapy_bloom.cli.file_lines import FINGERPRINT, SEEN_FILE, read_lines
+from scrapy_bloom.cli._filling import Filling, place_of_set
+from scrapy_bloom.cli._requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
+from scrapy_bloom.cli._target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored import StoredFilter
 
-EXAMPLES = """\
-examples:
-  scrapy bloom import news
-  scrapy bloom import news --delete-source
-  scrapy bloom import --key news:dupefilter --redis-url redis://localhost:6379 --capacity 1e8
-  scrapy bloom import news --from-file jobs/news/requests.seen
-"""
 _BATCH = 500
-# The fingerprints of a SET, and of Scrapy's `requests.seen`.
-_SCHEME_OF_SETS, _SCHEME_OF_SEEN_FILES = "scrapy-redis", "scrapy.utils.request.RequestFingerprinter"
+_SCHEME_OF_SETS = "scrapy-redis"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,20 +46,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a file of fingerprints or URLs, one per line, or Scrapy's requests.seen",
     )
     parser.add_argument("--delete-source", action="store_true", help="delete the SET when the filter has every member")
-    _console.add_json_option(parser)
     add_parameter_options(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target = CrawlTarget(options, settings, waits=True)
-    parameters = with_options(target.parameters(), options)
-    if target.has_spider and parameters != target.parameters():
+    if target.has_spider and any(getattr(options, name) is not None for name in PARAMETERS):
         raise UsageError("set the parameters as BLOOMFILTER_* in the spider's settings instead", print_help=False)
     if options.from_file and options.delete_source:
         raise UsageError("--from-file: --delete-source is for a SET", print_help=False)
-    started = time.monotonic()
-    with advise_on_ctrl_c("run the same command again; nothing is lost"):
+    started, parameters = time.monotonic(), target.parameters()
+    with _console.advise_on_ctrl_c("run the same command again; nothing is lost"):
         if options.from_file:
             source, members, added = _import_file(options.from_file, target, parameters)
         else:
@@ -92,23 +86,23 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             f"{'The SET was deleted.' if options.delete_source else kept}\n"
             "Start the workers with scrapy-bloom, by its add-on or its classes, and these settings."
         )
-    _console.print_report(options, report, text)
-    return ExitCode.DONE
+    return _console.report(options, report, text)
 
 
 def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) -> tuple[str, int, int]:
     """Add the lines of a file; return its name, and the numbers of its lines and of the new ones."""
-    if path.name == SEEN_FILE and parameters.fingerprint != _SCHEME_OF_SEEN_FILES:
+    if path.name == SEEN_FILE and parameters.fingerprint != SCRAPYS_SCHEME:
         raise ConfigError(
             f"--from-file {path}: {SEEN_FILE} has Scrapy's fingerprints, but this project makes those of "
             f"{parameters.fingerprint!r} and would find none of them. Set REQUEST_FINGERPRINTER_CLASS = "
-            f"{_SCHEME_OF_SEEN_FILES!r}"
+            f"{SCRAPYS_SCHEME!r}"
         )
     members = added = end = 0
     bloom, item_of = None, target.dupefilter.fingerprint_of
     with path.open("rb") as file, _console.progress(path.name, path.stat().st_size) as advance:
         lines = read_lines(str(path), file)
         while batch := list(islice(lines, _BATCH)):
+            # A file with a wrong first line creates no filter.
             bloom = bloom or BloomFilter.with_parameters(
                 target.client, target.key, parameters, cache_size=0, retry_timeout=target.wait
             )
@@ -132,28 +126,24 @@ def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_se
         )
     found = _find(target, source)
     if isinstance(found, StoredFilter) and not found.unfinished:
-        members = _members_of_finished(target)
+        if not (members := int(target.send("HGET", key, "imported") or 0)):
+            raise WrongTypeError(f"the key {key!r} holds a filter already: there is nothing to import")
         if deletes_set:
-            send(target, "UNLINK", source)
+            target.send("UNLINK", source)
         return source, members, members
-    _require_no_workers(target)
-    place = key if found == "set" else source
-    for member in send(target, "SRANDMEMBER", place, 100):
-        if not FINGERPRINT.fullmatch(member):
-            raise WrongTypeError(
-                f"the SET at {place!r} has the member {member.decode(errors='replace')!r}, which is not a fingerprint "
-                "of scrapy-redis (40 hexadecimal digits): is it the key of the dupefilter?"
-            )
-    _warn_about_size(key, send(target, "SCARD", place), parameters)
+    _examine(target, key if found == "set" else source, parameters)
     sizes = "".join("{} {} {} {};".format(*size) for size in parameters.sizes())
     filling = Filling(target, "import", parameters.to_json(), sizes, new_secret(), found=found)
     filling.allocate()
-    members, read = send(target, "SCARD", source), 0
+    members, read, cursor = target.send("SCARD", source), 0, None
     with _console.progress("importing", members, " members") as advance:
-        for batch in _scan(target, source):
-            filling.add(batch)
-            advance(len(batch))
-            read += len(batch)
+        while cursor != 0:
+            # The server returns a small SET at once, and a member of any SET perhaps twice.
+            cursor, part = target.send("SSCAN", source, cursor or 0, "COUNT", _BATCH)
+            for start in range(0, len(part), _BATCH):
+                filling.add(part[start : start + _BATCH])
+            advance(len(part))
+            read += len(part)
     if read < members:
         raise RefusedError(
             f"the server returned {read:,} of {members:,} members of the SET at {source!r}: run this again"
@@ -168,7 +158,7 @@ def _find(target: CrawlTarget, source: str) -> StoredFilter | str:
         WrongTypeError: there is nothing to import.
     """
     key = target.key
-    kind, kind_at_source = (as_text(send(target, "TYPE", name)) for name in (key, source))
+    kind, kind_at_source = (as_text(target.send("TYPE", name)) for name in (key, source))
     found = None if kind == "set" else target.read_filter()
     if found is not None and found.unfinished == "restore":
         raise WrongTypeError(f"`scrapy bloom restore` is filling the filter at {key!r}: finish that first")
@@ -184,7 +174,8 @@ def _find(target: CrawlTarget, source: str) -> StoredFilter | str:
     return found or kind
 
 
-def _require_no_workers(target: CrawlTarget) -> None:
+def _examine(target: CrawlTarget, place: str, parameters: FilterParameters) -> None:
+    """Refuse a SET that workers use, or that has other members than fingerprints; warn of a SET above the capacity."""
     workers = target.inspect_queue(target.queue).workers if target.queue else ()
     if leases := [worker.lease for worker in workers if not worker.is_silent]:
         raise RefusedError(
@@ -192,32 +183,17 @@ def _require_no_workers(target: CrawlTarget) -> None:
             "import is complete: stop all workers, and run this again (a killed one counts for "
             f"{max(leases):g} s)"
         )
-
-
-def _members_of_finished(target: CrawlTarget) -> int:
-    """Return the number of members of the SET that the filter at the key was made of."""
-    if members := int(send(target, "HGET", target.key, "imported") or 0):
-        return members
-    raise WrongTypeError(f"the key {target.key!r} holds a filter already: there is nothing to import")
-
-
-def _scan(target: CrawlTarget, key: str) -> Iterator[list[bytes]]:
-    """Yield all members of a SET, some perhaps twice, in batches."""
-    cursor, is_begun = 0, False
-    while cursor or not is_begun:
-        (cursor, members), is_begun = send(target, "SSCAN", key, cursor, "COUNT", _BATCH), True
-        # A small SET is returned at once.
-        yield from (members[start : start + _BATCH] for start in range(0, len(members), _BATCH))
-
-
-def _warn_about_size(key: str, members: int, parameters: FilterParameters) -> None:
-    """Warn about a SET with more members than the filter's capacity."""
-    if members <= parameters.capacity:
-        return
-    harm = "the filter grows, and takes more memory than one layer with enough capacity"
-    if not parameters.expansion:
-        harm = "a filter that cannot grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate"
-    _console.note(
-        f"BLOOMFILTER_CAPACITY = {parameters.capacity:_}, but the SET at {key!r} has {members:,} members: {harm}. To "
-        f"avoid that, stop this, set a capacity above {members:_}, and run it again"
-    )
+    for member in target.send("SRANDMEMBER", place, 100):
+        if not FINGERPRINT.fullmatch(member):
+            raise WrongTypeError(
+                f"the SET at {place!r} has the member {member.decode(errors='replace')!r}, which is not a fingerprint "
+                "of scrapy-redis (40 hexadecimal digits): is it the key of the dupefilter?"
+            )
+    if (members := target.send("SCARD", place)) > parameters.capacity:
+        harm = "the filter grows, and takes more memory than one layer with enough capacity"
+        if not parameters.expansion:
+            harm = "a filter that cannot grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate"
+        _console.note(
+            f"BLOOMFILTER_CAPACITY = {parameters.capacity:_}, but the SET at {place!r} has {members:,} members: "
+            f"{harm}. To avoid that, stop this, set a capacity above {members:_}, and run it again"
+        )

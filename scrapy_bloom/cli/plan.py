@@ -1,28 +1,78 @@
 """Compute the memory of a filter, the expected number of missed pages, and the filter's growth.
 
 No server is needed. The default of each parameter is the project's setting.
+
+for example:
+  scrapy bloom plan --capacity 1e8 --error-rate 1e-6
+  scrapy bloom plan --capacity 2e6 --ttl 604800
+  scrapy bloom plan news --compare
 """
 
 import argparse
-from dataclasses import asdict, replace
+import math
+from dataclasses import replace
+from typing import Any
 
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
 from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import add_parameter_options, crawl_settings, with_options
-from scrapy_bloom.cli.planning import COMPARED_ERROR_RATES, Plan, make_plan
+from scrapy_bloom.cli._target import add_parameter_options, crawler_of
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.sizing import BLOCK_BITS, LIVE_GENERATIONS, LayerSize, error_rate
 from scrapy_bloom.settings import BloomSettings
 
-EXAMPLES = """\
-examples:
-  scrapy bloom plan --capacity 1e8 --error-rate 1e-6
-  scrapy bloom plan --capacity 2e6 --ttl 604800
-  scrapy bloom plan news --compare
-"""
+# Memory of a fingerprint in a SET of a million, measured by `python -m benchmarks memory`.
+SET_BYTES_PER_MEMBER = 80
+COMPARED_ERROR_RATES = tuple(10.0**-exponent for exponent in range(2, 10))
+# The growth is shown for these multiples of the capacity.
+_GROWTH_FACTORS = (2, 5, 10)
+# Points at which the error rate of a filling layer is sampled.
+_SAMPLES = 200
 # Below this error rate the price of blocks rises.
 _LEAST_CHEAP_RATE = 1e-9
+
+
+def make_plan(parameters: FilterParameters) -> dict[str, Any]:
+    """Return the plan of a filter at its capacity, as JSON has it; with a TTL, of all layers that live at once.
+
+    `expected_false_positives` sums the error rates that new requests meet while the filter fills.
+    """
+    sizes, capacity, ttl = parameters.sizes(), parameters.capacity, parameters.ttl
+    first, layers = sizes[0], LIVE_GENERATIONS if ttl else 1
+    memory_bytes = layers * first.memory_bytes
+    loads = (capacity / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))
+    missed = capacity * sum(error_rate(load, first.hashes)[0] for load in loads) / _SAMPLES
+    return {
+        "capacity": capacity,
+        "error_rate": parameters.error_rate,
+        "expansion": parameters.expansion,
+        "ttl": ttl,
+        "memory_bytes": memory_bytes,
+        "bits": layers * first.blocks * BLOCK_BITS,
+        "hashes": first.hashes,
+        "shards": layers * first.shards,
+        "layers": layers,
+        "bytes_a_request": memory_bytes / capacity,
+        "set_memory_bytes": SET_BYTES_PER_MEMBER * capacity,
+        # With a TTL the number depends on the spread of the requests over time: an upper bound.
+        "expected_false_positives": capacity * parameters.error_rate if ttl else missed,
+        "growth": [] if ttl else [_grown(parameters, sizes, factor * capacity) for factor in _GROWTH_FACTORS],
+    }
+
+
+def _grown(parameters: FilterParameters, sizes: list[LayerSize], requests: int) -> dict[str, Any]:
+    """Return the size of a filter beyond its capacity, after so many distinct requests."""
+    layers: list[LayerSize] = []
+    while sum(layer.room for layer in layers) < requests:
+        layers.append(sizes[min(len(layers), len(sizes) - 1)])
+    full = error_rate(requests / layers[0].blocks, layers[0].hashes)[0]
+    return {
+        "requests": requests,
+        "layers": len(layers),
+        "memory_bytes": sum(layer.memory_bytes for layer in layers),
+        "error_rate": parameters.error_rate if parameters.expansion else full,
+    }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,61 +80,59 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project, for its settings")
     add_parameter_options(parser)
     parser.add_argument("--compare", action="store_true", help="compare error rates from 1e-2 to 1e-9")
-    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    own = BloomSettings.from_settings(crawl_settings(options.spider, settings))
-    parameters = with_options(own.parameters(), options)
-    if options.compare:
-        plans = [make_plan(replace(parameters, error_rate=rate)) for rate in COMPARED_ERROR_RATES]
-        report = {"capacity": parameters.capacity, "plans": [asdict(plan) for plan in plans]}
-        _console.print_report(options, report, _comparison(plans))
-    else:
+    crawler = crawler_of(options.spider, settings, is_optional=True)
+    crawler.addons.load_settings(crawler.settings)
+    parameters = BloomSettings.from_settings(crawler.settings).parameters()
+    if not options.compare:
         plan = make_plan(parameters)
-        _console.print_report(options, asdict(plan), _text(plan))
-    return ExitCode.DONE
+        return _console.report(options, plan, _text(plan))
+    plans = [make_plan(replace(parameters, error_rate=rate)) for rate in COMPARED_ERROR_RATES]
+    return _console.report(options, {"capacity": parameters.capacity, "plans": plans}, _comparison(plans))
 
 
-def _text(plan: Plan) -> str:
-    window = f" in {_console.duration(plan.ttl)}" if plan.ttl else ""
+def _text(plan: dict[str, Any]) -> str:
+    capacity, memory, rate, ttl = (plan[name] for name in ("capacity", "memory_bytes", "error_rate", "ttl"))
+    window = f" in {_console.duration(ttl)}" if ttl else ""
     # With a TTL the number depends on the spread of the requests over time.
-    missed = "if all layers are always full" if plan.ttl else "expected, since a filter errs less until it is full"
+    missed = "if all layers are always full" if ttl else "expected, since a filter errs less until it is full"
     rows = [
-        ("capacity", plural(plan.capacity, "request") + window),
-        ("error rate", f"{as_number(plan.error_rate)} of the new requests are taken for seen when the filter is full"),
-        ("memory", f"{as_size(plan.memory_bytes)}, {plan.bytes_a_request:.1f} bytes per request"),
-        ("a SET", f"{as_size(plan.set_memory_bytes)}, {plan.set_memory_bytes / plan.memory_bytes:.1f} times as much"),
-        ("missed", f"{as_expected_pages(plan.expected_false_positives)} of {plan.capacity:,} {missed}"),
-        ("bits", f"{plan.bits:,}; each request sets {plan.hashes}"),
-        ("keys", f"{plural(plan.shards, 'shard')} in {plural(plan.layers, 'layer')}, and a hash"),
+        ("capacity", plural(capacity, "request") + window),
+        ("error rate", f"{as_number(rate)} of the new requests are taken for seen when the filter is full"),
+        ("memory", f"{as_size(memory)}, {plan['bytes_a_request']:.1f} bytes per request"),
+        ("a SET", f"{as_size(plan['set_memory_bytes'])}, {plan['set_memory_bytes'] / memory:.1f} times as much"),
+        ("missed", f"{as_expected_pages(plan['expected_false_positives'])} of {capacity:,} {missed}"),
+        ("bits", f"{plan['bits']:,}; each request sets {plan['hashes']}"),
+        ("keys", f"{plural(plan['shards'], 'shard')} in {plural(plan['layers'], 'layer')}, and a hash"),
     ]
-    if plan.error_rate < _LEAST_CHEAP_RATE and not plan.ttl:
-        rows.append(("price", f"{plan.price:.1f} times the least bits possible: it rises below an error rate of 1e-9"))
-    text = _console.pairs(rows)
-    if plan.ttl:
-        return (
-            f"{text}\n\nThe memory is the sum of all layers that live at once; a request is kept for at most 1.25 TTLs."
-        )
-    head = ["if the crawl meets", "layers", "memory", "error rate then"]
-    rows_of_growth = [
-        [f"{step.requests:,}", f"{step.layers}", as_size(step.memory_bytes), as_number(step.error_rate, 2)]
-        for step in plan.growth
+    if ttl:
+        text = "The memory is the sum of all layers that live at once; a request is kept for at most 1.25 TTLs."
+        return f"{_console.pairs(rows)}\n\n{text}"
+    if rate < _LEAST_CHEAP_RATE:
+        # The bits, as a multiple of the least that any Bloom filter of this error rate needs.
+        price = plan["bits"] / (capacity * -math.log2(rate) / math.log(2))
+        rows.append(("price", f"{price:.1f} times the least bits possible: it rises below an error rate of 1e-9"))
+    growth = [["if the crawl meets", "layers", "memory", "error rate then"]]
+    growth += [
+        [f"{step['requests']:,}", f"{step['layers']}", as_size(step["memory_bytes"]), as_number(step["error_rate"], 2)]
+        for step in plan["growth"]
     ]
-    return f"{text}\n\n{_console.table([head, *rows_of_growth])}"
+    return f"{_console.pairs(rows)}\n\n{_console.table(growth)}"
 
 
-def _comparison(plans: list[Plan]) -> str:
-    head = ["error rate", "memory", "bytes per request", "SET / filter", "missed, expected"]
-    rows = [
+def _comparison(plans: list[dict[str, Any]]) -> str:
+    rows = [["error rate", "memory", "bytes per request", "SET / filter", "missed, expected"]]
+    rows += [
         [
-            as_number(plan.error_rate),
-            as_size(plan.memory_bytes),
-            f"{plan.bytes_a_request:.2f}",
-            f"{plan.set_memory_bytes / plan.memory_bytes:.1f}",
-            as_expected_pages(plan.expected_false_positives),
+            as_number(plan["error_rate"]),
+            as_size(plan["memory_bytes"]),
+            f"{plan['bytes_a_request']:.2f}",
+            f"{plan['set_memory_bytes'] / plan['memory_bytes']:.1f}",
+            as_expected_pages(plan["expected_false_positives"]),
         ]
         for plan in plans
     ]
-    return f"for {plural(plans[0].capacity, 'request')}:\n\n{_console.table([head, *rows])}"
+    return f"for {plural(plans[0]['capacity'], 'request')}:\n\n{_console.table(rows)}"

@@ -3,31 +3,29 @@
 With --failed, move the failed requests instead that are kept for the next run, so that this run fetches them. With
 --match, move only requests whose stored bytes contain a text, such as a part of the URL. The bytes are searched and
 never deserialized, since unpickling executes code. Workers may crawl meanwhile.
-"""
 
-import argparse
-from functools import partial
-from typing import Any
-
-from redis.client import NEVER_DECODE
-from scrapy.settings import Settings
-
-from scrapy_bloom._format import plural
-from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._exit_codes import ExitCode
-from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.errors import RefusedError
-from scrapy_bloom.filter import stored
-from scrapy_bloom.filter.hashing import digest
-from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.scripts import Script
-
-EXAMPLES = """\
-examples:
+for example:
   scrapy bloom requeue news
   scrapy bloom requeue news --failed
   scrapy bloom requeue news --match example.com/shop --dry-run
 """
+
+import argparse
+from functools import partial
+from itertools import count, takewhile
+
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from scrapy_bloom._format import plural
+from scrapy_bloom.cli import _console
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.errors import RefusedError
+from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.scripts import Script
 
 _REQUEUE = Script("requeue", "filter", "queue")
 _BATCH = 100
@@ -41,16 +39,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--match", default="", metavar="TEXT", help="move only requests whose stored bytes contain TEXT"
     )
     parser.add_argument("--dry-run", action="store_true", help="count the requests, and move none")
-    _console.add_json_option(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target = CrawlTarget(options, settings, waits=True)
-    name = target.require_queue()
-    queue = target.request_queue(target.inspect_queue(name))
-    read = _failed if options.failed else _dead_letters
-    found = target.retry(partial(read, target.client, queue))
+    name = target.queue
+    if name is None:
+        raise UsageError("give the name of a spider of the project, or --queue KEY", print_help=False)
+    # The filter of the queue's workers, or else the crawl's; if none is known, an absent one.
+    key = target.inspect_queue(name).filter
+    if not key:
+        key = target.key if options.key or target.has_spider else QueueKeys(name).dupefilter
+    queue = RequestQueue(target.client, name, key)
+    # Each request with its fingerprint: that of a dead letter is not known, and a failed one may bypass the filter.
+    found: dict[bytes, bytes | None] = {}
+    if options.failed:
+        cursor = None
+        while cursor != 0:
+            cursor, portion = target.retry(partial(queue.read_failed, cursor or 0))
+            found |= {offer.member: offer.fingerprint for _, offer in portion}
+    else:
+        letters = queue.keys.dead_letters
+        parts = (target.send("ZRANGE", letters, first, first + _BATCH - 1) for first in count(0, _BATCH))
+        for part in takewhile(bool, parts):
+            found |= dict.fromkeys(part)
     matching = {member: fingerprint for member, fingerprint in found.items() if options.match.encode() in member}
     if not options.dry_run:
         _requeue(target, queue, matching)
@@ -64,28 +77,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     }
     verb = "would requeue" if options.dry_run else "requeued"
     kind = "failed request" if options.failed else "dead letter"
-    _console.print_report(options, report, f"{verb} {len(matching):,} of {plural(len(found), kind)} of {name}")
-    return ExitCode.DONE
-
-
-def _dead_letters(client: Any, queue: RequestQueue) -> dict[bytes, bytes | None]:
-    """Return the dead letters, whose fingerprints are not known."""
-    members: list[bytes] = []
-    while part := client.execute_command(
-        "ZRANGE", queue.keys.dead_letters, len(members), len(members) + _BATCH - 1, **{NEVER_DECODE: []}
-    ):
-        members += part
-    return dict.fromkeys(members)
-
-
-def _failed(_: Any, queue: RequestQueue) -> dict[bytes, bytes | None]:
-    """Return the failed requests with their fingerprints, or None if a request bypasses the filter."""
-    cursor, portion = queue.read_failed()
-    offers = [offer for _, offer in portion]
-    while cursor:
-        cursor, portion = queue.read_failed(cursor)
-        offers += [offer for _, offer in portion]
-    return {offer.member: offer.fingerprint for offer in offers}
+    return _console.report(options, report, f"{verb} {len(matching):,} of {plural(len(found), kind)} of {name}")
 
 
 def _requeue(target: CrawlTarget, queue: RequestQueue, found: dict[bytes, bytes | None]) -> None:

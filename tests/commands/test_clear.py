@@ -14,6 +14,7 @@ from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.queue.inspection import inspect
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Outcome, Trouble
+from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.live_worker import PARAMETERS, LiveWorker
 from tests.support.servers import Server
@@ -26,12 +27,11 @@ Change = Callable[[redis.Redis, str], object]
 
 
 @pytest.fixture
-def clear_it(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Clear:
+def clear_it(say: Say) -> Clear:
     """Run the action with `--json` and return its exit code and output."""
 
     def run(*options: str) -> tuple[int, dict[str, Any]]:
-        code = command.call("clear", "--key", key, "--redis-url", server.url, "--json", *options)
-        out, err = capsys.readouterr()
+        code, out, err = say("clear", "--json", *options)
         return code, {**json.loads(out or "{}"), "error": err}
 
     return run
@@ -237,13 +237,14 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
             f"queue: {key}:queue: kept; 2 pending requests, 1 leased, 1 dead letter, 1 failed request, 1 worker",
             "warning: the empty filter does not know the 3 requests of the kept queue: a further link to such a page "
             "fetches it again; --with-queue deletes the requests, too",
-            "warning: live workers would continue with an empty filter and fetch pages again; stop them first",
+            "warning: live workers would continue with an empty filter: they fetch pages again; stop them first",
             "nothing was deleted: run it with --yes to delete this",
         ]
         said = command.run("clear", "shop", "--with-queue", "--yes", cwd=cwd)
         assert said.returncode == 0
         assert said.stdout.splitlines()[-2:] == [
-            "warning: live workers continue with an empty filter and fetch pages again",
+            "warning: live workers continue with an empty filter, and only with the requests that they hold: they "
+            "fetch pages again",
             "deleted",
         ]
         # A live worker is told by this.

@@ -37,10 +37,10 @@ def test_costs_nothing(tmp_path: Path) -> None:
         ([], "give an ACTION: plan, info, "),
         (["nothing"], "'nothing': no such action; give one of plan, "),
         (["--json", "plan"], "--json: no such option"),
-        (["plan", "-s", "CAPACITY"], "Invalid -s value"),
+        (["plan", "-s", "CAPACITY"], "Invalid -s or -a value"),
         (["plan", "--nothing"], None),
         (["plan", "--capac", "1000"], None),
-        (["info", "--json", "--prometheus", "--key", "x"], None),
+        (["info", "--watch", "--prometheus", "--key", "x"], None),
     ],
 )
 def test_wrong_options(arguments: list[str], text: str | None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,10 +92,50 @@ def test_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there are news, shop" in said.stderr
 
 
-def test_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """An invalid setting is refused on one line, by its name."""
+def test_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """An invalid setting, and options that exclude each other, are refused on one line, by name."""
     assert command.call("plan", BLOOMFILTER_CAPACITY=0) == 2
     assert capsys.readouterr().err.startswith("scrapy bloom: capacity (BLOOMFILTER_CAPACITY) = 0: must be a whole")
+    assert command.call("info", "--json", "--prometheus", "--key", "x") == 2
+    assert capsys.readouterr().err.startswith("scrapy bloom: --json: not beside --prometheus")
+
+
+JOBS = """
+import scrapy
+
+
+class JobSpider(scrapy.Spider):
+    name = "jobs"
+
+    def __init__(self, job, **arguments):
+        super().__init__(**arguments)
+        self.job = int(job)
+
+
+class ComputingSpider(JobSpider):
+    name = "computing"
+
+    @classmethod
+    def from_crawler(cls, crawler, **arguments):
+        spider = super().from_crawler(crawler, **arguments)
+        crawler.settings.set("SCHEDULER_QUEUE_KEY", f"{spider.job}:waiting", priority="spider")
+        return spider
+"""
+
+
+def test_keys_by_an_attribute(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An action makes the spider as a crawl does if its keys have an attribute, or if it is given arguments."""
+    keys = {"SCHEDULER_DUPEFILTER_KEY": f"{key}:%(job)s", "SCHEDULER_QUEUE_KEY": f"{key}:%(job)s:%(spider)s"}
+    project = command.make_project(tmp_path, REDIS_URL=valkey.url, **keys)
+    (project / "project" / "spiders.py").write_text(JOBS)
+    for spider, queue in (("jobs", f"{key}:7:jobs"), ("computing", "7:waiting")):
+        report = command.report("info", spider, "-a", "job=7", cwd=project)
+        assert (report["key"], [each["key"] for each in report["queues"]]) == (f"{key}:7", [queue])
+    assert command.report("doctor", "jobs", "-a", "job=7", cwd=project)["key"] == f"{key}:7"
+    said = command.run("info", "jobs", cwd=project)
+    assert (said.returncode, "'job': give its arguments by -a" in said.stderr) == (2, True)
+    said = command.run("info", "jobs", "-a", "job", cwd=project)
+    assert (said.returncode, "use NAME=VALUE" in said.stderr) == (2, True)
 
 
 def test_reader_that_ends(tmp_path: Path) -> None:
@@ -129,7 +169,7 @@ def test_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         printed = capsys.readouterr().out
         assert f"usage: scrapy bloom {action}" in printed
         assert "--redis-url " in printed or action == "plan"
-        assert "examples:\n" in printed
+        assert "for example:\n" in printed
 
 
 @pytest.mark.parametrize("action", ["check", "export", "restore"])

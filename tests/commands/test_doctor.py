@@ -15,7 +15,8 @@ from devtools import waiting
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import checks
-from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, Crawl, Level, findings_of, name_of
+from scrapy_bloom.cli._examined import Crawl, Level, Node, findings_of, replication
+from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.values import Outcome
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
@@ -270,8 +271,9 @@ def test_state(name: str, own: Server, mine: Any, key: str, capsys: pytest.Captu
 
 def levels_of(check: checks.Check) -> set[tuple[str, str]]:
     """Return the name of a check with each level of its findings, by its source."""
-    helpers = {"filter": (checks._stored,), "queue": (checks._queue,)}.get(name_of(check), ())
-    source = "".join(map(inspect.getsource, (inspect.unwrap(check), *helpers)))
+    limits = (checks._limits,)
+    helpers = {"filter": (checks._stored,), "queue": (checks._queue,), "lease": limits, "timeouts": limits}
+    source = "".join(map(inspect.getsource, (inspect.unwrap(check), *helpers.get(name_of(check), ()))))
     kinds = {"loss": r"\b(loss|refused)\b", "advice": r"\b(advice|skipped)\b"}
     return {(name_of(check), level) for level, pattern in kinds.items() if re.search(pattern, source)}
 
@@ -353,8 +355,8 @@ def test_lag(replica: dict[str, Any], level: Level) -> None:
     """A replica is reported if it is silent for more than 10 seconds, or 10 MB behind."""
     told = {"ip": "127.0.0.1", "port": 6380, "state": "online", "offset": 30_000_000, "lag": 0, **replica}
     info = {"role": "master", "master_repl_offset": 30_000_000, "slave0": told}
-    crawl: Any = SimpleNamespace(nodes=[("", True, info)])
-    assert [finding.level for finding in findings_of(checks.replication(crawl))] == [level]
+    crawl: Any = SimpleNamespace(nodes=[Node("", True, info)])
+    assert [finding.level for finding in findings_of(replication(crawl))] == [level]
 
 
 # The scripts of a crawl's filter and of its queue, and the commands that the package sends beside them.

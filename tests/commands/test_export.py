@@ -14,6 +14,7 @@ from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.queue.keys import QueueKeys
+from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.imports import AFTER, BEFORE, LOST, KilledError, each_moment, faulty
 from tests.support.live_worker import LiveWorker
@@ -23,8 +24,6 @@ from tests.support.servers import KINDS, Server, expires_at, running
 # Items for three layers.
 ITEMS = items(600)
 STRANGERS = items(500, "stranger")
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -43,26 +42,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "filter.bloom"
 
 
-@pytest.fixture
-def run(client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs an action on this server in this process; returns its exit code and output."""
-    port = client.connection_pool.connection_kwargs["port"]
-
-    def call(action: str, path: Path, *arguments: str, at: str = key, kind: Any = None) -> tuple[int, str, str]:
-        settings = {"REDIS_PARAMS": {"redis_cls": kind}} if kind else {}
-        place = ("--key", at, "--redis-url", f"redis://127.0.0.1:{port}")
-        code = command.call(action, str(path), *place, *arguments, **settings)
-        return code, *capsys.readouterr()
-
-    return call
-
-
-def moved(run: Run, action: str, path: Path, *arguments: str, **options: Any) -> dict[str, Any]:
+def moved(say: Say, action: str, path: Path, *arguments: str, **options: Any) -> dict[str, Any]:
     """Return the report of an action that must succeed."""
-    code, out, err = run(action, path, "--json", *arguments, **options)
-    assert code == 0, err
-    report: dict[str, Any] = json.loads(out)
-    return report
+    said = say(action, path, "--json", *arguments, **options)
+    assert said.code == 0, said.err
+    return said.report
 
 
 @pytest.fixture
@@ -93,17 +77,17 @@ def unfinish(client: redis.Redis, key: str) -> None:
 
 
 @on_each_server
-def test_a_restored_filter_is_the_same(client: redis.Redis, key: str, path: Path, run: Run, grown: BloomFilter) -> None:
+def test_a_restored_filter_is_the_same(client: redis.Redis, key: str, path: Path, say: Say, grown: BloomFilter) -> None:
     """A restored filter has the same bits, counts and forgotten items, another id, no users, and goes on."""
     grown.add_user("somebody")
     client.hset(key, "lost", 2)
     assert all(grown.forget_many(ITEMS[:3]))
     before = grown.contains_many(STRANGERS)
-    exported = moved(run, "export", path)
+    exported = moved(say, "export", path)
     assert (exported["layers"], exported["forgotten"]) == (3, 3)
     assert exported["file_bytes"] == path.stat().st_size
     assert exported["count"] == grown.info().count >= 590
-    restored = moved(run, "restore", path, at=f"{key}:copy")
+    restored = moved(say, "restore", path, at=f"{key}:copy")
     assert (restored["layers"], restored["left_out"], restored["forgotten"]) == (3, 0, 3)
     assert (restored["count"], restored["written"]) == (exported["count"], exported["read"])
     one, two = (stored.read(client, each) for each in (key, f"{key}:copy"))
@@ -126,21 +110,21 @@ def test_a_restored_filter_is_the_same(client: redis.Redis, key: str, path: Path
 
 @of_three_layers
 @on_each_server
-def test_a_shard_takes_no_more_memory(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_a_shard_takes_no_more_memory(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """A restored shard is allocated like the original."""
-    moved(run, "export", path)
-    moved(run, "restore", path, at=f"{key}:copy")
+    moved(say, "export", path)
+    moved(say, "restore", path, at=f"{key}:copy")
     for name in shards_of(client, f"{key}:copy"):
         ids = [(each, client.hget(each, "id").decode()) for each in (key, f"{key}:copy")]  # type: ignore[union-attr]
         used = [client.memory_usage(f"{{{each}}}:{found}:{name}", samples=0) or 0 for each, found in ids]
         assert used[1] <= used[0] + 64
 
 
-def test_a_filter_without_layers(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_a_filter_without_layers(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """An empty filter keeps its parameters and its secret."""
     BloomFilter(client, key, **SMALL)
-    assert moved(run, "export", path)["layers"] == 0
-    moved(run, "restore", path, at=f"{key}:copy")
+    assert moved(say, "export", path)["layers"] == 0
+    moved(say, "restore", path, at=f"{key}:copy")
     assert client.hget(key, "secret") == client.hget(f"{key}:copy", "secret")
     assert BloomFilter(client, f"{key}:copy", **SMALL).add("a")
 
@@ -148,38 +132,38 @@ def test_a_filter_without_layers(client: redis.Redis, key: str, path: Path, run:
 # The file.
 
 
-def test_the_file_is_private_and_not_overwritten(path: Path, run: Run, grown: BloomFilter) -> None:
+def test_the_file_is_private_and_not_overwritten(path: Path, say: Say, grown: BloomFilter) -> None:
     """The file holds the secret: it is private, and overwritten only on request."""
-    moved(run, "export", path)
+    moved(say, "export", path)
     assert path.stat().st_mode & 0o777 == 0o600
     before = path.read_bytes()
-    code, _, err = run("export", path)
+    code, _, err = say("export", path)
     assert (code, "must not exist; give another path, or --overwrite" in err) == (2, True)
     assert path.read_bytes() == before
     grown.add_many(STRANGERS)
-    moved(run, "export", path, "--overwrite")
+    moved(say, "export", path, "--overwrite")
     assert path.read_bytes() != before
     # Of two exports to the same file the first to end gives it its contents.
     path.unlink()
-    second = faulty(lambda step: step == 10 and moved(run, "export", path))
-    code, _, err = run("export", path, kind=second)
+    second = faulty(lambda step: step == 10 and moved(say, "export", path))
+    code, _, err = say("export", path, kind=second)
     assert (code, "must not exist" in err) == (2, True)
     assert [*path.parent.iterdir()] == [path]
-    moved(run, "restore", path, "--overwrite")
+    moved(say, "restore", path, "--overwrite")
 
 
-def test_damaged_files_are_refused(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_damaged_files_are_refused(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """A file with a changed byte, or a truncated one, is refused or restores the same filter."""
     BloomFilter(client, key, **SMALL).add("a")
-    moved(run, "export", path)
+    moved(say, "export", path)
     whole, copy = path.read_bytes(), f"{key}:copy"
-    moved(run, "restore", path, at=copy)
+    moved(say, "restore", path, at=copy)
     bits, refused = shards_of(client, copy), 0
     for place in range(0, len(whole), 5):
         altered = bytearray(whole)
         altered[place] ^= 1 << place % 8
         path.write_bytes(altered)
-        code, _, err = run("restore", path, "--overwrite", at=copy)
+        code, _, err = say("restore", path, "--overwrite", at=copy)
         if code == 2:
             refused += 1
             assert "truncated or altered" in err or "has format" in err, err
@@ -187,7 +171,7 @@ def test_damaged_files_are_refused(client: redis.Redis, key: str, path: Path, ru
             assert shards_of(client, copy) == bits
             assert BloomFilter(client, copy, **SMALL).contains_many(["a", "b"]) == [True, False]
         path.write_bytes(whole[:place])
-        assert run("restore", path, at=f"{key}:other")[0] == 2
+        assert say("restore", path, at=f"{key}:other")[0] == 2
     assert refused > len(whole) // 5 * 0.7
     assert not keys_at(client, f"{key}:other")
 
@@ -211,13 +195,13 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], objec
             archive.writestr(name, content)
 
 
-def test_impossible_files_are_refused(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_impossible_files_are_refused(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """Impossible contents are detected before the first write, even with valid checksums."""
     BloomFilter(client, key, **SMALL).add("a")
     for change, alter in IMPOSSIBLE.items():
-        moved(run, "export", path, "--overwrite")
+        moved(say, "export", path, "--overwrite")
         rewrite(path, alter)
-        code, _, err = run("restore", path, at=f"{key}:copy")
+        code, _, err = say("restore", path, at=f"{key}:copy")
         assert (code, ("upgrade scrapy-bloom" if change == "newer" else "truncated or altered") in err) == (2, True)
         assert not keys_at(client, f"{key}:copy")
 
@@ -226,7 +210,7 @@ def test_impossible_files_are_refused(client: redis.Redis, key: str, path: Path,
 
 
 @pytest.mark.parametrize("number", [50, 500])
-def test_additions_at_any_moment(client: redis.Redis, key: str, path: Path, run: Run, number: int) -> None:
+def test_additions_at_any_moment(client: redis.Redis, key: str, path: Path, say: Say, number: int) -> None:
     """At each command a worker forgets an item, and adds some, or so many that the filter grows.
 
     The count covers all bits of the file, and the requests forgotten up to the end are in the file.
@@ -243,8 +227,8 @@ def test_additions_at_any_moment(client: redis.Redis, key: str, path: Path, run:
         bloom.add_many(ITEMS)
         assert bloom.forget(ITEMS[0])
         before = bloom.info().count
-        exported = moved(run, "export", path, "--overwrite", at=name, kind=moment.act(work, bloom))
-        moved(run, "restore", path, at=f"{name}:copy")
+        exported = moved(say, "export", path, "--overwrite", at=name, kind=moment.act(work, bloom))
+        moved(say, "restore", path, at=f"{name}:copy")
         copy = BloomFilter(client, f"{name}:copy", **SMALL)
         missing = [item for item, found in zip(ITEMS, copy.contains_many(ITEMS), strict=True) if not found]
         assert missing in (ITEMS[:1], ITEMS[:2])
@@ -255,7 +239,7 @@ def test_additions_at_any_moment(client: redis.Redis, key: str, path: Path, run:
     assert forgotten >= 8
 
 
-def test_a_filter_that_is_replaced_at_any_moment(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_a_filter_that_is_replaced_at_any_moment(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """A filter that is cleared or replaced during its export is refused, and no file is left."""
 
     def replace(bloom: BloomFilter, at: int) -> None:
@@ -267,7 +251,7 @@ def test_a_filter_that_is_replaced_at_any_moment(client: redis.Redis, key: str, 
     for moment in each_moment():
         bloom = BloomFilter(client, key, flush=True, **SMALL)
         bloom.add_many(ITEMS)
-        code, _, err = run("export", path, kind=moment.act(replace, bloom, moment.at))
+        code, _, err = say("export", path, kind=moment.act(replace, bloom, moment.at))
         if code == 2:
             refused += 1
             assert "was replaced or cleared" in err or "there is no filter" in err
@@ -278,7 +262,7 @@ def test_a_filter_that_is_replaced_at_any_moment(client: redis.Redis, key: str, 
 
 
 @of_three_layers
-def test_a_filter_that_lost_a_shard_is_not_exported(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_a_filter_that_lost_a_shard_is_not_exported(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """A lost shard is not exported as zeros, whether or not a worker replaces it meanwhile."""
     lost = next(name for name in keys_at(client, key) if name.endswith(":3:0"))
     bloom = BloomFilter(client, key, **SMALL)
@@ -289,24 +273,24 @@ def test_a_filter_that_lost_a_shard_is_not_exported(client: redis.Redis, key: st
             bloom.add_many(STRANGERS)
 
     for kind in (faulty(evict_and_replace), None):
-        code, _, err = run("export", path, kind=kind)
+        code, _, err = say("export", path, kind=kind)
         assert (code, "has lost a shard" in err) == (2, True)
         assert not [*path.parent.iterdir()]
         client.delete(lost)
 
 
-def test_an_unfinished_filter_is_not_exported(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_an_unfinished_filter_is_not_exported(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """An unfinished filter is refused: its contents are incomplete."""
     unfinish(client, key)
-    code, _, err = run("export", path)
+    code, _, err = say("export", path)
     assert (code, "`scrapy bloom import` is filling it" in err) == (2, True)
 
 
-def test_requests_that_stay_behind(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_requests_that_stay_behind(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """An export counts the filter's requests that are not fetched yet: waiting, leased, failed and dead letters."""
     keys = QueueKeys(f"{key}:requests")
     worker = LiveWorker(client, keys.queue, key)
-    assert "unfetched" not in run("export", path)[2]
+    assert "unfetched" not in say("export", path)[2]
     changes: list[tuple[Callable[[], object], int]] = [
         (lambda: worker.push(b"a", b"b"), 2),
         (lambda: worker.take(1), 2),
@@ -315,7 +299,7 @@ def test_requests_that_stay_behind(client: redis.Redis, key: str, path: Path, ru
     ]
     for change, number in changes:
         change()
-        said = run("export", path, "--overwrite")[2]
+        said = say("export", path, "--overwrite")[2]
         assert f"the filter knows {number} unfetched requests of the queue '{keys.queue}'" in said
 
 
@@ -323,12 +307,12 @@ def test_requests_that_stay_behind(client: redis.Redis, key: str, path: Path, ru
 
 
 @on_each_server
-def test_the_remaining_life(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_the_remaining_life(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """The keys of a restored filter expire as late after their layer's creation as the original's."""
     BloomFilter(client, key, **SMALL, ttl=1000).add_many(items(10))
     client.hset(key, "layers", age(layers_of(client, key), 300_000))
-    moved(run, "export", path)
-    moved(run, "restore", path, at=f"{key}:copy")
+    moved(say, "export", path)
+    moved(say, "restore", path, at=f"{key}:copy")
     assert all(BloomFilter(client, f"{key}:copy", **SMALL, ttl=1000).contains_many(items(10)))
     ids = [(each, client.hget(each, "id").decode()) for each in (key, f"{key}:copy")]  # type: ignore[union-attr]
     for name in ("", *shards_of(client, f"{key}:copy")):
@@ -357,19 +341,19 @@ def make_two_generations(client: redis.Redis, key: str) -> None:
     assert bloom.forget("new 3")
 
 
-def test_layers_that_end_before_a_restore(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_layers_that_end_before_a_restore(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """Layers whose life has ended are left out, and their forgotten items with them."""
     make_two_generations(client, key)
-    assert moved(run, "export", path)["layers"] == 2
+    assert moved(say, "export", path)["layers"] == 2
     rewrite(path, lambda _, each: each.update(layers=age(each["layers"], 1_000_000)))
-    restored = moved(run, "restore", path, at=f"{key}:copy")
+    restored = moved(say, "restore", path, at=f"{key}:copy")
     assert (restored["layers"], restored["left_out"], restored["forgotten"], restored["count"]) == (1, 1, 1, 10)
     copy = BloomFilter(client, f"{key}:copy", **SMALL, ttl=1000)
     assert not any(copy.contains_many(items(10, "old")))
     assert copy.contains_many(items(4, "new")) == [True] * 3 + [False]
 
 
-def test_a_layer_that_ends_during_an_export(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_a_layer_that_ends_during_an_export(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """At each command the older layer ends, and a worker deletes it: it is left out, or in the file as a whole."""
 
     def end(name: str) -> None:
@@ -380,9 +364,9 @@ def test_a_layer_that_ends_during_an_export(client: redis.Redis, key: str, path:
     for moment in each_moment():
         name = f"{key}:{moment.at}"
         make_two_generations(client, name)
-        exported = moved(run, "export", path, "--overwrite", at=name, kind=moment.act(end, name))
+        exported = moved(say, "export", path, "--overwrite", at=name, kind=moment.act(end, name))
         seen.add(exported["layers"])
-        moved(run, "restore", path, at=f"{name}:copy")
+        moved(say, "restore", path, at=f"{name}:copy")
         copy = BloomFilter(client, f"{name}:copy", **SMALL, ttl=1000)
         assert copy.contains_many(items(4, "new")) == [True] * 3 + [False]
         assert any(copy.contains_many(items(10, "old"))) == (exported["layers"] == 2)
@@ -406,38 +390,38 @@ FOREIGN: dict[str, Callable[[redis.Redis, str], object]] = {
 @of_three_layers
 @pytest.mark.parametrize("occupant", [*OURS, *FOREIGN])
 def test_nothing_is_overwritten_unless_that_is_asked_for(
-    client: redis.Redis, key: str, path: Path, run: Run, occupant: str
+    client: redis.Redis, key: str, path: Path, say: Say, occupant: str
 ) -> None:
     """A filter is overwritten only on request, and foreign data never."""
-    moved(run, "export", path)
+    moved(say, "export", path)
     place = f"{key}:copy"
     (OURS | FOREIGN)[occupant](client, place)
     before = {each: client.dump(each) for each in keys_at(client, place)}
     text = f"holds a {occupant}" if occupant in FOREIGN else "holds a filter: give another key by --key, or --overwrite"
     for options in ((), ("--overwrite",)) if occupant in FOREIGN else ((),):
-        code, _, err = run("restore", path, *options, at=place)
+        code, _, err = say("restore", path, *options, at=place)
         assert (code, text in err) == (2, True), err
         assert {each: client.dump(each) for each in keys_at(client, place)} == before
     if occupant in OURS:
-        moved(run, "restore", path, "--overwrite", at=place)
+        moved(say, "restore", path, "--overwrite", at=place)
         assert all(BloomFilter(client, place, **SMALL).contains_many(ITEMS))
         assert not {*before} & (keys_at(client, place) - {place})
 
 
 @of_three_layers
 @pytest.mark.parametrize("how", [BEFORE, AFTER, LOST])
-def test_every_moment(client: redis.Redis, key: str, path: Path, run: Run, how: str) -> None:
+def test_every_moment(client: redis.Redis, key: str, path: Path, say: Say, how: str) -> None:
     """At each command the restore is killed, or a reply is lost: no filter is opened that is not complete."""
-    moved(run, "export", path)
+    moved(say, "export", path)
     for moment in each_moment():
         place, moment.kind = f"{key}:{moment.at}", faulty(at=moment.at, how=how)
         try:
-            moved(run, "restore", path, at=place, kind=moment.kind)
+            moved(say, "restore", path, at=place, kind=moment.kind)
         except KilledError:
             found = stored.read(client, place)
             if found is None or found.unfinished is not None:
                 assert found is not None or not keys_at(client, place)
-                moved(run, "restore", path, at=place)
+                moved(say, "restore", path, at=place)
         assert all(BloomFilter(client, place, **SMALL).contains_many(ITEMS))
         found = stored.read(client, place)
         assert found is not None
@@ -447,7 +431,7 @@ def test_every_moment(client: redis.Redis, key: str, path: Path, run: Run, how: 
 
 @of_three_layers
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)], ids=["", "overwrite"])
-def test_others_at_any_moment(client: redis.Redis, key: str, path: Path, run: Run, overwrite: tuple[str, ...]) -> None:
+def test_others_at_any_moment(client: redis.Redis, key: str, path: Path, say: Say, overwrite: tuple[str, ...]) -> None:
     """Another filter appears, or another restore ends, at any command: there is one whole filter at the end."""
 
     def meddle(place: str, at: int) -> None:
@@ -455,23 +439,23 @@ def test_others_at_any_moment(client: redis.Redis, key: str, path: Path, run: Ru
             client.delete(place)
             BloomFilter(client, place, **SMALL).add_many(STRANGERS)
         else:
-            moved(run, "restore", path, "--overwrite", at=place)
+            moved(say, "restore", path, "--overwrite", at=place)
 
-    moved(run, "export", path)
+    moved(say, "export", path)
     refused = 0
     for moment in each_moment():
         place = f"{key}:{moment.at}"
         if overwrite:
             BloomFilter(client, place, **SMALL).add("old")
         kind = moment.act(meddle, place, moment.at)
-        refused += run("restore", path, *overwrite, at=place, kind=kind)[0] == 2
+        refused += say("restore", path, *overwrite, at=place, kind=kind)[0] == 2
         bloom = BloomFilter(client, place, **SMALL)
         assert all(bloom.contains_many(ITEMS)) != all(bloom.contains_many(STRANGERS))
     assert refused > 5
 
 
 @of_three_layers
-def test_a_shard_is_lost_or_altered_at_any_moment(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_a_shard_is_lost_or_altered_at_any_moment(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """A shard that others delete or change before the end is noticed."""
 
     def meddle(place: str, at: int) -> None:
@@ -481,11 +465,11 @@ def test_a_shard_is_lost_or_altered_at_any_moment(client: redis.Redis, key: str,
         elif shards:
             client.setbit(shards[-1], 100, 1 - client.getbit(shards[-1], 100))
 
-    moved(run, "export", path)
+    moved(say, "export", path)
     refused = 0
     for moment in each_moment():
         place = f"{key}:{moment.at}"
-        code, _, err = run("restore", path, at=place, kind=moment.act(meddle, place, moment.at))
+        code, _, err = say("restore", path, at=place, kind=moment.act(meddle, place, moment.at))
         if code == 2:
             refused += 1
             assert "run it again" in err or "run this again" in err
@@ -496,12 +480,12 @@ def test_a_shard_is_lost_or_altered_at_any_moment(client: redis.Redis, key: str,
 
 @of_three_layers
 @on_each_server
-def test_no_room(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_no_room(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """A server without room is refused first, and nothing is deleted."""
-    moved(run, "export", path)
+    moved(say, "export", path)
     client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 100)
     try:
-        code, _, err = run("restore", path, at=f"{key}:copy")
+        code, _, err = say("restore", path, at=f"{key}:copy")
     finally:
         client.config_set("maxmemory", 0)
     assert (code, "has no room for the filter" in err) == (2, True)
@@ -523,15 +507,15 @@ def test_room_of_what_is_overwritten(key: str, path: Path) -> None:
 
 
 @of_three_layers
-def test_an_export_that_is_killed(path: Path, run: Run) -> None:
+def test_an_export_that_is_killed(path: Path, say: Say) -> None:
     """A killed export leaves at most a private part, and the next one is not disturbed."""
-    killed_at(7, lambda die: run("export", path, kind=faulty(lambda _: die())))
+    killed_at(7, lambda die: say("export", path, kind=faulty(lambda _: die())))
     (part,) = path.parent.iterdir()
     assert part.name.startswith("filter.bloom.")
     assert part.name.endswith(".part")
     assert part.stat().st_mode & 0o777 == 0o600
-    moved(run, "export", path)
-    moved(run, "restore", path, "--overwrite")
+    moved(say, "export", path)
+    moved(say, "restore", path, "--overwrite")
 
 
 def test_a_server_goes_away_meanwhile(durable: Server, key: str, path: Path) -> None:
@@ -577,10 +561,10 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
         assert command.report("restore", "news", str(path), "--overwrite", cwd=cwd)["warnings"] == []
 
 
-def test_outside_a_project(client: redis.Redis, key: str, path: Path, run: Run) -> None:
+def test_outside_a_project(client: redis.Redis, key: str, path: Path, say: Say) -> None:
     """Refusals are one line, with exit code 2."""
     BloomFilter(client, key, **SMALL).add("a")
-    assert run("export", path)[1].startswith(f"wrote {path} (")
+    assert say("export", path)[1].startswith(f"wrote {path} (")
     for action, file, at in (("restore", path.with_name("none"), key), ("export", path, f"{key}:none")):
-        code, _, err = run(action, file, "--overwrite", at=at)
+        code, _, err = say(action, file, "--overwrite", at=at)
         assert (code, err.startswith("scrapy bloom: "), err.count("\n")) == (2, True, 1)

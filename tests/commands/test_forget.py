@@ -1,6 +1,5 @@
 """`scrapy bloom forget`, and forgotten requests in the other actions."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.cli import forget
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS
+from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.live_worker import PARAMETERS
 from tests.support.servers import Server
@@ -24,8 +24,6 @@ NEW = "https://example.com/new"
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}
 ITEMS = [f"item {number}" for number in range(600)]
 
-Say = Callable[..., tuple[int, str]]
-
 
 @pytest.fixture
 def pages(client: redis.Redis, key: str) -> BloomRFPDupeFilter:
@@ -33,18 +31,6 @@ def pages(client: redis.Redis, key: str) -> BloomRFPDupeFilter:
     dupefilter = BloomRFPDupeFilter(client, key)
     assert not any(seen(dupefilter, *URLS))
     return dupefilter
-
-
-@pytest.fixture
-def say(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run an action on the test's key, and return its exit code and its output or error."""
-
-    def run(action: str, *arguments: str) -> tuple[int, str]:
-        code = command.call(action, "--key", key, "--redis-url", server.url, *arguments)
-        printed = capsys.readouterr()
-        return code, printed.out or printed.err
-
-    return run
 
 
 def seen(pages: BloomRFPDupeFilter, *urls: str) -> list[bool]:
@@ -55,8 +41,8 @@ def seen(pages: BloomRFPDupeFilter, *urls: str) -> list[bool]:
 
 def told(say: Say, action: str, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code and the object that an action prints."""
-    code, said = say(action, *arguments, "--json")
-    return code, json.loads(said)
+    said = say(action, *arguments, "--json")
+    return said.code, said.report
 
 
 def states(client: redis.Redis, key: str) -> dict[Any, Any]:
@@ -66,11 +52,11 @@ def states(client: redis.Redis, key: str) -> dict[Any, Any]:
 
 def test_forget(pages: BloomRFPDupeFilter, say: Say) -> None:
     """A forgotten page is new once more, and the output says when it is fetched."""
-    code, said = say("forget", URLS[0], "https://example.com/1?")
+    code, said, _ = say("forget", URLS[0], "https://example.com/1?")
     assert code == 0
     assert f"{URLS[0]}: forgotten\n" in said
     assert "fetched when a fetched page links to it, in this run or a later one" in said
-    code, said = say("check", URLS[0])
+    code, said, _ = say("check", URLS[0])
     assert code == 1
     assert "forgotten: it would be new" in said
     checked = told(say, "check", *URLS)[1]["requests"]
@@ -83,7 +69,7 @@ def test_forget(pages: BloomRFPDupeFilter, say: Say) -> None:
 def test_not_in(pages: BloomRFPDupeFilter, client: redis.Redis, say: Say, key: str) -> None:
     """A page that was not in is named, and nothing is stored for it."""
     before = states(client, key)
-    code, said = say("forget", NEW)
+    code, said, _ = say("forget", NEW)
     assert (code, said) == (1, f"{NEW}: not in the filter\n")
     assert states(client, key) == before
     code, found = told(say, "forget", NEW, URLS[0])
@@ -96,7 +82,7 @@ def test_a_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None:
     """A line per URL or per fingerprint; the output has the totals."""
     path = tmp_path / "lines"
     path.write_text("\n".join([*URLS, "", NEW]))
-    code, said = say("forget", "--from-file", str(path))
+    code, said, _ = say("forget", "--from-file", str(path))
     assert code == 1
     assert said.startswith("4 pages forgotten\n1 page not in the filter\n")
     assert seen(pages, *URLS) == [False] * 4
@@ -132,7 +118,7 @@ def test_a_bad_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None
     """All lines are read before anything is forgotten."""
     path = tmp_path / "lines"
     path.write_text(f"{URLS[0]}\nnothing")
-    code, said = say("forget", "--from-file", str(path))
+    code, _, said = say("forget", "--from-file", str(path))
     assert code == 2
     assert "line 2 is 'nothing', but must be a fingerprint of 40 hexadecimal digits, or a URL" in said
     assert all(seen(pages, *URLS))
@@ -141,7 +127,7 @@ def test_a_bad_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None
 @pytest.mark.parametrize("arguments", [[], [NEW, "--from-file", "lines"], ["--from-file", "/none"], ["news", NEW]])
 def test_wrong_arguments(pages: BloomRFPDupeFilter, say: Say, arguments: list[str]) -> None:
     """URLs or a file, and no spider outside of a project."""
-    assert say("forget", *arguments)[0] == 2
+    assert say("forget", *arguments).code == 2
     assert pages.request_seen(Request(URLS[0]))
 
 
@@ -153,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
             BloomFilter(client, key, **SMALL).add(NEW),
             client.hset(key, "parameters", f'{PARAMETERS.to_json()[:-1]}, "unfinished": "restore"}}'),
         ),
-        "is not complete: finish `scrapy bloom restore` first",
+        "is not complete: `scrapy bloom restore` is filling it",
     ),
 }
 
@@ -164,7 +150,7 @@ def test_refused(client: redis.Redis, key: str, say: Say, name: str) -> None:
     put, text = REFUSED[name]
     put(client, key)
     before = states(client, key)
-    code, said = say("forget", NEW)
+    code, _, said = say("forget", NEW)
     assert code == 2
     assert text in said
     assert states(client, key) == before
@@ -177,14 +163,14 @@ def test_info_and_clear(client: redis.Redis, key: str, say: Say) -> None:
     assert forgetful.info().layers == 3
     assert all(forgetful.forget_many(ITEMS[::200]))
     assert told(say, "info")[1]["forgotten"] == 3
-    assert "3 requests to be new once more" in say("info")[1]
+    assert "3 requests to be new once more" in say("info").out
     code, found = told(say, "clear")
     assert (code, found["filters"][0]["forgotten"]) == (1, 3)
-    assert "3 forgotten requests" in say("clear")[1]
+    assert "3 forgotten requests" in say("clear").out
     assert sum(forgetful.add_many(ITEMS)) == 3
     assert told(say, "info")[1]["forgotten"] == 0
-    assert "forgotten" not in say("info")[1]
-    assert say("clear", "--yes")[0] == 0
+    assert "forgotten" not in say("info").out
+    assert say("clear", "--yes").code == 0
     assert not states(client, key)
 
 
@@ -234,5 +220,5 @@ def test_replaced_meanwhile(
 
     assert all(seen(pages, *URLS))
     monkeypatch.setattr(forget, "_FORGET", Late("forget", "filter", "call"))
-    code, said = say("forget", URLS[0])
+    code, _, said = say("forget", URLS[0])
     assert (code, "was replaced or deleted meanwhile" in said, client.exists(key)) == (2, True, 0)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from devtools.proxy.link import Link, forwarding
 from devtools.site import path_of, serving
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.file_lines import read_lines
+from scrapy_bloom.cli._requests import read_lines
 from scrapy_bloom.errors import ConfigError, WrongTypeError
 from scrapy_bloom.filter import stored
+from tests.commands.conftest import Said, Say
 from tests.support import command, crawling
 from tests.support.imports import (
     AFTER,
@@ -43,20 +45,13 @@ PAGES = 80
 SCRAPYS = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
 NEW_PAGES = [f"page {number}" for number in range(50)]
 
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., Said]
 
 
 @pytest.fixture
-def run(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(say: Say) -> Run:
     """Runs the command with a capacity of 1,000 in this process; returns its exit code and output."""
-
-    def call(*arguments: str, at: str = key, kind: Any = None, **settings: object) -> tuple[int, str, str]:
-        params = {"REDIS_PARAMS": {"redis_cls": kind}} if kind else {}
-        options = ("--key", at, "--redis-url", valkey.url, "--capacity", "1000", *arguments)
-        code = command.call("import", *options, **params, **settings)
-        return code, *capsys.readouterr()
-
-    return call
+    return partial(say, "import", "--capacity", "1000")
 
 
 @pytest.fixture
@@ -483,7 +478,7 @@ def test_seen_requests_of_scrapy(
     content = form(*fingerprints)
     file = tmp_path / "requests.seen"
     file.write_bytes(content[: len(content) - missing])
-    code, _, err = run("--from-file", str(file), **SCRAPYS)
+    code, _, err = run("--from-file", file, **SCRAPYS)
     assert code == 0
     bloom = BloomFilter(client, key, **{**OPTIONS, "fingerprint": SCRAPYS["REQUEST_FINGERPRINTER_CLASS"]})
     assert bloom.contains_many([each.hex() for each in fingerprints]) == [True] * 1499 + [not missing]
@@ -503,14 +498,14 @@ def test_files(client: redis.Redis, key: str, tmp_path: Path, run: Run) -> None:
     request = Request("https://example.com/?b=1&a=2")
     seen.write_text("".join(f"{scrapys(Request(f'https://example.com/{number}')).hex()}\n" for number in range(2500)))
     urls.write_text(f"{request.url}\n\nhttps://example.com/7\n{request.url}\n{scrapys(request).hex().upper()}\n")
-    code, _, err = run("--from-file", str(seen))
+    code, _, err = run("--from-file", seen)
     assert code == 2
     assert "Set REQUEST_FINGERPRINTER_CLASS = 'scrapy.utils.request.RequestFingerprinter'" in err
     assert not client.exists(key)
-    said = json.loads(run("--from-file", str(seen), "--json", **SCRAPYS)[1])
+    said = json.loads(run("--from-file", seen, "--json", **SCRAPYS)[1])
     assert (said["members"], said["added"], said["source"]) == (2500, 2500, str(seen))
     for new, known in ((1, 3), (0, 4)):
-        code, out, _ = run("--from-file", str(urls), **SCRAPYS)
+        code, out, _ = run("--from-file", urls, **SCRAPYS)
         assert code == 0
         assert f"Added 4 lines of {urls} to the filter at '{key}': {new} new, {known} known before" in out
     bloom = BloomFilter(client, key, **{**OPTIONS, "fingerprint": SCRAPYS["REQUEST_FINGERPRINTER_CLASS"]})
@@ -532,14 +527,14 @@ def test_a_wrong_line(client: redis.Redis, key: str, tmp_path: Path, run: Run) -
     """A wrong line is refused with its number; the corrected file is imported again."""
     file = tmp_path / "urls"
     file.write_text("https://example.com/\n" * 1500 + "http://[::1/\n")
-    code, _, err = run("--from-file", str(file))
+    code, _, err = run("--from-file", file)
     assert code == 2
     assert "line 1501 is 'http://[::1/', but must be" in err
     file.write_text("https://example.com/\n" * 1500)
-    assert run("--from-file", str(file))[0] == 0
+    assert run("--from-file", file)[0] == 0
     client.delete(key)
     file.write_text("wrong\n")
-    assert (run("--from-file", str(file))[0], client.exists(key)) == (2, 0)
+    assert (run("--from-file", file)[0], client.exists(key)) == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.report import FILTER_METRICS, QUEUE_METRICS, UP, Pace, pace_between
+from scrapy_bloom.cli.info import METRICS, pace_between
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.queue.keys import QueueKeys
+from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.servers import Server
 
@@ -42,18 +43,11 @@ def fill(client: redis.Redis, key: str) -> BloomFilter:
     return bloom
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert command.call("info", *arguments, "--json") == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_as_an_object(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_an_object(client: redis.Redis, key: str, say: Say) -> None:
     """The names are those of `FilterInfo`; the queue is found by its reference to the filter."""
     bloom = fill(client, key)
-    place = ["--key", f"{key}:dupefilter", "--redis-url", server.url]
     before = client.hgetall(f"{key}:dupefilter")
-    found, info = told(capsys, *place), bloom.info()
+    found, info = say("info", "--json", at=f"{key}:dupefilter").report, bloom.info()
     for name in ("capacity", "error_rate", "layers", "shards", "bits", "hashes", "memory_bytes", "count"):
         assert found[name] == getattr(info, name)
     assert [layer["capacity"] for layer in found["by_layer"]] == [1000, 2000]
@@ -68,11 +62,11 @@ def test_as_an_object(server: Server, client: redis.Redis, key: str, capsys: pyt
     assert client.hgetall(f"{key}:dupefilter") == before
 
 
-def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_for_people(client: redis.Redis, key: str, say: Say) -> None:
     """Each layer has a bar, and each worker the time since its heartbeat."""
     fill(client, key)
-    assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url) == 0
-    said = capsys.readouterr().out
+    code, said, _ = say("info", at=f"{key}:dupefilter")
+    assert code == 0
     assert re.search(r"^1 +\[#{20}\] ", said, re.MULTILINE)
     assert "holds         1,500 of 1,000 requests" in said
     assert re.search(r"^worker-1 .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
@@ -82,20 +76,18 @@ def test_for_people(server: Server, client: redis.Redis, key: str, capsys: pytes
 
 
 def test_prometheus_client_is_optional(
-    server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, key: str, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only `--prometheus` needs the library, and is refused without it."""
     fill(client, key)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    for module in ("scrapy_bloom.cli.info", "scrapy_bloom.cli.report"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    arguments = ["info", "--key", f"{key}:dupefilter", "--redis-url", server.url]
-    assert command.call(*arguments) == 0
-    assert command.call(*arguments, "--prometheus") == 2
-    assert "pip install 'scrapy-bloom[prometheus]'" in capsys.readouterr().err
+    place = f"{key}:dupefilter"
+    assert say("info", at=place).code == 0
+    code, _, err = say("info", "--prometheus", at=place)
+    assert (code, "pip install 'scrapy-bloom[prometheus]'" in err) == (2, True)
 
 
-def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prometheus(client: redis.Redis, key: str, say: Say) -> None:
     """The metrics are those of the dashboard, labelled with the filter's key.
 
     Each has a distinct value here, so that none can stand for another.
@@ -107,8 +99,7 @@ def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytes
     register(client, key, "worker-2", holds=8, contact=int(client.time()[0]))
     for name in ("worker-3", "worker-4"):
         register(client, key, name, holds=0, contact=1_700_000_000)
-    assert command.call("info", "--key", f"{key}:dupefilter", "--redis-url", server.url, "--prometheus") == 0
-    families = list(text_string_to_metric_families(capsys.readouterr().out))
+    families = list(text_string_to_metric_families(say("info", "--prometheus", at=f"{key}:dupefilter").out))
     assert {sample.labels["filter"] for family in families for sample in family.samples} == {f"{key}:dupefilter"}
     values = {family.name: family.samples[0].value for family in families}
     assert values == {
@@ -128,33 +119,30 @@ def test_prometheus(server: Server, client: redis.Redis, key: str, capsys: pytes
         "scrapy_bloom_memory_bytes": info.memory_bytes,
     }
     assert len({*values.values()}) == len(values)
-    assert {UP, *FILTER_METRICS, *QUEUE_METRICS} == {*values}
+    assert {f"scrapy_bloom_{name}" for name in METRICS} == {*values}
     assert set(re.findall(r"scrapy_bloom_\w+", (ROOT / "docs/grafana.json").read_text())) == {*values}
 
 
-def test_nothing_there(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_there(client: redis.Redis, key: str, say: Say) -> None:
     """A missing filter is the answer "no"."""
-    place = ["--key", key, "--redis-url", valkey.url]
-    assert command.call("info", *place, "--json") == 1
-    assert json.loads(capsys.readouterr().out)["exists"] is False
-    assert command.call("info", *place, "--prometheus") == 0
-    assert f'scrapy_bloom_exists{{filter="{key}"}} 0.0' in capsys.readouterr().out
-    assert command.call("info", *place) == 1
-    assert f"There is no filter at {key!r}" in capsys.readouterr().out
-    with valkey.client() as client:
-        assert not client.keys(f"{key}*")
+    said = say("info", "--json")
+    assert (said.code, said.report["exists"]) == (1, False)
+    code, out, _ = say("info", "--prometheus")
+    assert (code, f'scrapy_bloom_exists{{filter="{key}"}} 0.0' in out) == (0, True)
+    code, out, _ = say("info")
+    assert (code, f"There is no filter at {key!r}" in out) == (1, True)
+    assert not client.keys(f"{key}*")
 
 
-def test_no_filter(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_filter(client: redis.Redis, key: str, say: Say) -> None:
     """A filter of a newer format, a SET and a foreign hash are each reported by type."""
-    with valkey.client() as client:
-        newer = {"id": "1", "secret": "s", "parameters": json.dumps({"format": FORMAT + 1})}
-        client.hset(f"{key}:newer", mapping=newer)
-        client.sadd(f"{key}:set", "a")
-        client.hset(f"{key}:hash", "a", "b")
+    newer: dict[Any, Any] = {"id": "1", "secret": "s", "parameters": json.dumps({"format": FORMAT + 1})}
+    client.hset(f"{key}:newer", mapping=newer)
+    client.sadd(f"{key}:set", "a")
+    client.hset(f"{key}:hash", "a", "b")
     for name, text in (("newer", "upgrade scrapy-bloom"), ("set", "scrapy bloom import"), ("hash", "not a filter")):
-        assert command.call("info", "--key", f"{key}:{name}", "--redis-url", valkey.url) == 2
-        assert text in capsys.readouterr().err
+        code, _, err = say("info", at=f"{key}:{name}")
+        assert (code, text in err) == (2, True)
 
 
 def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -179,33 +167,30 @@ def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
     assert command.call("info", *place, "--watch", "0") == 2
 
 
-def test_losses(client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses(client: redis.Redis, key: str, say: Say) -> None:
     """The loss of a queue with its requests is told at once, that of a shared queue cannot be."""
     fill(client, key)
-    keys = QueueKeys(f"{key}:requests")
-    place = ["--key", f"{key}:dupefilter", "--redis-url", server.url]
+    keys, place = QueueKeys(f"{key}:requests"), f"{key}:dupefilter"
     client.delete(keys.queue)
-    (queue,) = told(capsys, *place)["queues"]
+    (queue,) = say("info", "--json", at=place).report["queues"]
     assert (queue["lost"], queue["has_losses"], queue["is_shared"]) == (2, True, False)
     client.hset(keys.crawl, mapping={"waiting": -1, "losses": 1, "lost": 7})
-    (queue,) = told(capsys, *place)["queues"]
+    (queue,) = say("info", "--json", at=place).report["queues"]
     assert (queue["lost"], queue["has_losses"], queue["is_shared"]) == (7, True, True)
-    assert command.call("info", *place) == 0
-    said = capsys.readouterr().out
+    said = say("info", at=place).out
     assert "7 or more requests LOST, losses not detectable (shared with scrapy-redis's scheduler)" in said
 
 
-def test_generations(client: redis.Redis, server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generations(client: redis.Redis, key: str, say: Say) -> None:
     """With a TTL, layers have ages, and lost shards are counted."""
     bloom = BloomFilter(client, key, capacity=1000, ttl=1000.0, cache_size=0)
     bloom.add("a")
     client.delete(*client.keys(f"{{{key}}}:*:1:*"))
     bloom.add("a")
-    found = told(capsys, "--key", key, "--redis-url", server.url)
+    found = say("info", "--json").report
     assert (found["ttl"], found["is_new"], found["lost_shards"]) == (1000.0, False, 1)
     assert 0 <= found["age"] == found["by_layer"][0]["age"] < 1000
-    assert command.call("info", "--key", key, "--redis-url", server.url) == 0
-    said = capsys.readouterr().out
+    said = say("info").out
     assert "LOST          1 shard: their pages are fetched again" in said
     assert "memory    age" in said
 
@@ -229,7 +214,7 @@ def test_pace(case: str) -> None:
         return SimpleNamespace(id="1", now=now, info=SimpleNamespace(by_layer=by_layer))
 
     before, after, per_second, seconds_left = PACES[case]
-    assert pace_between(reading(1000.0, before), reading(1025.0, after)) == Pace(25.0, per_second, seconds_left)
+    assert pace_between(reading(1000.0, before), reading(1025.0, after)) == (25.0, per_second, seconds_left)
     assert pace_between(reading(1000.0, before), reading(1000.0, after)) is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import MemoryBloomFilter
-from scrapy_bloom.cli.planning import COMPARED_ERROR_RATES, make_plan
+from scrapy_bloom.cli.plan import COMPARED_ERROR_RATES, make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from tests.support import command
 
@@ -45,11 +45,11 @@ def test_growth() -> None:
     plan = make_plan(FilterParameters(500, 1e-3))
     bloom = MemoryBloomFilter(capacity=500, error_rate=1e-3)
     bloom.add_many([f"{number}" for number in range(5000)])
-    info, told = bloom.info(), plan.growth[-1]
-    assert (told.requests, told.layers, told.memory_bytes) == (5000, info.layers, info.memory_bytes)
+    info, told = bloom.info(), plan["growth"][-1]
+    assert (told["requests"], told["layers"], told["memory_bytes"]) == (5000, info.layers, info.memory_bytes)
     with_ttl = make_plan(FilterParameters(500, 1e-3, ttl=1000))
-    assert with_ttl.layers == 7
-    assert with_ttl.memory_bytes > plan.memory_bytes
+    assert with_ttl["layers"] == 7
+    assert with_ttl["memory_bytes"] > plan["memory_bytes"]
 
 
 def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,22 +11,21 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import requeue as action
 from scrapy_bloom.queue.inspection import inspect
 from scrapy_bloom.queue.values import Offer, Outcome
+from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.live_worker import LiveWorker
-from tests.support.servers import Server
 
 Requeue = Callable[..., tuple[int, dict[str, Any]]]
 LETTERS = {b"request /shop/1": 3.0, b"request /news/2": 1.0}
 
 
 @pytest.fixture
-def requeue(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> Requeue:
+def requeue(url: str, key: str, capsys: pytest.CaptureFixture[str]) -> Requeue:
     """Run the action with `--json` and return its exit code and output."""
 
     def run(*options: str) -> tuple[int, dict[str, Any]]:
-        code = command.call("requeue", "--queue", key, "--redis-url", server.url, "--json", *options)
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return code, found
+        code = command.call("requeue", "--queue", key, "--redis-url", url, "--json", *options)
+        return code, json.loads(capsys.readouterr().out)
 
     return run
 
@@ -120,14 +119,12 @@ def test_moved_meanwhile(client: redis.Redis, key: str) -> None:
     assert action._REQUEUE.call(client, keys, ["", "another filter", *arguments[2:]]) == -1
 
 
-def test_refused(server: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(client: redis.Redis, key: str, say: Say) -> None:
     """Without a queue, and with other data at its key, nothing is moved."""
-    assert command.call("requeue", "--key", key, "--redis-url", server.url) == 2
-    assert "give the name of a spider of the project, or --queue KEY" in capsys.readouterr().err
-    with server.client() as client:
-        client.set(key, "a")
-    assert command.call("requeue", "--queue", key, "--redis-url", server.url) == 2
-    assert "holds a string that is not a queue" in capsys.readouterr().err
-    with server.client() as client:
-        BloomFilter(client, f"{key}:filter")
-    assert command.call("requeue", "--key", f"{key}:filter", "--queue", f"{key}:filter", "--redis-url", server.url) == 2
+    code, _, err = say("requeue")
+    assert (code, "give the name of a spider of the project, or --queue KEY" in err) == (2, True)
+    client.set(key, "a")
+    code, _, err = say("requeue", "--queue", key)
+    assert (code, "holds a string that is not a queue" in err) == (2, True)
+    BloomFilter(client, f"{key}:filter")
+    assert say("requeue", "--queue", f"{key}:filter", at=f"{key}:filter").code == 2

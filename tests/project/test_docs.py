@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from scrapy_bloom.cli.planning import make_plan
+from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.options import ERROR_RATE
 from scrapy_bloom.transport.server_info import OLDEST_REDIS
@@ -41,8 +41,8 @@ def test_pages_missed() -> None:
     for _, error_rate, missed, memory in rows:
         plan = make_plan(FilterParameters(error_rate=float(error_rate)))
         decimals = len(missed.partition(".")[2])
-        assert f"{plan.expected_false_positives:.{decimals}f}" == missed
-        assert f"{plan.memory_bytes / 1e6:.1f} MB" == memory
+        assert f"{plan['expected_false_positives']:.{decimals}f}" == missed
+        assert f"{plan['memory_bytes'] / 1e6:.1f} MB" == memory
     readme = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
     assert readme["memory for 1,000,000 seen requests, without the queue"] == [of_the_set[3], rows[0][3]]
     assert readme["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], rows[0][2]]

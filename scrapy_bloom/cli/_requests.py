@@ -1,35 +1,84 @@
-"""Files of fingerprints and URLs: a line each, or the records of Scrapy's `requests.seen`.
+"""The requests of a command line and of files, and the items that stand for them in a stored filter.
 
-Scrapy 2.13 writes a line of hexadecimal digits for each fingerprint. Newer versions write its length in two bytes, and
-its bytes. A killed crawl may leave the last one incomplete: Scrapy ignores it, and so does `read_lines`.
+A file has a line for each fingerprint or URL, or it is Scrapy's `requests.seen`. Scrapy 2.13 writes a line of
+hexadecimal digits for each fingerprint there, and newer versions its length in two bytes, and its bytes. A killed crawl
+may leave the last one incomplete: Scrapy ignores it, and so does `read_lines`.
 """
 
+import argparse
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from scrapy import Request
+from scrapy.exceptions import UsageError
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom._format import plural
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.cli._target import CrawlTarget
+from scrapy_bloom.errors import ConfigError, MismatchError
+from scrapy_bloom.filter.stored import StoredFilter
 
 logger = logging.getLogger(__name__)
 
-# The file of Scrapy's own dupefilter.
-SEEN_FILE = "requests.seen"
+# The file of Scrapy's own dupefilter, and the scheme of its fingerprints.
+SEEN_FILE, SCRAPYS_SCHEME = "requests.seen", "scrapy.utils.request.RequestFingerprinter"
 FINGERPRINT = re.compile(rb"[0-9a-fA-F]{40}")
 
 _ALLOWED = "a fingerprint of 40 hexadecimal digits, or a URL with its scheme, such as https://example.com/"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_INCOMPLETE = re.compile(rb"[0-9a-fA-F]{1,39}")
 # A file without line ends is not read into memory as a whole.
 _MAX_LINE_BYTES = 1 << 20
 _MAX_SHOWN = 60
 _LENGTH_BYTES, _FINGERPRINT_BYTES = 2, 20
 _RECORD_BYTES = _LENGTH_BYTES + _FINGERPRINT_BYTES
+
+
+def add_url_options(parser: argparse.ArgumentParser, *, nargs: str) -> None:
+    """Add the arguments and options that name requests."""
+    parser.add_argument("urls", nargs=nargs, metavar="URL", help="the URLs; the name of a spider may come first")
+    parser.add_argument("--method", default="GET", help="the method of the requests (default GET)")
+    parser.add_argument("--body", default="", help="the body of the requests")
+
+
+def split_urls(options: argparse.Namespace) -> list[str]:
+    """Return the URLs of the command line, and set the option `spider` to the name before them, or to None."""
+    has_spider = bool(options.urls) and "://" not in options.urls[0]
+    options.spider = options.urls[0] if has_spider else None
+    return list(options.urls[has_spider:])
+
+
+def item_maker(
+    target: CrawlTarget, stored: StoredFilter, options: argparse.Namespace
+) -> Callable[[str], tuple[bytes, Request]]:
+    """Return the function that turns a URL into the filter's item and the request.
+
+    Raises:
+        MismatchError: the filter has other fingerprints than the spider.
+    """
+    scheme = stored.parameters.fingerprint
+    is_plain = scheme == "bytes"  # a filter of plain strings
+    # Import a known class only: with write access to Redis, an attacker could name any class.
+    if not target.has_spider and scheme == SCRAPYS_SCHEME:
+        target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")
+    if not is_plain and (ours := target.dupefilter.fingerprint_scheme()) != scheme:
+        raise MismatchError(
+            f"the filter at {stored.key!r} holds fingerprints of {scheme!r}, but these settings make those of "
+            f"{ours!r}, and workers with them would be refused: set REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS, "
+            "outside a project by -s"
+        )
+
+    def item_of(url: str) -> tuple[bytes, Request]:
+        try:
+            request = Request(url, method=options.method, body=options.body)
+        except ValueError as error:
+            raise UsageError(f"{url!r}: {error}", print_help=False) from None
+        return url.encode() if is_plain else target.dupefilter.fingerprint_of(request), request
+
+    return item_of
 
 
 class Line(NamedTuple):
@@ -51,10 +100,10 @@ def read_lines(name: str, file: BufferedReader) -> Iterator[Line]:
         ConfigError: a line is neither, or the file is empty.
     """
     is_binary = file.peek(1)[:1] == b"\0"  # the first byte of a record's length; no text begins with it
-    number = 0
-    for number, line in enumerate((_records if is_binary else _lines)(name, file), start=1):  # noqa: B007  # see below
+    line = None
+    for line in (_records if is_binary else _lines)(name, file):
         yield line
-    if not number:
+    if line is None:
         raise ConfigError(f"--from-file {name}: the file is empty; each line must be {_ALLOWED}")
 
 
@@ -66,7 +115,7 @@ def _lines(name: str, file: BufferedReader) -> Iterator[Line]:
         text = piece.strip()
         if is_fingerprint := FINGERPRINT.fullmatch(text) is not None:
             yield Line(text.lower(), is_url=False, end=end)
-        elif was_fingerprint and not piece.endswith(b"\n") and _INCOMPLETE.fullmatch(text):
+        elif was_fingerprint and not piece.endswith(b"\n") and re.fullmatch(rb"[0-9a-fA-F]{1,39}", text):
             _warn_about_incomplete(name, text)
         elif _is_url(text):
             yield Line(text, is_url=True, end=end)
@@ -90,17 +139,13 @@ def _records(name: str, file: BufferedReader) -> Iterator[Line]:
             )
         if len(record) < _RECORD_BYTES:
             _warn_about_incomplete(name, record)
-            return
-        yield Line(record[_LENGTH_BYTES:].hex().encode(), is_url=False, end=number * _RECORD_BYTES)
+        else:
+            yield Line(record[_LENGTH_BYTES:].hex().encode(), is_url=False, end=number * _RECORD_BYTES)
 
 
 def _warn_about_incomplete(name: str, text: bytes) -> None:
-    logger.warning(
-        "--from-file %s: the last fingerprint is incomplete (%s), as a killed crawl leaves it: it is ignored, as "
-        "Scrapy does",
-        name,
-        plural(len(text), "byte"),
-    )
+    left = "as a killed crawl leaves it: it is ignored, as Scrapy does"
+    logger.warning("--from-file %s: the last fingerprint is incomplete (%s), %s", name, plural(len(text), "byte"), left)
 
 
 def _is_url(text: bytes) -> bool:
