@@ -48,6 +48,7 @@ _LOSSES = {"always": "nothing", "everysec": _SECOND, None: f"{_SECOND}, unless i
 # and after it up to two words. A server first refuses a wrong number of arguments, then a missing permission, and then
 # words in place of numbers.
 _ALONE: dict[str, tuple[Any, ...]] = {"EVAL": ("return 1", 0), "EVALSHA": ("0" * 40, 0), "PING": (), "TIME": ()}
+_LIST_COMMANDS = ("LLEN", "LRANGE", "LTRIM")
 _WORDS: dict[str, list[tuple[str, ...]]] = {"HSET": [("x", "x", "x")], "SET": [("x", "x")]}
 
 
@@ -315,6 +316,9 @@ def permissions(crawl: Crawl) -> Findings:
     client, rules, unknown = crawl.client, list[str](), list[str]()
     needed: dict[str, tuple[str, ...]] = {crawl.filter_key or f"{crawl.spider.name}:dupefilter": FILTER_COMMANDS}
     needed.update(dict.fromkeys(crawl.queues[:1], QUEUE_COMMANDS))
+    is_list = not any(map(crawl.settings.getbool, ("REDIS_START_URLS_AS_SET", "REDIS_START_URLS_AS_ZSET")))
+    if crawl.leases and is_list and (start := known(lambda: crawl.start_key)):
+        needed[start] = _LIST_COMMANDS
     for key, commands in needed.items():
         nobody = f"{tagged(key)}:doctor-{secrets.token_hex(8)}"
         denials = {command: _denial(client, command, nobody) for command in commands}
@@ -322,6 +326,8 @@ def permissions(crawl: Crawl) -> Findings:
         rules += [f"~{tagged(key)}:*"] * ("key" in denials.values())
         rules += [f"+{command.lower()}" for command, denial in denials.items() if denial == "command"]
         unknown += [command for command, denial in denials.items() if denial == "unknown"]
+    if any(f"+{command.lower()}" in rules for command in _LIST_COMMANDS):
+        rules += ["+lpush", "+rpush"]  # not tried, since they would write
     user = client.get_connection_kwargs().get("username") or "default"
     if unknown:
         yield loss(f"the server does not know {', '.join(unknown)}", "use Redis 6.2 or newer, or Valkey")

@@ -416,6 +416,22 @@ def test_permissions(own: Server, mine: Any, capsys: pytest.CaptureFixture[str])
     assert not mine.keys("*shop*")
 
 
+def test_permissions_of_start_urls(own: Server, mine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A spider that reads start URLs from a list needs its commands, too, and the keys of the list."""
+    url = own.url.replace("//", "//worker:secret@")
+    names = ("fed:dupefilter", "fed:requests", "fed:start_urls")
+    keys = [f"~{name}" for key in names for name in (key, f"{{{key}}}:*")]
+    lists = ["+llen", "+lrange", "+ltrim", "+lpush", "+rpush"]
+
+    def suggested(*rules: str) -> str:
+        restrict(mine, "resetkeys", *rules, *ALLOWED)
+        return examine(url, capsys, "fed", **OURS)[1]["permissions"][2].removeprefix("as an admin, run ")
+
+    assert suggested(*keys) == f"ACL SETUSER worker {' '.join(lists)}"
+    assert suggested(*keys[:4], *lists) == f"ACL SETUSER worker {' '.join(keys[4:])}"
+    assert suggested(*keys, *lists) == ""
+
+
 @pytest.mark.parametrize("missing", ["hincrby", "getrange"])
 def test_unknown_command(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A command that the server does not have, as a managed or a compatible one may not, is named."""
