@@ -78,7 +78,7 @@ def test_without_settings(kind: Kind, valkey: Server, key: str, tmp_path: Path) 
     """Only the server has to be set; each crawl then starts afresh."""
     warned = ["Nothing is shared"] if kind is SCRAPY else []
     unset = dict.fromkeys(("SCHEDULER_DUPEFILTER_KEY", "SCHEDULER_QUEUE_KEY", "BLOOMFILTER_CAPACITY"))
-    with scene(linked(PAGES), tmp_path, valkey.url, key, delay=0) as played:
+    with scene(linked(13), tmp_path, valkey.url, key, delay=0) as played:
         crawls = [played.crawl({**kind, **unset}, name) for name in ("first", "second")]
         assert played.fetched == dict.fromkeys(played.site.links, 2)
     assert_ended_well(*crawls)

@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools.site import path_of
-from devtools.waiting import until
 from tests.support.pages import tree
 from tests.support.scenario import FILTER_ALONE, OURS, Kind, assert_ended_well, complaints_in, scene
 from tests.support.servers import Server
-from tests.support.spiders import unfiltered
 
 KEPT: Kind = {"SCHEDULER_PERSIST": True}
 KINDS: dict[str, tuple[Kind, str]] = {
@@ -49,44 +46,3 @@ def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> 
     assert "SCHEDULER_FLUSH_ON_START" not in of_deleting
     assert NOTHING not in first.log + anew.log + flushed.log
     assert complaints_in(again.log) == ([of_again] if level == "WARNING" else [])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_start_page_that_is_fetched_again(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that fetches only its start page, by its TTL, logs it."""
-    settings, level = KINDS[kind]
-    settings = {**settings, **KEPT, "BLOOMFILTER_TTL": 3600, "BLOOMFILTER_ERROR_RATE": 1e-12, "ROBOTSTXT_OBEY": True}
-    with scene(tree(4), tmp_path, valkey.url, key) as played:
-        played.spider = unfiltered.__file__
-        first = played.crawl(settings, "first")
-        again = played.crawl(settings, "again")
-        assert played.fetched == {"/": 2, **dict.fromkeys(map(path_of, range(1, 4)), 1)}
-    assert_ended_well(first, again)
-    (line,) = [line for line in again.log.splitlines() if "nothing new was fetched" in line]
-    assert f" {level}: All 3 requests that went through the filter at {key!r} were known to it" in line
-    assert "BLOOMFILTER_TTL = 3600 keeps a request for up to 1.25 times as long" in line
-    assert "nothing new" not in first.log
-    assert complaints_in(first.log) == []
-    assert complaints_in(again.log) == ([line] if level == "WARNING" else [])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_worker_that_comes_late(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A late worker that finds no work beside a busy one does not warn: the filter is in use."""
-    settings, _ = KINDS[kind]
-    with scene(tree(1), tmp_path, valkey.url, key) as played:
-
-        def start_late(_: str) -> None:
-            late = played.start("late", {**settings, **KEPT})
-            # With BloomScheduler it does not end before the other.
-            until(lambda: "idle and waits for others" in late.log or late.has_ended(0))
-
-        played.site.on["/"] = start_late
-        first = played.crawl({**settings, **KEPT}, "first")
-        ended = played.workers[1].wait()
-    assert len(first.fetched) == 1
-    assert ended.fetched == []
-    assert_ended_well(first, ended)
-    assert complaints_in(first.log + ended.log) == []
-    if settings is OURS:
-        assert NOTHING not in ended.log

@@ -66,12 +66,6 @@ def test_another_spider(flush: bool, valkey: Server, key: str, tmp_path: Path) -
         refused(played, parts, spider=tmp_path / "other.py", SCHEDULER_FLUSH_ON_START=flush)
 
 
-def test_other_parameters(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A filter of other parameters is refused with both values."""
-    with scene(tree(13), tmp_path, valkey.url, key) as played:
-        refused(played, [repr(key), "capacity = 88 here, 1000 in the stored filter"], BLOOMFILTER_CAPACITY=88)
-
-
 @pytest.mark.parametrize("name", ["push", "pop", "clear"])
 def test_own_queue(name: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A PriorityQueue that overrides a method without effect is refused."""

@@ -10,7 +10,6 @@ from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
     OURS,
-    PAGES,
     Kind,
     assert_cleared,
     assert_complete,
@@ -23,7 +22,7 @@ from tests.support.spiders import noted
 
 # A lone surrogate, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'
-LEAF = "/page/100"
+LEAF = "/page/39"
 JSON = "scrapy_bloom.serializers.json"
 
 WAYS: dict[str, Kind] = {
@@ -36,7 +35,7 @@ WAYS: dict[str, Kind] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A serializer gets bytes, of any text it has written, and whether or not the client decodes replies."""
-    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+    with scene(tree(40), tmp_path, valkey.url, key) as played:
         crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE, **WAYS[way]})
         assert_cleared(played, *crawls)
     assert all("cannot be read" not in ended.log for ended in crawls)
@@ -60,7 +59,7 @@ def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> No
 def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:
     """A request that no encoding can represent costs one error in one of two workers."""
     settings: Kind = {"SCHEDULER_SERIALIZER": unescaped.__name__, "NOTE": LONE_SURROGATE, "NOTED": LEAF}
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         played.spider = noted.__file__
         crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE, **settings})
         assert played.missed == {LEAF}

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT
-from devtools.proxy.faults import Place, proxying
+from devtools.proxy.faults import proxying
 from devtools.site import path_of
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
@@ -109,20 +109,6 @@ def test_worker_killed(kind: str, whose: str, valkey: Server, key: str, tmp_path
         assert ("of dead workers" in fed.played.log("second")) == (whose == "ours")
 
 
-def test_alone_again(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that starts after the dead one is forgotten finds its start URLs at the first check."""
-    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
-        fed.feed("list", PATHS[:3])
-        fed.tell("deadly", PATHS[1])
-        fed.played.crawl({**OURS, **fed.settings}, "first")
-        assert fed.leased == 3
-        client.delete(QueueKeys(f"{key}:queue").crawl)
-        second = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 1}, "second")
-        assert list(fed.played.fetched) == PATHS[:3]
-        assert fed.leased == 0
-    assert_ended_well(second)
-
-
 def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
     """A stopped worker returns its start URLs at once, in order."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
@@ -158,31 +144,6 @@ def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> N
         away.join()
         assert_complete(fed.played, ended)
         assert fed.leased == 0
-
-
-@pytest.mark.parametrize("command", ["EVALSHA", "HKEYS"])
-def test_redis_away_when_idle(command: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that cannot read start URLs does not end, even past its idle time, and logs it once."""
-    with (
-        valkey.client() as client,
-        proxying(valkey.port, command) as proxy,
-        fed_scene(proxy.url, key, tmp_path, client) as fed,
-    ):
-
-        def fail_later() -> Iterator[Place | None]:
-            """Fail when the scheduler would let the worker end; by then the key has URLs for the next check."""
-            yield None
-            fed.tell("idle", "")
-            fed.feed("list", PATHS)
-            yield Place.BEFORE
-
-        (tmp_path / "idle").unlink()
-        proxy.naming = SCRIPT if command == "EVALSHA" else b""
-        proxy.plan = fail_later()
-        ended = fed.played.crawl({**OURS, **fed.settings, "MAX_IDLE_TIME_BEFORE_CLOSE": 1000})
-        assert proxy.faults == 1
-        assert_complete(fed.played, ended)
-    assert sum("the crawl pauses" in line for line in complaints_in(ended.log)) == 1
 
 
 @pytest.mark.parametrize("is_cluster", [False, True], ids=["single connection", "cluster"])
@@ -245,23 +206,6 @@ def test_others_are_waited_for(valkey: Server, key: str, tmp_path: Path) -> None
     assert_ended_well(ended)
 
 
-def test_lost_leases(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Replies to the script are lost: no start URL is lost with it."""
-    with (
-        valkey.client() as client,
-        proxying(valkey.port, "EVALSHA") as proxy,
-        fed_scene(proxy.url, key, tmp_path, client) as fed,
-    ):
-        proxy.naming = SCRIPT
-        fed.feed("list", PATHS)
-        proxy.fail(None, Place.AFTER, None, Place.REPLY)
-        ended = fed.played.crawl({**OURS, **fed.settings, "CONCURRENT_REQUESTS": 8})
-        assert proxy.faults == 2
-        assert_complete(fed.played, ended)
-        assert fed.played.twice == 0
-        assert fed.leased == 0
-
-
 def test_one_that_raises(valkey: Server, key: str, tmp_path: Path) -> None:
     """A start URL that makes the spider raise is logged and kept, and the others are fetched."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
@@ -275,16 +219,6 @@ def test_one_that_raises(valkey: Server, key: str, tmp_path: Path) -> None:
     assert fed.keys.dead_letters in error
     assert "it makes no sense" in error
     assert ended.stats["finish_reason"] == "finished"
-
-
-def test_two_workers(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Live workers take no start URLs from each other."""
-    with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
-        fed.feed("list", PATHS)
-        settings = {**OURS, **fed.settings, "CONCURRENT_REQUESTS": 2}
-        workers = [fed.played.start(name, settings) for name in ("left", "right")]
-        assert_complete(fed.played, *(worker.wait() for worker in workers))
-        assert fed.played.twice == 0
 
 
 def test_wrong_type(valkey: Server, key: str, tmp_path: Path) -> None:
