@@ -8,10 +8,10 @@ import redis
 from scrapy_bloom import BloomFilter, BloomScheduler
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from tests.commands.test_info import register
-from tests.support import command, crawling
+from tests.support import command
 from tests.support.documentation import table
 from tests.support.imports import OPTIONS
-from tests.support.in_process import start
+from tests.support.in_process import crawl_settings, start
 from tests.support.servers import Server
 
 
@@ -50,18 +50,9 @@ class Crawl:
 
 def flush(server: Server, crawl: Crawl) -> None:
     """Start a worker with SCHEDULER_FLUSH_ON_START, and stop it."""
-    crawler = start(
-        {
-            "DUPEFILTER_CLASS": crawling.BLOOM,
-            "REDIS_URL": server.url,
-            "SCHEDULER_DUPEFILTER_KEY": crawl.filter,
-            "SCHEDULER_QUEUE_KEY": crawl.queue,
-            "SCHEDULER_FLUSH_ON_START": True,
-            "BLOOMFILTER_CAPACITY": 2 * OPTIONS["capacity"],
-        }
-    )
+    keys = {"SCHEDULER_DUPEFILTER_KEY": crawl.filter, "SCHEDULER_QUEUE_KEY": crawl.queue}
+    crawler = start({**crawl_settings(server.url, ""), **keys, "SCHEDULER_FLUSH_ON_START": True})
     scheduler = BloomScheduler.from_crawler(crawler)
-    assert crawler.spider is not None
     scheduler.open(crawler.spider)
     scheduler.close("finished")
 

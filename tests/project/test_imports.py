@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def place(module: str) -> str:
     return module.partition(".")[0]
 
 
+@cache
 def imports(path: Path) -> tuple[set[str], set[str]]:
     """Return a module's imports: those of this package, and third-party packages."""
     own, outside = set(), set()

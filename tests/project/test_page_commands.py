@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import pickle
 import re
 import shlex
@@ -18,7 +17,8 @@ from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.test_info import register
-from tests.support import command, forked
+from tests.support import command
+from tests.support.crawling import OWN_SCHEDULER, crawl
 from tests.support.documentation import EVERY_PAGE, all_blocks, matches, section, text_of
 from tests.support.examining import OURS
 from tests.support.pages import linked
@@ -30,18 +30,6 @@ PAGES = ("https://example.com/", "https://example.com/a", "https://example.com/b
 MORE = [f"https://example.com/more/{number}" for number in range(200)]
 SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
 SEEN = "requests.seen"
-LINKS_SPIDER = """
-import scrapy
-
-class LinksSpider(scrapy.Spider):
-    name = "links"
-
-    async def start(self):
-        yield scrapy.Request(self.url)
-
-    def parse(self, response):
-        yield from response.follow_all(css="a")
-"""
 # Read-only actions answer by their exit code, and so does a `clear` that only shows the data.
 ANSWERS = ("check", "doctor", "clear")
 COMMANDS = [
@@ -81,19 +69,6 @@ def own(server: Server) -> Iterator[Server]:
     with server.client() as client:
         for name in client.scan_iter():
             client.delete(name)
-
-
-def crawl(directory: Path) -> int:
-    """Crawl a site with Scrapy's own scheduler and a JOBDIR; return the number of pages."""
-    (directory / "links.py").write_text(LINKS_SPIDER)
-    own = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-    settings = [f"--set={name}={value}" for name, value in {**own, "JOBDIR": "crawls/news"}.items()]
-    with serving(linked(100)) as site:
-        arguments = ("runspider", "links.py", "-a", f"url={site.url}/", *settings)
-        done = forked.run(arguments, directory, {**os.environ, "PYTHONPATH": f"{directory}"})
-        assert done.returncode == 0, done.stderr
-        assert set(site.paths) == set(site.links)
-        return len(site.links)
 
 
 class NewsSpider(Spider):
@@ -162,12 +137,15 @@ def test_command(line: str, run: Run, tmp_path: Path) -> None:
 
 def test_requests_of_a_jobdir(run: Run, tmp_path: Path) -> None:
     """The import of a page reads every request that the installed Scrapy has seen."""
-    pages = crawl(tmp_path)
+    own = {"SCHEDULER": OWN_SCHEDULER, "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "JOBDIR": "crawls/news"}
+    with serving(linked(100)) as site:
+        crawl("links", f"{site.url}/", tmp_path, **own)
+        assert set(site.paths) == set(site.links)
     (line,) = (line for line in LINES if SEEN in line)
     code, out, err = run(f"{line} --json")
     assert code == 0, err
     report = json.loads(out)
-    assert (report["members"], report["added"]) == (pages, pages)
+    assert (report["members"], report["added"]) == (100, 100)
 
 
 def test_every_action_is_shown() -> None:

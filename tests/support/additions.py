@@ -1,6 +1,7 @@
 """Processes that add the same items to a filter while a fault happens."""
 
 import contextlib
+import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +12,10 @@ from typing import Any
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.transport.client import disconnect
-from tests.support.processes import CONTEXT
 
+# Processes that inherit nothing of a test, without the time for imports.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__])
 PROCESSES = 4
 BATCH = 100
 # Seconds; a run ends long before, unless the filter gives up too early.

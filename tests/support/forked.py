@@ -1,4 +1,4 @@
-"""Processes of `scrapy` and the simulation, forked from a `template_process`."""
+"""Processes of `scrapy`, forked from a `template_process`."""
 
 import atexit
 import json
@@ -21,8 +21,6 @@ from tests.support.sockets import lasting
 from tests.support.template_process import LENGTH, SCRAPY, STATUS
 
 _POLL_SECONDS = 0.1
-# Python reads it before all other code, and a fork keeps it.
-_HASH_SEED = "PYTHONHASHSEED"
 
 
 class Forked:
@@ -100,7 +98,7 @@ def start(
     body = json.dumps(job).encode()
     mine, its = socket.socketpair()
     with its:
-        control = _template(environment.get(_HASH_SEED))
+        control = _template()
         socket.send_fds(control, [LENGTH.pack(len(body))], [out.fileno(), err.fileno(), its.fileno()])
         control.sendall(body)
     return Forked([SCRAPY, *arguments], mine)
@@ -124,7 +122,7 @@ def run(
 
 
 @cache
-def _template(hash_seed: str | None) -> socket.socket:
+def _template() -> socket.socket:
     """Return the control socket of a template process, which ends when this process does."""
     with lasting():
         mine, its = socket.socketpair()
@@ -133,7 +131,7 @@ def _template(hash_seed: str | None) -> socket.socket:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.template_process", str(its.fileno())],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path} | ({_HASH_SEED: hash_seed} if hash_seed else {}),
+            env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[its.fileno()],
