@@ -1,6 +1,8 @@
 """A Bloom filter in Redis as the dupefilter of a distributed Scrapy crawl."""
 
-from importlib import import_module
+import re
+from contextlib import suppress
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,6 +57,23 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
+def _require_redis() -> None:
+    """Refuse a redis-py that is too old: pip installs it, with a mere warning, for a package that asks for it."""
+    with suppress(metadata.PackageNotFoundError):  # a checkout on Python's path
+        found = metadata.version("redis")
+        (required,) = (each for each in metadata.requires("scrapy-bloom") or () if re.match(r"redis\b", each))
+        least = required.rpartition(">=")[2]
+        if _numbers(found) < _numbers(least):
+            raise ImportError(
+                f"redis {found} is installed, but scrapy-bloom needs {least} or newer: run `pip check` to see which "
+                f"package asks for the old one, and pip install 'redis>={least}'"
+            )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)][:3]
+
+
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
@@ -63,5 +82,6 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
         So the filters work without Scrapy, and the `scrapy` command, which loads this package, stays fast.
         """
         if name in _MODULE_OF:
+            _require_redis()
             return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,8 +16,8 @@ from scrapy_bloom.settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 
-# The requests of these commands have callbacks that no queue in Redis can store.
-_COMMANDS_WITHOUT_CRAWL = ("check", "fetch", "parse", "shell", "view")
+# The requests of these commands have callbacks that no queue in Redis can store; `bench` measures Scrapy alone.
+_COMMANDS_WITHOUT_CRAWL = ("bench", "check", "fetch", "parse", "shell", "view")
 _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "scrapy_bloom.BloomScheduler"}
 
 
@@ -25,7 +25,8 @@ class Addon:
     """Scrapy add-on that sets this package's dupefilter and scheduler, unless the project sets others.
 
     Invalid settings are refused before the engine starts. The log names the classes that the add-on has set
-    or found. Nothing is set for `scrapy shell`, `fetch`, `view`, `parse` and `check`.
+    or found. Nothing is set for `scrapy shell`, `fetch`, `view`, `parse`, `check` and
+    `bench`.
 
     Args:
         crawler: the crawl.
@@ -67,7 +68,7 @@ class Addon:
         """
         command = running_command()
         if command in _COMMANDS_WITHOUT_CRAWL:
-            logger.info("scrapy-bloom sets nothing for `scrapy %s`, which does not crawl", command)
+            logger.info("scrapy-bloom sets nothing for `scrapy %s`, which needs no Redis", command)
             return
         origins = {"DUPEFILTER_CLASS": _set_unless_chosen(settings, "DUPEFILTER_CLASS")}
         dupefilter = load_setting(settings, "DUPEFILTER_CLASS", _OURS["DUPEFILTER_CLASS"])

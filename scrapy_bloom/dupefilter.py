@@ -19,7 +19,7 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
-from scrapy_bloom._scrapy.components import read_flag
+from scrapy_bloom._scrapy.components import read_flag, require_request_seen
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
@@ -173,6 +173,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter that opens its filter at the first use.
         """
+        require_request_seen(cls, BloomRFPDupeFilter)
         config = BloomSettings.from_settings(settings)
         self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
         self.config = config

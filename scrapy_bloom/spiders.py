@@ -39,8 +39,9 @@ class LeasedStartUrls:
         """
         if self.server is None:
             mine: Crawler = crawler or self.crawler  # type: ignore[attr-defined]  # Scrapy's
-            key = start_key_of(mine.settings, self)
-            self.redis_key = key.replace("%", "%%")  # scrapy-redis inserts the spider's name
+            if not isinstance(self.redis_key, list):  # newer versions of scrapy-redis read several keys
+                key = start_key_of(mine.settings, self)
+                self.redis_key = key.replace("%", "%%")  # scrapy-redis inserts the spider's name
             _wait_for_redis(mine.settings, self._runtime)
             # scrapy-redis reads only these two, and some URLs only with settings of ours.
             settings = RedisSettings(mine.settings).for_scrapy_redis()

@@ -134,7 +134,22 @@ def _require_dupefilter(settings: BaseSettings, base: Any) -> None:
     if getattr(kind, "request_seen", None) is not base.request_seen:
         raise ConfigError(
             f"DUPEFILTER_CLASS = {path!r}: overrides request_seen, which BloomScheduler never calls, since it checks "
-            "requests in batches; override request_fingerprint instead, or set scrapy-redis's SCHEDULER"
+            "requests in batches; override request_fingerprint instead, which it calls"
+        )
+
+
+def require_request_seen(kind: type[Any], base: type[Any]) -> None:
+    """Refuse a dupefilter whose own `request_seen` does not use the filter, such as one for scrapy-redis's SET.
+
+    Raises:
+        ConfigError: neither the parent's `request_seen` nor `filter` is named in it.
+    """
+    own: Any = kind.request_seen
+    if own is not base.request_seen and not {"request_seen", "filter"}.intersection(own.__code__.co_names):
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': its own request_seen calls neither the "
+            "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "
+            "instead, whose hash the filter stores"
         )
 
 

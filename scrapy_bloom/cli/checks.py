@@ -15,10 +15,12 @@ from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
+from scrapy_bloom._scrapy.components import require_request_seen
 from scrapy_bloom.cli import _examined
 from scrapy_bloom.cli._examined import LEASED_START_URLS, Crawl, Finding, Findings, Level, advice, known, loss, refused
 from scrapy_bloom.cli._target import UNREADABLE, crawler_of, spider_loader
 from scrapy_bloom.cli.plan import make_plan
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.stored import StoredFilter
@@ -28,6 +30,7 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.start_urls import leases as start_leases
+from scrapy_bloom.start_urls.feed import bypasses_fetch_data
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.server_info import is_cluster
 
@@ -59,6 +62,7 @@ def settings(crawl: Crawl) -> Findings:
     reads: list[Callable[[], object]] = [lambda: crawl.start_key]
     if crawl.uses_filter:
         reads.append(lambda: BloomSettings.from_settings(given))
+        reads.append(lambda: require_request_seen(load_object(given["DUPEFILTER_CLASS"]), BloomRFPDupeFilter))
     if crawl.has_spider and crawl.leases and crawl.kind("DUPEFILTER_CLASS") is not None:
         reads.append(lambda: load_object(given["SCHEDULER"]).check_settings(given))
     if crawl.has_spider and crawl.shares:
@@ -99,10 +103,15 @@ def scheduler(crawl: Crawl) -> Findings:
 
 def spider(crawl: Crawl) -> Findings:
     """Check that no start URL is popped."""
-    kind = crawl.crawler.spidercls
-    if crawl.leases and issubclass(kind, RedisMixin) and not issubclass(kind, LEASED_START_URLS):
-        text = "pops its start URLs, like scrapy-redis's RedisSpider: a dead worker loses those it has popped"
-        yield loss(f"{_path(kind)} {text}", "import RedisSpider or RedisCrawlSpider from scrapy_bloom")
+    kind, harm = crawl.crawler.spidercls, "a dead worker loses those it has popped"
+    if not crawl.leases or not issubclass(kind, RedisMixin):
+        pass
+    elif not issubclass(kind, LEASED_START_URLS):
+        text = f"{_path(kind)} pops its start URLs, like scrapy-redis's RedisSpider: {harm}"
+        yield loss(text, "import RedisSpider or RedisCrawlSpider from scrapy_bloom")
+    elif bypasses_fetch_data(kind):
+        text = f"{_path(kind)} pops its start URLs by its own next_requests, without fetch_data: {harm}"
+        yield loss(text, "iterate over self.fetch_data(self.redis_key, self.redis_batch_size)")
     yield _path(kind)
 
 

@@ -6,6 +6,8 @@ Users may bring their own scheduler: any with `when_queued`, `ask_redis` and the
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
+from itertools import takewhile
+from types import FunctionType
 from typing import Any, TypeVar
 
 from scrapy import Request, Spider, signals
@@ -32,13 +34,31 @@ T = TypeVar("T")
 
 
 def warn_of_popped_start_urls(spider: Spider) -> None:
-    """Warn of a spider of scrapy-redis, which pops start URLs instead of leasing them."""
-    if isinstance(spider, RedisMixin) and not isinstance(getattr(spider, "_start_url_feed", None), StartUrlFeed):
+    """Warn of a spider that pops start URLs instead of leasing them: scrapy-redis's, or one with its own way."""
+    if not isinstance(spider, RedisMixin):
+        return
+    if not isinstance(getattr(spider, "_start_url_feed", None), StartUrlFeed):
         logger.warning(
             "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a killed worker loses the start URLs "
             "that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",
             spider.name,
         )
+    elif bypasses_fetch_data(type(spider)):
+        logger.warning(
+            "next_requests of the spider %r does not call fetch_data: a killed worker loses the start URLs that it has "
+            "just taken. Iterate over self.fetch_data(self.redis_key, self.redis_batch_size), which leases them",
+            spider.name,
+        )
+
+
+def bypasses_fetch_data(kind: Any) -> bool:
+    """Return whether a spider's class has its own `next_requests`, and no method that calls `fetch_data`."""
+    if kind.next_requests is RedisMixin.next_requests:
+        return False
+    own = takewhile(lambda base: not base.__module__.startswith(("scrapy_bloom.", "scrapy_redis.")), kind.__mro__)
+    methods = [each for base in own for each in vars(base).values() if isinstance(each, FunctionType)]
+    calls_parent = "next_requests" in kind.next_requests.__code__.co_names
+    return not calls_parent and not any("fetch_data" in method.__code__.co_names for method in methods)
 
 
 class StartUrlFeed:

@@ -98,6 +98,19 @@ MISTAKES = {
         "fed",
     ),
     "RedisSpider of scrapy-redis": Mistake("spider", "loss", "pops its start URLs", {}, "popping"),
+    "own next_requests": Mistake("spider", "loss", "by its own next_requests, without fetch_data", {}, "hasty"),
+    "own request_seen": Mistake(
+        "settings",
+        "loss",
+        f"{REFUSED}DUPEFILTER_CLASS = '{SPIDERS}.InSet': its own request_seen calls neither",
+        {"DUPEFILTER_CLASS": f"{SPIDERS}.InSet", "SCHEDULER": "scrapy_redis.scheduler.Scheduler"},
+    ),
+    "own request_seen under BloomScheduler": Mistake(
+        "settings", "loss", f"{REFUSED}DUPEFILTER_CLASS = ", {"DUPEFILTER_CLASS": f"{SPIDERS}.InSet"}
+    ),
+    "own queue": Mistake(
+        "settings", "loss", f"{REFUSED}SCHEDULER_QUEUE_CLASS = ", {"SCHEDULER_QUEUE_CLASS": f"{SPIDERS}.Hosts"}
+    ),
     "flush": Mistake("flush", "loss", "each starting worker deletes", FLUSH),
     "flush of a kept crawl": Mistake("flush", "loss", "SCHEDULER_PERSIST = True", {**FLUSH, "SCHEDULER_PERSIST": True}),
     "flush of one process": Mistake(

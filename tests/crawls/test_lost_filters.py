@@ -10,6 +10,7 @@ import pytest
 from tests.support.pages import linked, tree
 from tests.support.scenario import (
     MIDDLE,
+    OURS,
     PAGES,
     STOCK,
     Kind,
@@ -43,6 +44,16 @@ def test_deleted(loss: str, part: str, kind: Kind, valkey: Server, key: str, *, 
     assert all("since the last such line" in each for each in repeats)
     # The next check noticed it, not the final report.
     assert ended.log.index(warning) < ended.log.index("Closing spider")
+
+
+def test_expired_hash(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An EXPIRE, as some projects have one for scrapy-redis's SET, causes one warning and a new filter."""
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        played.moments.when(MIDDLE, lambda _: client.pexpire(key, 1))
+        ended = played.crawl(OURS)
+        assert_cleared(played, ended)
+        assert max(played.fetched.values()) <= 2
+    assert "was replaced (cleared" in complaints_in(ended.log)[0]
 
 
 @pytest.mark.long

@@ -105,6 +105,12 @@ def test_others_have_chosen(priority: str) -> None:
     assert {name: settings[name] for name in OURS} == {**OURS, "SCHEDULER": crawling.REDIS_SCHEDULER}
 
 
+def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`scrapy bench`, which has a fixed port, measures Scrapy without Redis."""
+    monkeypatch.setattr("scrapy_bloom.addon.running_command", lambda: "bench")
+    assert begun({"REDIS_URL": "redis://127.0.0.1:1"})["SCHEDULER"] == crawling.OWN_SCHEDULER
+
+
 REFUSED: dict[str, tuple[Kind, str]] = {
     "a value": ({"BLOOMFILTER_CAPACITY": 0}, "capacity (BLOOMFILTER_CAPACITY) = 0"),
     "a name": ({"BLOOMFILTER_CAPACTIY": 1}, "BLOOMFILTER_CAPACTIY = 1"),

@@ -90,19 +90,30 @@ def test_worker_that_could_not_join_is_not_left(opened: Opened, valkey: Server, 
         assert not client.exists(f"{{{key}}}:crawl")
 
 
-class OwnRequestSeen(BloomRFPDupeFilter):
-    """A dupefilter with an own `request_seen`."""
+class Skipping(BloomRFPDupeFilter):
+    """A dupefilter that skips some requests."""
 
-    def request_seen(self, request: Request) -> bool:  # noqa: ARG002  # as Scrapy calls it
-        return False
+    def request_seen(self, request: Request) -> bool:
+        return "login" not in request.url and super().request_seen(request)
 
 
-def test_request_seen_of_a_subclass_is_refused(opened: Opened) -> None:
-    """An overridden `request_seen` is refused: BloomScheduler would never call it."""
-    settings = {"DUPEFILTER_CLASS": f"{OwnRequestSeen.__module__}.{OwnRequestSeen.__qualname__}"}
-    with pytest.raises(ConfigError, match="overrides request_seen"):
-        opened(**settings)
-    opened(Scheduler, **settings)
+class InSet(BloomRFPDupeFilter):
+    """A dupefilter that was written for scrapy-redis's SET."""
+
+    def request_seen(self, request: Request) -> bool:
+        return bool(self.server.sadd(self.key, request.url) == 0)
+
+
+def test_request_seen_of_a_subclass(opened: Opened) -> None:
+    """BloomScheduler refuses each overridden `request_seen`; under scrapy-redis's scheduler it must use the filter."""
+    skipping, in_set = ({"DUPEFILTER_CLASS": f"{__name__}.{kind.__qualname__}"} for kind in (Skipping, InSet))
+    for settings in (skipping, in_set):
+        with pytest.raises(ConfigError, match="overrides request_seen"):
+            opened(**settings)
+    with pytest.raises(ConfigError, match="InSet': its own request_seen calls neither"):
+        opened(Scheduler, **in_set)
+    scheduler = opened(Scheduler, **skipping)
+    assert [scheduler.enqueue_request(Request("http://shop.test/1")) for _ in range(2)] == [True, False]
 
 
 # The slots of a cluster.

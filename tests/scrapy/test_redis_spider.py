@@ -1,5 +1,6 @@
 """RedisSpider beside a scheduler: the fate of each start URL, and its end."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,10 +58,11 @@ class Beside:
         self.client = client
         self.keys = StartKeys(f"{key}:start")
         self._opened = opened
+        self.settings: dict[str, Any] = {}
 
     def open(self, spidercls: type[RedisSpider] = RedisSpider) -> Any:
         """A spider whose scheduler is open."""
-        settings = {"REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
+        settings = {"REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1, **self.settings}
         self.scheduler = self._opened(spidercls=spidercls, REDIS_URL=self.proxy.url, **settings)
         return self.scheduler.spider
 
@@ -126,6 +128,30 @@ def test_key_by_an_attribute(beside: Beside) -> None:
     assert spider.redis_key == f"{beside.keys.start}:50%"
     assert [request.url for request in spider.next_requests()] == ["http://a"]
     beside.close()
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "zset"])
+def test_kinds_of_entries(kind: str, beside: Beside) -> None:
+    """A pickle arrives as it was pushed, and JSON becomes its request, from each type of key."""
+
+    class OwnSpider(RedisSpider):
+        name = "own"
+
+        def make_request_from_data(self, data: bytes) -> Any:
+            if data.startswith(b"{"):
+                return super().make_request_from_data(data).replace(dont_filter=False)
+            return Request(pickle.loads(data)["url"])  # noqa: S301  # our own
+
+    entries = [pickle.dumps({"url": "http://a"}), b'{"url": "http://b", "meta": {"number": 1}}']
+    if kind == "zset":
+        beside.client.zadd(beside.keys.start, dict.fromkeys(entries, 1))
+    else:
+        (beside.client.sadd if kind == "set" else beside.client.rpush)(beside.keys.start, *entries)
+    beside.settings = {f"REDIS_START_URLS_AS_{kind.upper()}": True}
+    spider = beside.open(OwnSpider)
+    assert sorted(request.url for request in spider.next_requests()) == ["http://a", "http://b"]
+    beside.close()
+    assert beside.left() == ([], 0, [])
 
 
 def test_those_not_reached(beside: Beside) -> None:
@@ -217,6 +243,51 @@ def test_dead_workers_of_several_keys(beside: Beside) -> None:
     assert beside.client.lrange(other.start, 0, -1) == [b"http://dead/1"]
     beside.close()
     assert beside.client.hlen(other.leased) == 0
+
+
+class PoppingSpider(RedisSpider):
+    """Pops its start URLs itself."""
+
+    name = "popping"
+
+    def next_requests(self) -> Iterator[Request]:
+        while data := self.server.lpop(self.redis_key):
+            yield Request(data.decode())
+
+
+class HelpedSpider(RedisSpider):
+    """Leases its start URLs in another method."""
+
+    name = "helped"
+
+    def next_requests(self) -> Iterator[Request]:
+        return map(Request, self._urls())
+
+    def _urls(self) -> Iterator[str]:
+        yield from (data.decode() for data in self.fetch_data(self.redis_key, 1))
+
+
+class LimitedSpider(RedisSpider):
+    """Lets the parent lease."""
+
+    name = "limited"
+
+    def next_requests(self) -> Iterator[Request]:
+        yield from super().next_requests()
+
+
+OWN_WAYS = {PoppingSpider: 1, HelpedSpider: 0, LimitedSpider: 0}
+
+
+@pytest.mark.parametrize("kind", OWN_WAYS, ids=lambda kind: kind.name)
+def test_own_next_requests(kind: type[RedisSpider], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """A spider whose `next_requests` goes around `fetch_data` causes one warning, and no other does."""
+    beside.client.rpush(beside.keys.start, "http://a")
+    spider = beside.open(kind)
+    assert [request.url for request in spider.next_requests()] == ["http://a"]
+    beside.close()
+    told = [each.getMessage() for each in caplog.records if "does not call fetch_data" in each.getMessage()]
+    assert len(told) == OWN_WAYS[kind]
 
 
 # The base of a spider, and how many warnings it causes.

@@ -1,10 +1,13 @@
 """Spiders for `scrapy bloom doctor`: each with one mistake, or none."""
 
+from collections.abc import Iterator
+
 import scrapy
 import scrapy_redis.spiders
 from scrapy.settings import BaseSettings
+from scrapy_redis.queue import PriorityQueue
 
-from scrapy_bloom import RedisSpider
+from scrapy_bloom import BloomRFPDupeFilter, RedisSpider
 
 
 class ShopSpider(scrapy.Spider):
@@ -56,6 +59,32 @@ class PoppingSpider(scrapy_redis.spiders.RedisSpider):  # type: ignore[misc]  # 
     """A spider that pops its start URLs."""
 
     name = "popping"
+
+
+class HastySpider(RedisSpider):
+    """A spider that pops its start URLs itself."""
+
+    name = "hasty"
+
+    def next_requests(self) -> Iterator[scrapy.Request]:
+        """Pop one."""
+        yield scrapy.Request(self.server.lpop(self.redis_key).decode())
+
+
+class Hosts(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
+    """A queue with its own order."""
+
+    def push(self, request: scrapy.Request) -> None:
+        """Push a request, whose priority is its host's."""
+        super().push(request.replace(priority=len(request.url)))
+
+
+class InSet(BloomRFPDupeFilter):
+    """A dupefilter for scrapy-redis's SET."""
+
+    def request_seen(self, request: scrapy.Request) -> bool:
+        """Return whether the SET has the URL."""
+        return bool(self.server.sadd(self.key, request.url) == 0)
 
 
 class FedSpider(RedisSpider):
