@@ -294,7 +294,7 @@ def test_too_full(begin: Begin, key: str, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_not_too_full(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
-    """A filter just below its error rate, or one that has grown, causes no warning."""
+    """Neither a filter just below its error rate nor a grown one causes a warning."""
     nearly_full = begin(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, BLOOMFILTER_EXPANSION=0)
     fill(nearly_full, 0.005)
     finish(nearly_full, caplog)
