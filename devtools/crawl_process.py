@@ -14,7 +14,6 @@ from devtools import ledger
 ROOT = Path(__file__).parents[1]
 LIMIT = 240.0
 """Seconds granted for the end of a crawl, which takes two in the tests."""
-GRACE_SECONDS = 5.0
 _LAST_LINES = 25
 
 
@@ -113,7 +112,7 @@ class CrawlProcess:
     @property
     def received(self) -> list[str]:
         """The URLs that the spider has got so far, with repetitions."""
-        return [entry[1] for entry in ledger.Reader(self.ledger).entries() if entry[0] == "received"]
+        return [*ledger.read(self.ledger, "received")]
 
     def wait(self, limit: float = LIMIT) -> Crawl:
         """Wait for the end, and return the results."""
@@ -122,7 +121,7 @@ class CrawlProcess:
         except subprocess.TimeoutExpired as error:
             error.add_note(self.last_lines)
             raise
-        stats = [entry[1] for entry in ledger.Reader(self.ledger).entries() if entry[0] == "stats"]
+        stats = [*ledger.read(self.ledger, "stats")]
         return Crawl(exit_code, self.log, self.received, stats[-1] if stats else {})
 
     def kill(self) -> None:
@@ -137,11 +136,6 @@ class CrawlProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-    def wait_or_kill(self) -> None:
-        """Give it some seconds to end, then kill it."""
-        if not self.has_ended(GRACE_SECONDS):
-            self.kill()
 
 
 def _environment(job: Job) -> dict[str, str]:

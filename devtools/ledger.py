@@ -1,13 +1,7 @@
 """Record the events of one crawling process, to be added up later. Judges nothing.
 
-A ledger is a file of JSON lines, each of them a list:
-
-| line | written |
-|---|---|
-| `["offered", url]` | when a URL is offered to the dupefilter for the first time by this process |
-| `["fetched", url, attempt]` | for each response, redirects and errors too; a retry is another attempt |
-| `["received", url]` | for each response that the spider gets |
-| `["stats", {...}]` | last, when the engine has stopped: the Scrapy stats of the process |
+A ledger is a file of JSON lines, each of them a list: `["received", url]` for each response that the spider gets, and
+last, when the engine has stopped, `["stats", {...}]`: the Scrapy stats of the process.
 """
 
 import json
@@ -16,13 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from scrapy import Request, signals
+from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
-from scrapy.statscollectors import StatsCollector
-
-OFFERED_STAT = "ledger/offered"
-"""The stat of requests offered to the dupefilter, with repeats and start requests."""
 
 
 class Ledger:
@@ -31,19 +21,14 @@ class Ledger:
     Each line is written at once, so that it outlives a killed process.
     """
 
-    def __init__(self, path: str, stats: StatsCollector) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._stats = stats
-        self._offered: set[str] = set()
+    def __init__(self, crawler: Crawler) -> None:
+        self._file = os.open(crawler.settings["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._crawler = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Keep a ledger for a crawler."""
-        if crawler.stats is None:
-            raise ValueError("a crawler has its stats before its middlewares")
-        ledger = cls(crawler.settings["LEDGER"], crawler.stats)
-        crawler.signals.connect(ledger._request_scheduled, signals.request_scheduled)
-        crawler.signals.connect(ledger._response_downloaded, signals.response_downloaded)
+        ledger = cls(crawler)
         # Every other component has set its last stats by now: it had `spider_closed` to do so.
         crawler.signals.connect(ledger._engine_stopped, signals.engine_stopped)
         return ledger
@@ -52,19 +37,8 @@ class Ledger:
         """Record a response that the spider gets."""
         self._write("received", response.url)
 
-    def _request_scheduled(self, request: Request) -> None:
-        if request.dont_filter:
-            return
-        self._stats.inc_value(OFFERED_STAT)
-        if request.url not in self._offered:
-            self._offered.add(request.url)
-            self._write("offered", request.url)
-
-    def _response_downloaded(self, request: Request) -> None:
-        self._write("fetched", request.url, request.meta.get("retry_times", 0))
-
     def _engine_stopped(self) -> None:
-        self._write("stats", self._stats.get_stats())
+        self._write("stats", self._crawler.stats.get_stats() if self._crawler.stats else {})
 
     def _write(self, *entry: object) -> None:
         os.write(self._file, f"{json.dumps(entry, default=str)}\n".encode())
@@ -75,21 +49,9 @@ def settings_for(path: Path) -> dict[str, object]:
     return {"SPIDER_MIDDLEWARES": json.dumps({f"{Ledger.__module__}.{Ledger.__qualname__}": 1}), "LEDGER": path}
 
 
-class Reader:
-    """Reads a ledger, even while it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-
-    def entries(self) -> Iterator[list[Any]]:
-        """Yield each complete entry that no earlier call has yielded."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._offset += len(line)
-                yield json.loads(line)
+def read(path: Path, kind: str) -> Iterator[Any]:
+    """Yield the complete entries of a kind so far."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    for line in lines:
+        if line.endswith("\n") and (entry := json.loads(line))[0] == kind:
+            yield entry[1]

@@ -1,18 +1,16 @@
 """Lint prose: docstrings, comments, log lines, errors and help texts of Python, comments of Lua, and Markdown.
 
-`python -m devtools.prose [--total] [PATH...]` prints the rates of two habits in 1,000 words, file by file or only in
-total, and every finding as file:line. Without a path it reads the package and its documentation.
+`python -m devtools.prose [PATH...]` prints every finding as file:line. Without a path it reads the package and its
+documentation.
 """
 
-import argparse
 import ast
 import contextlib
-import itertools
 import re
 import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,19 +57,9 @@ PATTERNS = (
     ),
 )
 
-# Words of which few are idiom and many are a habit: the pattern, and the goal in 1,000 words.
-HABITS = {
-    "what": (r"\bwhat\b", 2),
-    "those-that/one-that/nobody/whoever": (
-        r"\b(?:(?:those|ones?|nothing)\s+(?:that|which|who|whose)|nobody|whoever)\b",
-        1,
-    ),
-}
-
 _CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 _CODES = re.compile(r"CODE(?:, CODE)+")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_WORD = re.compile(r"[^\W\d_][\w'-]*")
 # A sentence ends before anything but a small letter. "et al." and such are followed by one, or by a comma.
 _END = re.compile(r"(?<=[.!?])[\"')\]*]*\s+(?![a-z])")
 # A list item, the entry of a section, a heading: each begins a sentence without being part of the one before.
@@ -191,32 +179,18 @@ def _markdown(path: Path) -> Iterator[tuple[int, str]]:
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, str]]]] = {".py": _python, ".lua": _lua, ".md": _markdown}
 
 
-def _rates(sentences: list[Sentence]) -> str:
-    """Return the number of words, and how often each habit stands in 1,000 of them."""
-    text = "\n".join(sentence.text for sentence in sentences)
-    words = len(_WORD.findall(text))
-    counts = {habit: len(re.findall(pattern, text, re.IGNORECASE)) for habit, (pattern, _) in HABITS.items()}
-    rates = (f"{habit} {1000 * count / max(words, 1):.1f} (< {HABITS[habit][1]})" for habit, count in counts.items())
-    return f"{words:,} words; in 1,000: {', '.join(rates)}"
-
-
-def main() -> int:
-    """Print rates and findings; return 1 if there are findings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--total", action="store_true", help="print the rates of all files together, and no findings")
-    parser.add_argument("paths", nargs="*", type=Path, default=[Path(path) for path in PRODUCT])
-    options = parser.parse_args()
-    everything = [sentence for path in options.paths for sentence in read(path)]
-    found = 0
-    for path, sentences_of_file in itertools.groupby(everything, key=lambda sentence: sentence.path):
-        of_file = list(sentences_of_file)
-        lines = [f"  {path}:{each.line}: {reason}: {each.text}" for each in of_file for reason in findings(each.text)]
-        found += len(lines)
-        if not options.total:
-            print(f"{path}: {_rates(of_file)}", *lines, sep="\n")
-    print(f"total: {_rates(everything)}; {found} findings")
-    return 1 if found else 0
+def main(arguments: Sequence[str]) -> int:
+    """Print the findings; return 1 if there are any."""
+    paths = [Path(path) for path in arguments or PRODUCT]
+    lines = [
+        f"{each.path}:{each.line}: {reason}: {each.text}"
+        for path in paths
+        for each in read(path)
+        for reason in findings(each.text)
+    ]
+    print(*lines, f"{len(lines)} findings", sep="\n")
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from redis.connection import AbstractConnection
+from scrapy import signals
+from scrapy.crawler import Crawler
+
+STAT = "round_trips"
 
 
 @dataclass
@@ -32,3 +36,28 @@ def counting() -> Iterator[Sent]:
         yield sent
     finally:
         AbstractConnection.send_packed_command = send  # type: ignore[method-assign]
+
+
+class RoundTrips:
+    """The extension that counts a worker's round trips, from before the queue is opened to after it is closed."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._counting = counting()
+        self._sent = self._counting.__enter__()  # until the process ends
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Count the round trips of a crawler's process."""
+        self = cls(crawler)
+        # Before the ledger, which records the stats then.
+        crawler.signals.connect(self._engine_stopped, signals.engine_stopped)
+        return self
+
+    def _engine_stopped(self) -> None:
+        if self._crawler.stats is not None:
+            self._crawler.stats.set_value(STAT, self._sent.trips)
+
+
+SETTINGS: dict[str, object] = {"EXTENSIONS": f'{{"{RoundTrips.__module__}.{RoundTrips.__qualname__}": 0}}'}
+"""The settings of a crawl whose stats have the round trips."""

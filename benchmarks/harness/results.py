@@ -1,21 +1,14 @@
 """The file of results, whose parts can be replaced one by one."""
 
 import re
+from collections.abc import Collection
 
 _HEADING = re.compile(r"^## (?=\w+$)", re.MULTILINE)
+_HEAD = "# Results\n\n"
 
 
-def merged(before: str, now: str) -> str:
-    """Return the results `before` with the parts of `now` replaced, and new parts last.
-
-    The text above the first part stays, since it describes the other measurements.
-    """
-    head, *old = _HEADING.split(before)
-    _, *new = _HEADING.split(now)
-    parts = {_name(part): part for part in old}
-    parts.update({_name(part): part for part in new})
-    return head + "\n\n".join(f"## {part.rstrip()}\n" for part in parts.values())
-
-
-def _name(part: str) -> str:
-    return part.partition("\n")[0]
+def merged(before: str, now: str, names: Collection[str]) -> str:
+    """Return the results of these parts in their order: those `before`, replaced by the parts of `now`."""
+    parts = [part for text in (before, now) for part in _HEADING.split(text)[1:]]
+    by_name = {part.partition("\n")[0]: part.rstrip() for part in parts}
+    return _HEAD + "\n".join(f"\n## {by_name[name]}\n" for name in names if name in by_name)

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 
 _PACKAGES = (
     "scrapy",
@@ -17,14 +17,8 @@ _PACKAGES = (
 
 def text() -> str:
     """Return one line on the machine and one on the software."""
-    load = f"load average {os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "load unknown"
-    packages = (f"{'redis-py' if name == 'redis' else name} {_version(name)}" for name in _PACKAGES)
-    software = [f"Python {platform.python_version()}", *packages]
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {load}\n{', '.join(software)}"
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    load = f"load average {os.getloadavg()[0]:.1f} before the start"
+    found = {each.metadata["Name"].lower(): each.version for each in distributions()}
+    packages = (f"{'redis-py' if name == 'redis' else name} {found.get(name, 'absent')}" for name in _PACKAGES)
+    software = ", ".join([f"Python {platform.python_version()}", *packages])
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {load}\n{software}"

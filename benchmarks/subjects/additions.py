@@ -38,9 +38,14 @@ def reserve(target: Target) -> None:
     target.client.execute_command("BF.RESERVE", target.key, target.error_rate, target.capacity)
 
 
-def _sadd(target: Target) -> Add:
-    client = target.client
-    return lambda items: [bool(client.sadd(target.key, item)) for item in items]
+def _one_by_one(command: str) -> Callable[[Target], Add]:
+    """Return the way to send a command for each item."""
+
+    def make(target: Target) -> Add:
+        send = target.client.execute_command
+        return lambda items: [bool(send(command, target.key, item)) for item in items]
+
+    return make
 
 
 def _sadd_batch(target: Target) -> Add:
@@ -53,11 +58,6 @@ def _sadd_batch(target: Target) -> Add:
             return list(map(bool, pipe.execute()))
 
     return add
-
-
-def _bf_add(target: Target) -> Add:
-    client = target.client
-    return lambda items: [bool(client.execute_command("BF.ADD", target.key, item)) for item in items]
 
 
 def _bf_madd(target: Target) -> Add:
@@ -89,7 +89,7 @@ def _add_many(target: Target) -> Add:
     return _filter(target).add_many
 
 
-SINGLE: dict[str, Callable[[Target], Add]] = {SET: _sadd, BF_ADD: _bf_add, OURS: _add}
+SINGLE: dict[str, Callable[[Target], Add]] = {SET: _one_by_one("SADD"), BF_ADD: _one_by_one("BF.ADD"), OURS: _add}
 BATCHED: dict[str, Callable[[Target], Add]] = {
     SET_BATCH: _sadd_batch,
     BF_MADD: _bf_madd,

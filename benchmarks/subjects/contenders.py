@@ -10,10 +10,10 @@ import redis
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
 from scrapy_redis.scheduler import Scheduler
-from scrapy_redis_bloomfilter.dupefilter import RFPDupeFilter as ForkDupeFilter
 
 from devtools.servers import Server, memory_usage
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
@@ -49,19 +49,17 @@ class BfAddDupeFilter(SetDupeFilter):  # type: ignore[misc]  # scrapy-redis has 
 class Contender:
     """An open contender.
 
-    `page` takes the requests of a page and returns whether each is dropped; `after` runs after a page and is not timed;
-    `end` deletes all data.
+    `page` takes the requests of a page and returns whether each is dropped; `end` deletes all data.
     """
 
     page: Callable[[Sequence[Request]], list[bool]]
-    after: Callable[[], object]
     memory_bytes: Callable[[], int]
     end: Callable[[], object]
 
 
 def build(name: str, server: Server, client: redis.Redis, key: str) -> Contender:
     """Build an empty contender at this key; `client` measures its memory."""
-    filters = {SET: SetDupeFilter, FORK: ForkDupeFilter, BF_ADD: BfAddDupeFilter, OURS: BloomRFPDupeFilter}
+    filters = {SET: SetDupeFilter, BF_ADD: BfAddDupeFilter, OURS: BloomRFPDupeFilter}
     settings = {
         "REDIS_URL": server.url,
         "SCHEDULER_DUPEFILTER_KEY": key,
@@ -77,8 +75,10 @@ def build(name: str, server: Server, client: redis.Redis, key: str) -> Contender
     if name == SCRAPY:
         in_memory = RFPDupeFilter.from_crawler(crawler)
         return _dupefilter(in_memory, lambda: _size(in_memory._fingerprints), lambda: None)
-    with contextlib.redirect_stdout(sys.stderr):  # the fork prints its parameters
-        dupefilter = filters[name].from_spider(crawler.spider)
+    # The tests run without the fork, which prints its parameters.
+    kind = load_object("scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter") if name == FORK else filters[name]
+    with contextlib.redirect_stdout(sys.stderr):
+        dupefilter = kind.from_spider(crawler.spider)
     return _dupefilter(dupefilter, lambda: memory_usage(client, key), dupefilter.clear)
 
 
@@ -90,7 +90,7 @@ class BenchSpider(Spider):
 
 def _dupefilter(dupefilter: Any, memory_bytes: Callable[[], int], end: Callable[[], object]) -> Contender:
     seen = dupefilter.request_seen
-    return Contender(lambda requests: [seen(request) for request in requests], lambda: None, memory_bytes, end)
+    return Contender(lambda requests: [seen(request) for request in requests], memory_bytes, end)
 
 
 def _scheduler(kind: Any, crawler: Crawler, client: redis.Redis, key: str) -> Contender:
@@ -104,7 +104,7 @@ def _scheduler(kind: Any, crawler: Crawler, client: redis.Redis, key: str) -> Co
         scheduler.next_request()
         return dropped
 
-    return Contender(page, lambda: None, lambda: memory_usage(client, key), lambda: scheduler.close("finished"))
+    return Contender(page, lambda: memory_usage(client, key), lambda: scheduler.close("finished"))
 
 
 def _size(fingerprints: set[bytes]) -> int:

@@ -48,11 +48,11 @@ class Links:
         }
         crawler = get_crawler(Spider, settings)
         crawler.spider = Spider.from_crawler(crawler, name="measured")
-        self._scheduler: Any = BloomScheduler.from_crawler(crawler)
-        self._scheduler.open(crawler.spider)
+        self.scheduler: Any = BloomScheduler.from_crawler(crawler)
+        self.scheduler.open(crawler.spider)
         self._numbers = count()
         for number in islice(self._numbers, WAITING):
-            self._scheduler.enqueue_request(Request(url(number)))
+            self.scheduler.enqueue_request(Request(url(number)))
 
     def turn(self, new: int) -> int:
         """Offer pages of links, of which so many are new and the others were offered before; take as many as new."""
@@ -60,16 +60,16 @@ class Links:
             numbers = [*islice(self._numbers, new)]
             repeats = range(numbers[0] - PAGE + new, numbers[0])
             for number in (*numbers, *repeats):
-                self._scheduler.enqueue_request(Request(url(number)))
+                self.scheduler.enqueue_request(Request(url(number)))
             for _ in numbers:
                 # It is None when the time that the scheduler grants itself is up, on a busy machine.
-                while self._scheduler.next_request() is None:
+                while self.scheduler.next_request() is None:
                     pass
         return LINKS
 
     def close(self) -> None:
         """Leave the queue, and delete it."""
-        self._scheduler.close("finished")
+        self.scheduler.close("finished")
 
 
 def streams(server: str, links: Links) -> dict[str, Stream]:

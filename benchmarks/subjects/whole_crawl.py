@@ -1,16 +1,17 @@
 """One measured crawl of a site over loopback, in separate processes, with and without Redis."""
 
 import itertools
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from benchmarks.subjects import crawl_result, crawl_schedulers
+from benchmarks.subjects import timed
 from benchmarks.subjects.before import has_package
+from devtools import round_trips
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.servers import Address
 from devtools.spiders import links
@@ -22,12 +23,14 @@ SCRAPY = "Scrapy, no Redis"
 STOCK = "scrapy-redis"
 OURS = "scrapy-bloom, scrapy-redis's Scheduler"
 OUR_SCHEDULER = "scrapy-bloom, BloomScheduler"
+OUR_FORMER = "scrapy-bloom before one script, BloomScheduler"
 _BLOOM, _SET = "scrapy_bloom.BloomRFPDupeFilter", "scrapy_redis.dupefilter.RFPDupeFilter"
 KINDS = {
     SCRAPY: ("InMemory", "scrapy.dupefilters.RFPDupeFilter"),
     STOCK: ("ScrapyRedis", _SET),
     OURS: ("ScrapyRedis", _BLOOM),
     OUR_SCHEDULER: ("ScrapyBloom", _BLOOM),
+    OUR_FORMER: ("ScrapyBloom", _BLOOM),
 }
 SETTINGS = {
     "CONCURRENT_REQUESTS": 16,
@@ -37,7 +40,7 @@ SETTINGS = {
     "MEMUSAGE_ENABLED": False,
     "ROBOTSTXT_OBEY": False,
     "TELNETCONSOLE_ENABLED": False,
-    "EXTENSIONS": f'{{"{crawl_result.CrawlResult.__module__}.{crawl_result.CrawlResult.__qualname__}": 0}}',
+    "EXTENSIONS": f'{{"{timed.Costs.__module__}.{timed.Costs.__qualname__}": 0}}',
     # Keep queue and filter when the first worker of scrapy-redis ends.
     "SCHEDULER_PERSIST": True,
 }
@@ -81,40 +84,29 @@ def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path, *, 
     key = f"bench:crawl:{next(_numbers)}"
     settings = {
         **SETTINGS,
-        "SCHEDULER": f"{crawl_schedulers.__name__}.{scheduler}",
+        "SCHEDULER": f"{timed.__name__}.{scheduler}",
         "DUPEFILTER_CLASS": dupefilter,
         "REDIS_URL": server.url,
         "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter",
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
     }
-    results = [scratch / f"{number}.json" for number in range(workers)]
-    environment = {"SCRAPY_PROJECT": "", "PYTHONPATH": path}
-    processes = [_start(number, url, result, settings, environment) for number, result in enumerate(results)]
+    job = Job(("runspider", links.__file__), {"start": url}, settings, {"SCRAPY_PROJECT": "", "PYTHONPATH": path})
+    processes = [CrawlProcess(f"worker-{number}", job, scratch) for number in range(workers)]
     try:
-        for process in processes:
-            if process.wait(LIMIT_SECONDS).exit_code:
-                raise RuntimeError(f"a crawl failed; the end of its log:\n{process.last_lines}")
+        ended = [process.wait(LIMIT_SECONDS) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    ended = [json.loads(result.read_text()) for result in results]
-    if not all(has_package(path, each["package"]) for each in ended):
-        raise RuntimeError(f"the crawl ran {ended[0]['package']}, not the package of {path}")
+    for one, process in zip(ended, processes, strict=True):
+        if one.exit_code:
+            raise RuntimeError(f"a crawl failed; the end of its log:\n{process.last_lines}")
+        if not has_package(path, one.stats[timed.PACKAGE]):
+            raise RuntimeError(f"the crawl ran {one.stats[timed.PACKAGE]}, not the package of {path}")
     with server.client(protocol=3) as client:
         client.delete(*client.scan_iter(f"*{key}:*"), key)
-    return Crawl(
-        max(each["ended"] for each in ended) - min(each["began"] for each in ended),
-        sum(each["pages"] for each in ended),
-        sum(each["scheduler_seconds"] for each in ended),
-        sum(each["cpu_seconds"] for each in ended),
-        sum(each["round_trips"] for each in ended),
-    )
-
-
-def _start(
-    number: int, url: str, result: Path, settings: dict[str, object], environment: dict[str, str]
-) -> CrawlProcess:
-    """Start a worker without a ledger, which would take time."""
-    settings = {**settings, crawl_result.PATH_SETTING: result}
-    job = Job(("runspider", links.__file__), {"start": url}, settings, environment)
-    return CrawlProcess(f"worker-{number}", job, result.parent, keeps_ledger=False)
+    stats = [one.stats for one in ended]
+    began, end = ([datetime.fromisoformat(each[f"{name}_time"]) for each in stats] for name in ("start", "finish"))
+    costs = (timed.SCHEDULER, timed.CPU, round_trips.STAT)
+    scheduler_seconds, cpu_seconds, trips = (sum(each[name] for each in stats) for name in costs)
+    pages = sum(each.get("response_received_count", 0) for each in stats)
+    return Crawl((max(end) - min(began)).total_seconds(), pages, scheduler_seconds, cpu_seconds, trips)

@@ -1,73 +1,144 @@
-"""Whole crawls over loopback: a made-up site, and each `--html` directory.
+"""Whole crawls of a made-up site and of each `--html` directory, with Redis on this machine and farther away.
 
-Each site is crawled with one worker and with two. Time runs from the opening of the first spider to the closing of
-the last, without the start of processes. The time of a scheduler is all of `enqueue_request` and `next_request`: the
-duplicate check and the queue. Crawls take turns.
+Time runs from the opening of the first spider to the closing of the last, without the start of processes. The time of a
+scheduler is all of `enqueue_request` and `next_request`: the duplicate check and the queue. CPU is that of the workers
+from their start on, and of the server by INFO. Crawls take turns, for as many rounds as time allows.
+
+The last site is also crawled through a proxy that adds 1 and 5 ms to a ping: 1 ms is another machine in the data
+center, 5 ms another city. There scrapy-redis crawls once at 1 ms, and not at 5 ms, where it waits for minutes.
 """
 
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.harness import report
-from benchmarks.harness.interleaved import interleave, ratio
+from benchmarks.harness.distance import ping, set_delay
+from benchmarks.harness.interleaved import ratio, rotated
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Bars
-from benchmarks.subjects.whole_crawl import KINDS, OUR_SCHEDULER, SCRAPY, Crawl, crawl, name_of, serving
-from devtools.servers import Server, available, running
+from benchmarks.subjects.before import BEFORE, NOW, packages
+from benchmarks.subjects.whole_crawl import (
+    KINDS,
+    OUR_FORMER,
+    OUR_SCHEDULER,
+    SCRAPY,
+    STOCK,
+    Crawl,
+    crawl,
+    name_of,
+    serving,
+)
+from devtools.proxy.link import forwarding
+from devtools.servers import Address, available, cpu_seconds, running
 
+MADE_UP = ("--pages", "1000")
 ROUNDS = 3
+# No round starts after this many seconds.
+ENOUGH_SECONDS = 150.0
+NEAR, ONCE, TOO_FAR = 0, 1, 5
+"""Milliseconds added to a ping; scrapy-redis crawls once at the second, and not at the third."""
 MOST_TIMES_SCRAPY = {"python3-doc": 0.9, "postgresql-doc": 1.0}
 """The targets of a single worker, by the beginning of a site's name."""
+MOST_TIMES_BEFORE = 1.0
+
+
+class Run(NamedTuple):
+    """A kind of crawl, and the milliseconds added to a ping."""
+
+    kind: str
+    far: int = NEAR
+
+    def __str__(self) -> str:
+        return self.kind if self.far == NEAR else f"{self.kind}, {self.far} ms"
+
+
+class Place(NamedTuple):
+    """The servers by distance, the PYTHONPATHs of both packages, and a folder."""
+
+    name: str
+    servers: Mapping[int, Address]
+    paths: Mapping[str, str]
+    scratch: Path
 
 
 def run(asked: Asked) -> list[Bars]:
-    """Crawl the made-up site and every directory."""
+    """Crawl the made-up site and every directory by one worker and by two, and the last of them from afar."""
+    sites = {"made-up site": MADE_UP, **{name_of(path): ("--directory", str(path)) for path in asked.html}}
     bars = []
-    with running(available()[0]) as server, tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-") as scratch:
-        for name, options in {
-            "made-up site": (),
-            **{name_of(path): ("--directory", str(path)) for path in asked.html},
-        }.items():
-            with serving(*options) as url:
-                bars += [_measure(name, url, workers, server, Path(scratch)) for workers in (1, 2)]
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-")))
+        server, paths = stack.enter_context(running(available()[0])), stack.enter_context(packages())
+        servers = {NEAR: server.address}
+        report.line(f"\nA ping takes {ping(server.port) * 1e3:.3f} ms.")
+        for far in (ONCE, TOO_FAR):
+            link = stack.enter_context(forwarding(server.port))
+            servers[far] = link.address
+            report.line(f"\nA ping of {far} ms more takes {set_delay(link, server.port, far / 2e3) * 1e3:.3f} ms.")
+        place = Place(server.name, servers, paths, scratch)
+        for site, options in sites.items():
+            distances = servers if site == [*sites][-1] else [NEAR]
+            url = stack.enter_context(serving(*options))
+            kinds = [kind for kind in KINDS if kind != OUR_FORMER or BEFORE in paths]
+            one = [Run(kind, far) for far in distances for kind in kinds if far == NEAR or kind != SCRAPY]
+            two = [Run(kind) for kind in kinds if kind not in {SCRAPY, OUR_FORMER}]
+            bars += [_measure(site, url, 1, one, place), _measure(site, url, 2, two, place)]
     return bars
 
 
-def _measure(name: str, url: str, workers: int, server: Server, scratch: Path) -> Bars:
-    found: dict[str, list[Crawl]] = {kind: [] for kind in KINDS if workers == 1 or kind != SCRAPY}
-
-    def crawling(kind: str) -> Callable[[], float]:
-        def measured() -> float:
-            found[kind].append(crawl(kind, url, workers, server.address, scratch))
-            return found[kind][-1].seconds
-
-        return measured
-
-    costs = interleave(ROUNDS, {kind: crawling(kind) for kind in found})
-    report.say(f"  {name}, workers: {workers}")
+def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Place) -> Bars:
+    found = {each: list[tuple[Crawl, float]]() for each in runs if each != Run(STOCK, TOO_FAR)}
+    started = time.monotonic()
+    with place.servers[NEAR].client() as client:
+        for turn in range(ROUNDS):
+            for each in rotated(list(found), turn):
+                if turn == 0 or each != Run(STOCK, ONCE):
+                    path = place.paths[BEFORE if each.kind == OUR_FORMER else NOW]
+                    used = cpu_seconds(client)
+                    one = crawl(each.kind, url, workers, place.servers[each.far], place.scratch, path=path)
+                    found[each].append((one, cpu_seconds(client) - used))
+            report.say(f"  {site}, workers: {workers}: round {turn + 1}, {time.monotonic() - started:.0f} s")
+            if time.monotonic() - started > ENOUGH_SECONDS:
+                break
     first = next(iter(found))
-    ratios = {kind: ratio(cost, costs[first]) for kind, cost in costs.items()}
+    seconds = {each: [one.seconds for one, _ in crawls] for each, crawls in found.items()}
+    ratios = {each: ratio(seconds[each], seconds[first]) for each in found}
+    to_before = {
+        each.far: ratio(seconds[each], seconds[before])
+        for each in found
+        if each.kind == OUR_SCHEDULER and (before := Run(OUR_FORMER, each.far)) in found
+    }
     rows = [
         (
-            kind,
-            report.times(ratios[kind]),
-            f"{median(costs[kind]):.1f}",
-            f"{crawls[0].pages / median(costs[kind]):.0f}",
-            f"{median(each.scheduler_seconds / each.seconds / workers for each in crawls):.0%}",
-            f"{median(each.round_trips for each in crawls):,.0f}",
-            f"{min(each.pages for each in crawls):,} to {max(each.pages for each in crawls):,}",
+            str(each),
+            report.times(ratios[each]),
+            f"{to_before[each.far]:.2f}" if each.kind == OUR_SCHEDULER and to_before else "",
+            f"{median(seconds[each]):.1f}",
+            f"{median(one.scheduler_seconds / one.seconds / workers for one, _ in crawls):.0%}",
+            f"{median(one.cpu_seconds for one, _ in crawls):.1f}",
+            f"{median(used for _, used in crawls):.2f}",
+            f"{median(one.round_trips for one, _ in crawls):,.0f}",
+            f"{min(one.pages for one, _ in crawls):,} to {max(one.pages for one, _ in crawls):,}",
         )
-        for kind, crawls in found.items()
+        for each, crawls in found.items()
     ]
     report.table(
-        f"{name}, workers: {workers}. {server.name}, medians of {ROUNDS} rounds.",
-        ("crawl", f"to {first}", "seconds", "pages a second", "of that in the scheduler", "round trips", "pages"),
+        f"{site}, workers: {workers}. {place.name}, medians of {len(seconds[first])} rounds.",
+        (
+            *("crawl", f"to {first}", "to before", "seconds", "in the scheduler"),
+            *("s of the workers", "s of the server", "round trips", "pages"),
+        ),
         rows,
     )
-    for site, most in MOST_TIMES_SCRAPY.items():
-        if workers == 1 and name.startswith(site):
-            report.target(f"{name}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[OUR_SCHEDULER], most)
-    slug = name.replace(" ", "-")
-    return Bars(f"crawl-{slug}-{workers}", f"Crawl of {name}, workers: {workers}; {first} = 1", ratios)
+    for name, most in MOST_TIMES_SCRAPY.items():
+        if workers == 1 and site.startswith(name):
+            report.target(f"{site}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[Run(OUR_SCHEDULER)], most)
+    for far, times in to_before.items():
+        report.target(f"{site}, {far} ms: time of a crawl, times before,", times, MOST_TIMES_BEFORE)
+    name = f"crawl-{site.replace(' ', '-')}-{workers}"
+    title = f"Crawl of {site}, workers: {workers}; {first} = 1"
+    return Bars(name, title, {str(each): times for each, times in ratios.items()})

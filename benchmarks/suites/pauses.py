@@ -9,7 +9,7 @@ without a filter: the pinging client alone, and beside a client with batches of 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,7 +24,7 @@ from benchmarks.harness.plots import Plot
 from devtools.servers import available, running
 from scrapy_bloom.filter.parameters import FilterParameters
 
-REPETITIONS = 5
+REPETITIONS = 3
 ITEMS = 100_000_000
 # The small filter's next layer is so many times as large.
 TIMES_LARGER = 1_000
@@ -42,141 +42,112 @@ PHASES = (IDLE, BUSY, CREATES, FILLS, CLEARS, GROWS)
 
 @dataclass
 class Phase:
-    """The waits of both clients in a phase, over all repetitions: seconds of pings, and of the other client's calls."""
+    """The moments of a phase's begins and ends, and the seconds of the other client's calls inside."""
 
-    pings: list[float] = field(default_factory=list)
+    spans: list[tuple[float, float]] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
 
-
-class Times:
-    """The times at which phases began and ended, and the seconds of the calls inside."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[str, float, float]] = []
-        self.calls: dict[str, list[float]] = {phase: [] for phase in PHASES}
-
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def lasting(self) -> Iterator[None]:
         """Note the time of the block."""
         began = time.monotonic()
         yield
-        self.spans.append((name, began, time.monotonic()))
+        self.spans.append((began, time.monotonic()))
 
-    def call(self, name: str, call: Callable[[], object]) -> None:
-        """Note the time of a call."""
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Note the seconds of the block, a call."""
         began = time.monotonic()
-        call()
-        self.calls[name].append(time.monotonic() - began)
+        yield
+        self.calls.append(time.monotonic() - began)
 
 
 def run(_: Asked) -> list[Plot]:
     """Measure on each available server."""
     for kind in available():
-        with running(kind) as server:
-            found = _measure(server.url, REPETITIONS, ITEMS)
-            _print(server.name, found)
+        phases = {name: Phase() for name in PHASES}
+        with running(kind) as server, pinging(server.url) as pings, server.client() as client:
+            for number in range(REPETITIONS):
+                _without_filter(phases, client)
+                _create_fill_clear(phases, Place(server.url, KEY, FilterParameters(ITEMS, ERROR_RATE)))
+                small = FilterParameters(ITEMS // TIMES_LARGER, ERROR_RATE, TIMES_LARGER)
+                _grow(phases[GROWS], Place(server.url, KEY, small))
+                report.say(f"  {number + 1} of {REPETITIONS}")
+        _print(server.name, phases, pings)
     return []
 
 
-def _measure(url: str, repetitions: int, items: int) -> dict[str, Phase]:
-    times = Times()
-    with pinging(url) as pings, redis.Redis.from_url(url) as client:
-        for number in range(repetitions):
-            _without_filter(times, client)
-            _create_fill_clear(times, Place(url, KEY, FilterParameters(items, ERROR_RATE)))
-            small = Place(url, KEY, FilterParameters(items // TIMES_LARGER, ERROR_RATE, TIMES_LARGER))
-            _grow(times, small)
-            report.say(f"  {number + 1} of {repetitions}")
-    return by_phase(times, pings)
-
-
-def by_phase(times: Times, pings: Pings) -> dict[str, Phase]:
-    """Return the pings and the calls of each phase."""
-    found = {name: Phase(calls=calls) for name, calls in times.calls.items()}
-    for name, start, end in times.spans:
-        found[name].pings += pings.between(start, end)
-    return found
-
-
-def _without_filter(times: Times, client: redis.Redis) -> None:
-    with times.phase(IDLE):
+def _without_filter(phases: Mapping[str, Phase], client: redis.Redis) -> None:
+    with phases[IDLE].lasting():
         time.sleep(SECONDS)
-    with times.phase(BUSY):
-        for number in _until_over():
+    with phases[BUSY].lasting():
+        for batch in _until_over():
             with client.pipeline(transaction=False) as pipe:
-                for item in counters(number * BATCH, (number + 1) * BATCH):
+                for item in batch:
                     pipe.sadd(KEY, item)
-                times.call(BUSY, pipe.execute)
+                with phases[BUSY].calling():
+                    pipe.execute()
     client.unlink(KEY)
 
 
-def _until_over() -> Iterator[int]:
+def _until_over() -> Iterator[list[bytes]]:
+    """Yield batches of items for as long as a phase lasts."""
     end = time.monotonic() + SECONDS
     for number in count():
         if time.monotonic() > end:
             return
-        yield number
+        yield counters(number * BATCH, (number + 1) * BATCH)
 
 
-def _create_fill_clear(times: Times, place: Place) -> None:
+def _create_fill_clear(phases: Mapping[str, Phase], place: Place) -> None:
     bloom = place.open()
-    with times.phase(CREATES):
-        times.call(CREATES, lambda: bloom.add("first"))
-    with times.phase(FILLS):
-        for number in _until_over():
-            batch = counters(number * BATCH, (number + 1) * BATCH)
-            times.call(FILLS, lambda batch=batch: bloom.add_many(batch))  # type: ignore[misc]
-    with times.phase(CLEARS):
-        times.call(CLEARS, bloom.clear)
+    with phases[CREATES].lasting(), phases[CREATES].calling():
+        bloom.add("first")
+    with phases[FILLS].lasting():
+        for batch in _until_over():
+            with phases[FILLS].calling():
+                bloom.add_many(batch)
+    with phases[CLEARS].lasting(), phases[CLEARS].calling():
+        bloom.clear()
 
 
-def _grow(times: Times, place: Place) -> None:
+def _grow(phase: Phase, place: Place) -> None:
     capacity, bloom = place.parameters.capacity, place.open()
     begin = capacity * 85 // 100 // BATCH * BATCH
     for start in range(0, begin, BATCH):
         bloom.add_many(counters(start, start + BATCH))
-    with times.phase(GROWS):
+    with phase.lasting():
         for start in range(begin, capacity * 110 // 100, BATCH):
             batch = counters(start, start + BATCH)
-            times.call(GROWS, lambda batch=batch: bloom.add_many(batch))  # type: ignore[misc]
+            with phase.calling():
+                bloom.add_many(batch)
     layers = bloom.info().layers
     bloom.clear()
     if layers != 2:
         raise RuntimeError(f"{GROWS}: {layers} layers instead of 2")
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of the values does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def _print(server: str, found: Mapping[str, Phase]) -> None:
+def _print(server: str, phases: Mapping[str, Phase], pings: Pings) -> None:
+    waits = {name: [wait for span in each.spans for wait in pings.between(*span)] for name, each in phases.items()}
+    longest = {name: max(each) * 1e3 for name, each in waits.items()}
     rows = [
         (
             name,
-            f"{len(phase.pings):,}",
-            *(f"{percentile(phase.pings, share) * 1e3:.2f}" for share in (0.5, 0.999)),
-            f"{max(phase.pings) * 1e3:.1f}",
+            f"{len(waits[name]):,}",
+            f"{sorted(waits[name])[len(waits[name]) // 2] * 1e3:.2f}",
+            f"{longest[name]:.1f}",
             f"{len(phase.calls):,}",
-            *(
-                (f"{percentile(phase.calls, 0.999) * 1e3:.1f}", f"{max(phase.calls) * 1e3:.1f}")
-                if phase.calls
-                else ("-", "-")
-            ),
+            f"{max(phase.calls) * 1e3:.1f}" if phase.calls else "-",
         )
-        for name, phase in found.items()
+        for name, phase in phases.items()
     ]
     report.table(
-        f"Waits in ms while something happens; {server}. Calls are those of the other client: an addition of {BATCH} "
-        "items, or a whole creation or deletion.",
-        (
-            *("while", "pings", "median", "99.9th percentile", "longest"),
-            *("calls", "99.9th percentile of calls", "longest call"),
-        ),
+        f"Waits in ms while something happens; {server}, {REPETITIONS} times. Calls are those of the other client: an "
+        f"addition of {BATCH} items, or a whole creation or deletion.",
+        ("while", "pings", "median", "longest", "calls", "longest call"),
         rows,
     )
     for name in (CREATES, GROWS):
-        longest = max(found[name].pings) * 1e3
-        report.target(f"{server}: longest ping in ms while {name},", longest, MOST_MILLISECONDS)
-    report.target(f"{server}: longest addition in ms while {GROWS},", max(found[GROWS].calls) * 1e3, MOST_MILLISECONDS)
+        report.target(f"{server}: longest ping in ms while {name},", longest[name], MOST_MILLISECONDS)
+    slowest = max(phases[GROWS].calls) * 1e3
+    report.target(f"{server}: longest addition in ms while {GROWS},", slowest, MOST_MILLISECONDS)

@@ -9,6 +9,7 @@ consequence for users. The working tree is never touched.
 
 import argparse
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -23,8 +24,8 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from devtools.mutants.selection import PARENT, ROOT, changed_since, drawn
-
+ROOT = Path(__file__).parents[2]
+PARENT = "HEAD^"
 # Seconds; the tests of one mutant take a few, or hang. A multiple of their time without it is a shorter limit.
 LIMIT = 300.0
 _GRACE, _SLOWER = 30.0, 10
@@ -148,26 +149,33 @@ def judge(mutant: Mutant) -> Outcome:
 
 def touched(mutants: Sequence[Mutant], commit: str) -> Sequence[Mutant]:
     """Return the mutants whose file or tests differ between a commit and HEAD; all if the clone lacks the commit."""
-    changed = changed_since(commit)
-    if changed is None:
+    if _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
         print(f"{commit}: no such commit in this clone, which may be shallow; any mutant may be drawn")
         return mutants
+    changed = set((_git("diff", "--name-only", "--no-renames", "-z", commit, "HEAD") or "").split("\0"))
     found = [mutant for mutant in mutants if mutant.files & changed]
     print(f"{len(found)} of {len(mutants)} mutants have a file or a test that changed since {commit}")
     return found
+
+
+def drawn(mutants: Sequence[Mutant], most: int) -> list[Mutant]:
+    """Return at most so many mutants in their order; the commit's hash is the seed, so each commit draws others."""
+    chosen = random.Random(_git("rev-parse", "HEAD")).sample(range(len(mutants)), min(most, len(mutants)))
+    return [mutants[index] for index in sorted(chosen)]
+
+
+def _git(*arguments: str) -> str | None:
+    """Return the output of git, or None if it fails."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=False, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try the named mutants, or all; return 1 if one was not killed."""
     parser = argparse.ArgumentParser(prog="python -m devtools.mutants", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all if none is named")
-    parser.add_argument(
-        "--touched",
-        nargs="?",
-        const=PARENT,
-        metavar="COMMIT",
-        help=f"mutants with a change of their file or tests since COMMIT ({PARENT})",
-    )
+    since = f"mutants with a change of their file or tests since COMMIT ({PARENT})"
+    parser.add_argument("--touched", nargs="?", const=PARENT, metavar="COMMIT", help=since)
     parser.add_argument("--most", type=int, metavar="N", help="at most N of them, drawn by the hash of HEAD")
     options = parser.parse_args(arguments)
     mutants: Sequence[Mutant] = read()

@@ -1,6 +1,6 @@
 """TCP proxies between clients and a Redis server on this machine, each with a policy of its own.
 
-`faults` fails at chosen commands, `link` is slow, held, cut or rerouted, and `delay` adds latency.
+`faults` fails at chosen commands, `link` is far, slow, held, cut or rerouted.
 """
 
 import contextlib

@@ -1,10 +1,11 @@
-"""A link between clients and a server: slow, held, cut, or rerouted.
+"""A link between clients and a server: far, slow, held, cut, or rerouted.
 
 Clients keep one address while servers change behind it, as behind a load balancer or a virtual address. It knows no
 protocol.
 """
 
 import contextlib
+import queue
 import socket
 import threading
 import time
@@ -18,13 +19,15 @@ _PIECES = 20
 # So small that a client waits for a slow link, and not the kernel in its place.
 _BUFFER = 32_768
 
+_Waiting = queue.SimpleQueue[tuple[float, bytes]]
+
 
 @dataclass
 class Link:
     """The state of a link in both directions.
 
-    `rate` limits the bytes a second of a connection, either way. `delay` is the seconds added on the way to the server.
-    The next `lost_replies` replies are dropped, and their connections cut.
+    `rate` limits the bytes a second of a connection, either way. `delay` is the seconds added either way; they keep the
+    throughput. The next `lost_replies` replies are dropped, and their connections cut.
     """
 
     rate: float | None = None
@@ -33,14 +36,14 @@ class Link:
 
 
 class LinkProxy(TcpProxy):
-    """Forwards at the speed of its `link`."""
+    """Forwards at the speed of its `link`; counts delayed messages and dropped replies."""
 
     receive_buffer = _BUFFER
 
     def __init__(self, upstream: int) -> None:
         super().__init__(upstream)
         self.link = Link()
-        self.delayed = self.lost = 0  # delayed messages to the server, and dropped replies
+        self.delayed = self.lost = 0
         self._gate = threading.Lock()
 
     @contextlib.contextmanager
@@ -51,33 +54,32 @@ class LinkProxy(TcpProxy):
 
     def serve(self, client: socket.socket, server: socket.socket) -> None:
         """Forward both ways at once."""
-        replies = threading.Thread(target=self._reply, args=(client, server), daemon=True)
+        replies = threading.Thread(target=self._forward, args=(server, client), kwargs={"is_reply": True}, daemon=True)
         replies.start()
-        try:
-            while data := client.recv(CHUNK):
-                self._send(server, data)
-        finally:
-            shut(server)
-            replies.join()
+        self._forward(client, server)
+        replies.join()
 
-    def _send(self, server: socket.socket, data: bytes) -> None:
-        """Forward a client's data."""
-        if delay := self.link.delay:
-            time.sleep(delay)
+    def _forward(self, source: socket.socket, target: socket.socket, *, is_reply: bool = False) -> None:
+        """Forward one way. Another thread sends, so that the bytes leave with the intervals of their arrival."""
+        waiting = _Waiting()
+        gate = contextlib.nullcontext() if is_reply else self._gate
+        sending = threading.Thread(target=_send_when_due, args=(waiting, source, target, gate), daemon=True)
+        sending.start()
+        data = b"first"
+        while data:
+            rate, delay = self.link.rate, self.link.delay
+            try:
+                data = source.recv(CHUNK if rate is None else max(1, int(rate / _PIECES)))
+            except OSError:
+                data = b""
+            if data and is_reply and self._loses_reply():
+                data = b""
+            if rate is not None:
+                time.sleep(len(data) / rate)
             with self.lock:
-                self.delayed += 1
-        for piece in self._pieces(data):
-            with self._gate:
-                server.sendall(piece)
-
-    def _reply(self, client: socket.socket, server: socket.socket) -> None:
-        """Forward the server's data until either side ends, or a reply is lost."""
-        with contextlib.suppress(OSError):
-            while (data := server.recv(CHUNK)) and not self._loses_reply():
-                for piece in self._pieces(data):
-                    client.sendall(piece)
-        shut(client)
-        shut(server)
+                self.delayed += delay > 0
+            waiting.put((time.monotonic() + delay, data))
+        sending.join()
 
     def _loses_reply(self) -> bool:
         """Return whether the current reply is lost."""
@@ -87,17 +89,26 @@ class LinkProxy(TcpProxy):
             self.lost += is_lost
         return is_lost
 
-    def _pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the pieces in which a link takes some bytes, with a pause after each."""
-        rate = self.link.rate
-        if rate is None:
-            yield data
-            return
-        size = max(1, int(rate / _PIECES))
-        for start in range(0, len(data), size):
-            piece = data[start : start + size]
-            yield piece
-            time.sleep(len(piece) / rate)
+
+def _send_when_due(
+    waiting: _Waiting,
+    source: socket.socket,
+    target: socket.socket,
+    gate: contextlib.AbstractContextManager[object],
+) -> None:
+    """Send the data that waits, each part when it is due, until the empty one, which ends the connection."""
+    while True:
+        due, data = waiting.get()
+        time.sleep(max(0.0, due - time.monotonic()))
+        if not data:
+            break
+        try:
+            with gate:
+                target.sendall(data)
+        except OSError:
+            break
+    shut(source)
+    shut(target)
 
 
 def forwarding(upstream: int) -> contextlib.AbstractContextManager[LinkProxy]:

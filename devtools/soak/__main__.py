@@ -4,64 +4,59 @@
 """
 
 import argparse
-import itertools
 import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from devtools.soak import plan
-from devtools.soak.crawl import SoakCrawl
+from devtools.soak.crawl import Outcome, SoakCrawl
 from devtools.soak.plan import Kind
-from devtools.soak.report import Report
-from devtools.soak.servers import Servers, serving
+from devtools.soak.servers import serving
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Crawl until the time has run out, and print the report."""
-    options = _options(arguments)
-    report = Report()
-    end = time.monotonic() + options.seconds
-    last = options.first + options.crawls if options.crawls else None
-    numbers = itertools.takewhile(lambda number: last is None or number < last, itertools.count(options.first))
-    with serving() as servers:
-        for number in itertools.takewhile(lambda _: time.monotonic() < end, numbers):
-            planned = plan.draw(options.seed, number, options.faults, options.concurrency, options.persist)
-            _crawl(planned, servers, report)
-    print(f"\n{'seed':<24}{options.seed}\n{report}")
-    return 0 if report.is_well else 1
-
-
-def _crawl(planned: plan.Plan, servers: Servers, report: Report) -> None:
-    """Run a crawl, and keep its directory if it failed."""
-    directory = Path(tempfile.mkdtemp(prefix=f"soak-{planned.number}-"))
-    outcome = SoakCrawl(planned, servers, directory).run()
-    report.outcomes.append(outcome)
-    print(outcome, flush=True)
-    if outcome.is_well:
-        shutil.rmtree(directory)
-    else:
-        report.kept.append(directory)
-        print(f"    logs are in {directory}", flush=True)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m devtools.soak", description="Crawl with faults at random moments.")
     parser.add_argument("--seconds", type=float, default=600, help="seconds after which no crawl begins (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="number of the first crawl (%(default)s)")
-    parser.add_argument("--crawls", type=int, help="maximum number of crawls (unlimited)")
-    parser.add_argument("--concurrency", type=int, help="CONCURRENT_REQUESTS of each worker (drawn)")
+    parser.add_argument("--crawls", type=int, default=sys.maxsize, help="maximum number of crawls (unlimited)")
     parser.add_argument(
         "--faults", type=Kind, nargs="+", choices=list(Kind), default=list(Kind), help="kinds of faults (all)"
     )
-    parser.add_argument("--persist", action=argparse.BooleanOptionalAction, help="SCHEDULER_PERSIST (drawn)")
     options = parser.parse_args(arguments)
-    if options.persist is False and set(options.faults) == {Kind.SIGTERM}:
-        parser.error("--no-persist: a worker that gets a SIGTERM deletes the queue; name another kind of fault")
-    return options
+    end = time.monotonic() + options.seconds
+    outcomes: list[Outcome] = []
+    with serving() as servers:
+        while len(outcomes) < options.crawls and time.monotonic() < end:
+            planned = plan.draw(options.seed, options.first + len(outcomes), options.faults)
+            directory = Path(tempfile.mkdtemp(prefix=f"soak-{planned.number}-"))
+            outcomes.append(SoakCrawl(planned, servers, directory).run())
+            print(outcomes[-1], flush=True)
+            if any(outcomes[-1].complaints):
+                print(f"    logs are in {directory}", flush=True)
+            else:
+                shutil.rmtree(directory)
+    print(f"\n{'seed':<24}{options.seed}\n{report(outcomes)}")
+    return 1 if not outcomes or any(any(outcome.complaints) for outcome in outcomes) else 0
+
+
+def report(outcomes: Sequence[Outcome]) -> str:
+    """Return the sum of the outcomes."""
+    happened: Counter[Kind] = sum((outcome.happened for outcome in outcomes), Counter())
+    rows = {
+        "crawls": len(outcomes),
+        "crawls not well": sum(any(outcome.complaints) for outcome in outcomes),
+        "pages": sum(outcome.plan.pages for outcome in outcomes),
+        "pages missed": sum(len(outcome.missed) for outcome in outcomes),
+        "pages fetched twice": sum(outcome.twice for outcome in outcomes),
+        "faults": ", ".join(f"{kind} {times}" for kind, times in sorted(happened.items())) or "none",
+    }
+    return "\n".join(f"{name:<24}{value}" for name, value in rows.items())
 
 
 if __name__ == "__main__":

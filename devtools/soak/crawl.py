@@ -5,12 +5,13 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devtools.crawl_process import Crawl, CrawlProcess, Job
-from devtools.site import Site, serving
-from devtools.soak.plan import LAST, SIGNALS, Fault, Kind, Plan, site
-from devtools.soak.report import Outcome
+from devtools.site import Links, Site, path_of, serving
+from devtools.soak.plan import LAST, SIGNALS, Fault, Kind, Plan
 from devtools.soak.servers import Servers
 from devtools.spiders import links
 from devtools.waiting import until
@@ -19,6 +20,42 @@ from scrapy_bloom.queue.keys import QueueKeys
 LEASE = 1.0
 # Seconds after which a crawl hangs. A crawl takes a quarter of a minute, and several minutes on a busy machine.
 LIMIT = 300.0
+_FANOUT = 3
+_NAMED = 5
+
+
+@dataclass
+class Outcome:
+    """The outcome of a crawl: its missed pages, its repeated fetches, and its other complaints.
+
+    `happened` counts the observed faults. `hung` names the workers that did not end, `failed` the workers that ended
+    with an error, `left` the remaining keys.
+    """
+
+    plan: Plan
+    happened: Counter[Kind] = field(default_factory=Counter)
+    missed: set[str] = field(default_factory=set)
+    twice: int = 0
+    hung: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    left: set[str] = field(default_factory=set)
+
+    @property
+    def absent(self) -> list[Kind]:
+        """The planned faults that did not happen: a crawl without them proves nothing about them."""
+        planned = Counter(fault.kind for fault in self.plan.faults)
+        return list((planned - self.happened).elements())
+
+    @property
+    def complaints(self) -> Iterator[str]:
+        """Each complaint about the crawl."""
+        for name in ("missed", "hung", "failed", "left", "absent"):
+            found: list[str] = sorted(getattr(self, name))
+            if found:
+                yield f"{name} {len(found)}: {', '.join(found[:_NAMED])}{' …' if len(found) > _NAMED else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.plan}: {'; '.join(self.complaints) or 'all fetched'}, {self.twice} fetched twice"
 
 
 class SoakCrawl:
@@ -42,22 +79,25 @@ class SoakCrawl:
 
     def run(self) -> Outcome:
         """Crawl to the end, and return the outcome."""
-        begin = time.monotonic()
+        end = time.monotonic() + LIMIT
         self._servers.happened.clear()
         with serving(site(self._plan.pages)) as self._site:
             self._site.before = self._asked_for
             try:
                 for _ in range(self._plan.workers):
                     self._start()
-                self._wait(begin + LIMIT)
-                self._sweep(begin + LIMIT)
+                self._wait(end)
+                self._sweep(end)
             finally:
-                self._tidy()
+                for waking in self._wakings:
+                    waking.join()
+                for worker in self._workers:
+                    worker.kill()
+                self._servers.settle()
             self._look(self._site)
-        self._outcome.seconds = time.monotonic() - begin
         return self._outcome
 
-    def _start(self) -> CrawlProcess:
+    def _start(self) -> None:
         settings = {
             "SCHEDULER": "scrapy_bloom.BloomScheduler",
             "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
@@ -72,13 +112,9 @@ class SoakCrawl:
             "CONCURRENT_REQUESTS": self._plan.concurrency,
             "CONCURRENT_REQUESTS_PER_DOMAIN": self._plan.concurrency,
             "TELNETCONSOLE_ENABLED": False,
-            "LOG_LEVEL": "DEBUG",
         }
-        name = f"worker-{len(self._workers)}"
         job = Job(("runspider", links.__file__), {"start": self._site.url}, settings, {"SCRAPY_PROJECT": ""})
-        worker = CrawlProcess(name, job, self._directory)
-        self._workers.append(worker)
-        return worker
+        self._workers.append(CrawlProcess(f"worker-{len(self._workers)}", job, self._directory))
 
     def _asked_for(self, _: str) -> None:
         """Count a request, and apply the due faults before its response."""
@@ -90,7 +126,7 @@ class SoakCrawl:
         for fault in due:
             with self._happening:
                 try:
-                    self._happen(fault)
+                    (self._hit if fault.kind in SIGNALS else self._servers.befall)(fault)
                 except Exception as error:  # a thread's own error, which would go unnoticed
                     self._outcome.failed.append(f"{fault.kind} ({error!r})")
         if is_late:
@@ -98,22 +134,16 @@ class SoakCrawl:
             until(self._all_have_begun)
         self._never.wait(self._plan.delay)
 
-    def _happen(self, fault: Fault) -> None:
-        if fault.kind in SIGNALS:
-            self._hit(fault)
-        else:
-            self._servers.befall(fault)
-
     def _hit(self, fault: Fault) -> None:
         """Send a worker a signal, if one runs; replace it if the signal ends it."""
-        targets = [worker for worker in self._workers if worker.process.poll() is None]
-        targets = [worker for worker in targets if worker.name not in self._leaving]
+        running = (worker for worker in self._workers if worker.process.poll() is None)
+        targets = [worker for worker in running if worker.name not in self._leaving]
         if not targets:
             return
         victim = targets[int(fault.size * len(targets))]
         if fault.kind is Kind.SIGSTOP:
             victim.process.send_signal(signal.SIGSTOP)
-            self._outcome.happened[Kind.SIGSTOP] += _is_stopped(victim)
+            self._outcome.happened[Kind.SIGSTOP] += is_stopped(victim)
             waking = threading.Timer(LEASE * (1.5 + fault.size), victim.process.send_signal, (signal.SIGCONT,))
             waking.start()
             self._wakings.append(waking)
@@ -131,13 +161,10 @@ class SoakCrawl:
 
     def _wait(self, end: float) -> None:
         """Wait for all workers, including those started meanwhile."""
-        number = 0
-        while number < len(self._workers):
-            worker = self._workers[number]
+        for worker in self._workers:  # grows
             if not worker.has_ended(max(0.0, end - time.monotonic())):
                 self._outcome.hung.append(worker.name)
                 worker.process.send_signal(signal.SIGCONT)
-            number += 1
 
     def _sweep(self, end: float) -> None:
         """Start one more worker if a stopped worker returned requests too late."""
@@ -146,28 +173,14 @@ class SoakCrawl:
             is_left = bool(client.zcard(f"{self._key}:queue"))
         if self._plan.persist and is_left and not self._outcome.hung and self._leaving - self._killed:
             self._start()
-            self._wait(end)
-
-    def _tidy(self) -> None:
-        for waking in self._wakings:
-            waking.join()
-        for worker in self._workers:
-            worker.kill()
-        self._servers.settle()
+            self._workers[-1].has_ended(max(0.0, end - time.monotonic()))
 
     def _look(self, crawled: Site) -> None:
         fetched: Counter[str] = Counter()
         for worker in self._workers:
             ended = worker.wait()
             fetched.update(url.removeprefix(crawled.url) or "/" for url in ended.fetched)
-            reason = ended.stats.get("finish_reason")
-            self._outcome.happened.update(self._ended_by(worker.name, ended))
-            if worker.name in self._killed or worker.name in self._outcome.hung:
-                continue
-            if worker.name in self._leaving and reason is None and ended.exit_code in {0, -signal.SIGTERM}:
-                continue  # it was asked to stop before Scrapy handled signals, or while it was starting
-            if ended.exit_code != 0 or reason not in {"finished", "shutdown"}:
-                self._outcome.failed.append(f"{worker.name} ({ended.exit_code}, {reason})")
+            self._judge(worker.name, ended)
         self._outcome.happened += self._servers.happened
         self._outcome.missed = set(crawled.links) - set(fetched)
         self._outcome.twice = fetched.total() - len(fetched)
@@ -177,18 +190,36 @@ class SoakCrawl:
                 client.unlink(*keys)
         # A crawl that persists keeps its own record, and the filter.
         kept = {QueueKeys(f"{self._key}:queue").crawl, QueueKeys(f"{self._key}:queue").departed}
-        left = {key for key in keys if f"{self._key}:queue" in key} - kept if self._plan.persist else keys
-        self._outcome.left = left
+        self._outcome.left = {key for key in keys if ":queue" in key} - kept if self._plan.persist else keys
 
-    def _ended_by(self, name: str, ended: Crawl) -> list[Kind]:
-        """Return the signal by which a worker ended, if it was sent one."""
+    def _judge(self, name: str, ended: Crawl) -> None:
+        """Count the signal by which a worker ended, or its failure."""
+        reason = ended.stats.get("finish_reason")
         if name in self._killed:
-            return [Kind.SIGKILL] if ended.exit_code == -signal.SIGKILL else []
-        has_stopped = name in self._leaving and ended.stats.get("finish_reason") != "finished"
-        return [Kind.SIGTERM] if has_stopped else []
+            self._outcome.happened[Kind.SIGKILL] += ended.exit_code == -signal.SIGKILL
+        elif name in self._leaving and reason != "finished":
+            self._outcome.happened[Kind.SIGTERM] += 1
+            if reason is None and ended.exit_code in {0, -signal.SIGTERM}:
+                return  # it was asked to stop before Scrapy handled signals, or while it was starting
+        if name in self._killed or name in self._outcome.hung:
+            return
+        if ended.exit_code != 0 or reason not in {"finished", "shutdown"}:
+            self._outcome.failed.append(f"{name} ({ended.exit_code}, {reason})")
 
 
-def _is_stopped(worker: CrawlProcess) -> bool:
+def site(pages: int) -> Links:
+    """Return a tree whose pages also link to themselves and back.
+
+    No repeat makes up for a lost request.
+    """
+    made = {}
+    for page in range(pages):
+        children = range(_FANOUT * page + 1, min(_FANOUT * page + 1 + _FANOUT, pages))
+        made[path_of(page)] = [path_of(each) for each in (*children, 0, max(0, page - 1) // _FANOUT, page)]
+    return made
+
+
+def is_stopped(worker: CrawlProcess) -> bool:
     """Wait until a process has stopped after SIGSTOP; return False if it has ended."""
     try:
         seen = os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

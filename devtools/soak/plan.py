@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devtools.site import Links, path_of
-
 WORKERS = (2, 4)
 PAGES = (150, 400)
 MOST_FAULTS = 6
@@ -16,7 +14,6 @@ FIRST, LAST = 0.05, 0.75
 # Seconds of a crawl without faults, up to a maximum delay of a page.
 LEAST_SECONDS = 6.0
 MOST_DELAY = 0.5
-_FANOUT = 3
 
 
 class Kind(StrEnum):
@@ -69,22 +66,15 @@ class Plan:
     def __str__(self) -> str:
         kinds = Counter(fault.kind for fault in self.faults)
         faults = ", ".join(f"{kind} x{times}" if times > 1 else kind for kind, times in kinds.items())
-        persist = ", persistent" if self.persist else ""
         size = f"{self.workers} workers, {self.pages} pages, {self.concurrency} at once"
-        return f"crawl {self.number}: {size}{persist}: {faults}"
+        return f"crawl {self.number}: {size}{', persistent' if self.persist else ''}: {faults}"
 
 
-def draw(
-    seed: int, number: int, kinds: Sequence[Kind], concurrency: int | None = None, persist: bool | None = None
-) -> Plan:
-    """Draw the crawl of a number; the same seed and kinds give the same.
-
-    Without `persist` half of them persist.
-    """
+def draw(seed: int, number: int, kinds: Sequence[Kind]) -> Plan:
+    """Draw the crawl of a number; the same seed and kinds give the same. Half of the crawls persist."""
     source = random.Random(f"{seed} {number}")
     pages = source.randint(*PAGES)
-    drawn = source.random() < 1 / 2
-    persist = drawn if persist is None else persist
+    persist = source.random() < 1 / 2
     possible = [kind for kind in kinds if persist or kind is not Kind.SIGTERM] or list(kinds)
     moments = sorted(
         source.randint(int(FIRST * pages), int(LAST * pages)) for _ in range(source.randint(1, MOST_FAULTS))
@@ -93,20 +83,7 @@ def draw(
         number,
         workers=source.randint(*WORKERS),
         pages=pages,
-        concurrency=concurrency or source.choice((1, 2, 4, 8)),
+        concurrency=source.choice((1, 2, 4, 8)),
         persist=persist or Kind.SIGTERM in possible,
         faults=tuple(Fault(source.choice(possible), page, source.random()) for page in moments),
     )
-
-
-def site(pages: int) -> Links:
-    """Return a tree whose pages also link to themselves and back.
-
-    No repeat makes up for a lost request.
-    """
-    links = {}
-    for page in range(pages):
-        children = range(_FANOUT * page + 1, min(_FANOUT * page + 1 + _FANOUT, pages))
-        back = (0, max(0, page - 1) // _FANOUT, page)
-        links[path_of(page)] = [path_of(each) for each in (*children, *back)]
-    return links

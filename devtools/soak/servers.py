@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from devtools.proxy.link import LinkProxy, forwarding
+from devtools.proxy.link import Link, LinkProxy, forwarding
 from devtools.servers import Server, available, running
 from devtools.soak.plan import Fault, Kind
 from devtools.waiting import LIMIT, until
@@ -24,19 +24,12 @@ _ENDLESS = "while true do end"
 # once, but for minutes neither may get a processor.
 _EFFECT_SECONDS = LIMIT
 
-Work = Callable[[], object]
-Sign = Callable[[], bool]
-
-
-def _nothing() -> None:
-    """Leave everything as it is."""
-
 
 class Servers:
     """A master and its replica; `link` is the way to the current master.
 
-    A fault ends by itself, and the next one begins after that. `happened` counts the faults observed in the numbers of
-    the server or of the link.
+    A fault ends by itself, and the next one begins after that. `happened` counts the faults of which a sign was seen in
+    the numbers of the server or of the link.
     """
 
     def __init__(self, master: Server, replica: Server, link: LinkProxy) -> None:
@@ -45,14 +38,13 @@ class Servers:
         self.link = link
         self.happened: Counter[Kind] = Counter()
         self._under_way: threading.Timer | None = None
-        self._follow()
+        self.follow()
 
     def befall(self, fault: Fault) -> None:
         """Apply a fault, once the one before has ended."""
         self.settle()
-        has_happened = _SIGNS[fault.kind](self)
-        seconds, rest = self._begin(fault)
-        self._under_way = threading.Timer(seconds, self._end, (fault.kind, rest, has_happened))
+        steps = FAULTS[fault.kind](self, fault.size)
+        self._under_way = threading.Timer(next(steps), self._end, (fault.kind, steps))
         self._under_way.start()
 
     def settle(self) -> None:
@@ -61,97 +53,16 @@ class Servers:
             self._under_way.join()
             self._under_way = None
 
-    def _begin(self, fault: Fault) -> tuple[float, Work]:
-        """Begin a fault; return its seconds, and the function that ends it."""
-        size = fault.size
-        match fault.kind:
-            case Kind.RESTART:
-                return 5 * size**2, self._kill()
-            case Kind.FAILOVER | Kind.FAILOVER_KEPT:
-                self._fail_over(cuts=fault.kind is Kind.FAILOVER)
-                return 0.0, _nothing
-            case Kind.CLIENT_KILL:
-                self._kill_clients()
-                return 0.0, _nothing
-            case Kind.SLOW_LINK:
-                return 1 + 2 * size, self._slow_down(delay=0.1 * size, rate=50_000 + 500_000 * (1 - size))
-            case Kind.LOST_REPLIES:
-                return 0.0, self._lose_replies(1 + int(5 * size))
-            case Kind.BUSY:
-                return 2 * size, self._be_busy()
-            case _:
-                raise ValueError(f"{fault.kind} is no fault of a server")
+    def _end(self, kind: Kind, steps: "Steps") -> None:
+        self.happened[kind] += bool(next(steps))
 
-    def _end(self, kind: Kind, rest: Work, has_happened: Sign) -> None:
-        rest()
-        self.happened[kind] += has_happened()
-
-    def _kill(self) -> Work:
-        """Kill the master, which starts again on its data."""
-        self.master.kill()
-        return self.master.start
-
-    def _fail_over(self, *, cuts: bool) -> None:
-        """Promote the replica, once it is in sync; connections to the old master may be kept."""
-        with self.link.held():
-            until(self._are_in_step)
-            self.master, self.replica = self.replica, self.master
-            with self.master.client() as client:
-                client.replicaof("NO", "ONE")
-            self._follow()
-            self.link.upstream = self.master.port
-        if cuts:
-            self.link.cut()
-
-    def _kill_clients(self) -> None:
-        """Have the master close all connections."""
-        with self.master.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-
-    def _be_busy(self) -> Work:
-        """Run a script that does not end until it is killed."""
-
-        def run() -> None:
-            with self.master.client() as client, contextlib.suppress(redis.ResponseError):
-                client.eval(_ENDLESS, 0)
-
-        script = threading.Thread(target=run)
-        script.start()
-
-        def kill() -> None:
-            # Each time again: it may not run yet.
-            with self.master.client() as client:
-                while script.is_alive():
-                    with contextlib.suppress(redis.ResponseError):
-                        client.script_kill()
-                    script.join(0.05)
-
-        return kill
-
-    def _slow_down(self, delay: float, rate: float) -> Work:
-        """Delay commands, and limit their bytes a second."""
-        self.link.link.delay, self.link.link.rate = delay, rate
-
-        def speed_up() -> None:
-            self.link.link.delay, self.link.link.rate = 0.0, None
-
-        return speed_up
-
-    def _lose_replies(self, number: int) -> Work:
-        """Drop the next replies, each with its connection."""
-        self.link.link.lost_replies = number
-
-        def wait() -> None:
-            _comes_true(lambda: self.link.link.lost_replies == 0)
-            self.link.link.lost_replies = 0
-
-        return wait
-
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Let the replica copy the master."""
         with self.replica.client() as client:
             client.replicaof("127.0.0.1", self.master.port)
 
-    def _are_in_step(self) -> bool:
+    def are_in_step(self) -> bool:
+        """Return whether the replica has all data of the master."""
         try:
             with self.master.client() as master, self.replica.client() as replica:
                 copy = replica.info("replication")
@@ -159,6 +70,95 @@ class Servers:
                 return is_whole and copy["slave_repl_offset"] >= master.info("replication")["master_repl_offset"]
         except redis.RedisError:  # one of them starts
             return False
+
+    def says(self, section: str, name: str) -> Any:
+        """Return a value that the server behind the link reports about itself."""
+        with self.link.address.client() as client:
+            return client.info(section).get(name)
+
+
+Steps = Iterator[float]
+"""A fault: it begins, yields the seconds that it lasts, ends, and yields whether a sign of it was seen."""
+
+
+def _restart(servers: Servers, size: float) -> Steps:
+    before = servers.says("server", "run_id")
+    servers.master.kill()
+    yield 5 * size**2
+    servers.master.start()
+    yield servers.says("server", "run_id") != before
+
+
+def _fail_over(servers: Servers, _: float, *, cuts: bool) -> Steps:
+    """Promote the replica, once it is in sync; connections to the old master may be kept."""
+    before, are_closed = servers.says("replication", "master_replid"), _closing(servers.master)
+    with servers.link.held():
+        until(servers.are_in_step)
+        servers.master, servers.replica = servers.replica, servers.master
+        with servers.master.client() as client:
+            client.replicaof("NO", "ONE")
+        servers.follow()
+        servers.link.upstream = servers.master.port
+    if cuts:
+        servers.link.cut()
+    yield 0.0
+    yield servers.says("replication", "master_replid") != before and (not cuts or are_closed())
+
+
+def _kill_clients(servers: Servers, _: float) -> Steps:
+    are_closed = _closing(servers.master)
+    with servers.master.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    yield 0.0
+    yield are_closed()
+
+
+def _slow_down(servers: Servers, size: float) -> Steps:
+    before = servers.link.delayed
+    servers.link.link = Link(rate=50_000 + 500_000 * (1 - size), delay=0.1 * size)
+    yield 1 + 2 * size
+    servers.link.link = Link()
+    yield servers.link.delayed > before
+
+
+def _lose_replies(servers: Servers, size: float) -> Steps:
+    before = servers.link.lost
+    servers.link.link.lost_replies = 1 + int(5 * size)
+    yield 0.0
+    _comes_true(lambda: servers.link.link.lost_replies == 0)
+    servers.link.link.lost_replies = 0
+    yield servers.link.lost > before
+
+
+def _be_busy(servers: Servers, size: float) -> Steps:
+    """Run a script that does not end until it is killed."""
+    server, before = servers.master, _failed_scripts(servers)
+
+    def run() -> None:
+        with server.client() as client, contextlib.suppress(redis.ResponseError):
+            client.eval(_ENDLESS, 0)
+
+    script = threading.Thread(target=run)
+    script.start()
+    yield 2 * size
+    # Each time again: it may not run yet.
+    with server.client() as client:
+        while script.is_alive():
+            with contextlib.suppress(redis.ResponseError):
+                client.script_kill()
+            script.join(0.05)
+    yield _failed_scripts(servers) > before
+
+
+FAULTS: dict[Kind, Callable[[Servers, float], Steps]] = {
+    Kind.RESTART: _restart,
+    Kind.FAILOVER: partial(_fail_over, cuts=True),
+    Kind.FAILOVER_KEPT: partial(_fail_over, cuts=False),
+    Kind.CLIENT_KILL: _kill_clients,
+    Kind.SLOW_LINK: _slow_down,
+    Kind.LOST_REPLIES: _lose_replies,
+    Kind.BUSY: _be_busy,
+}
 
 
 def _comes_true(condition: Callable[[], object]) -> bool:
@@ -169,62 +169,23 @@ def _comes_true(condition: Callable[[], object]) -> bool:
     return True
 
 
-# Observations of the faults: made before a fault begins, they show after its end whether it happened.
-
-
-def _changes(found: Callable[[Servers], Any]) -> Callable[[Servers], Sign]:
-    """Return the observation of a fault that changes a value: a number, or a random name."""
-
-    def sign(servers: Servers) -> Sign:
-        before = found(servers)
-        return lambda: bool(found(servers) != before)
-
-    return sign
-
-
-def _master_says(section: str, name: str, servers: Servers) -> Any:
-    """Return a value that the server behind the link reports about itself."""
-    with servers.link.address.client() as client:
-        return client.info(section).get(name)
-
-
 def _failed_scripts(servers: Servers) -> int:
-    calls = (_master_says("commandstats", name, servers) or {} for name in ("cmdstat_eval", "cmdstat_evalsha"))
+    calls = (servers.says("commandstats", name) or {} for name in ("cmdstat_eval", "cmdstat_evalsha"))
     return sum(int(each.get("failed_calls", 0)) for each in calls)
 
 
-def _connections_go(servers: Servers) -> Sign:
-    """Return the observation of a fault that ends the master's connections."""
-    server = servers.master
-    # The workers may not have connected again since the fault before.
-    _comes_true(lambda: _connections(server))
-    before = _connections(server)
-    return lambda: bool(before) and _comes_true(lambda: not before & _connections(server))
-
-
-def _connections(server: Server) -> set[str]:
+def connections(server: Server) -> set[str]:
+    """Return the connections of a server, without this one."""
     with server.client() as client:
         return {each["id"] for each in client.client_list(_type="normal")} - {str(client.client_id())}
 
 
-def _both(*signs: Callable[[Servers], Sign]) -> Callable[[Servers], Sign]:
-    def sign(servers: Servers) -> Sign:
-        each = [make(servers) for make in signs]
-        return lambda: all(has_happened() for has_happened in each)
-
-    return sign
-
-
-_promoted = _changes(partial(_master_says, "replication", "master_replid"))
-_SIGNS: dict[Kind, Callable[[Servers], Sign]] = {
-    Kind.RESTART: _changes(partial(_master_says, "server", "run_id")),
-    Kind.FAILOVER: _both(_promoted, _connections_go),
-    Kind.FAILOVER_KEPT: _promoted,
-    Kind.CLIENT_KILL: _connections_go,
-    Kind.SLOW_LINK: _changes(lambda servers: servers.link.delayed),
-    Kind.LOST_REPLIES: _changes(lambda servers: servers.link.lost),
-    Kind.BUSY: _changes(_failed_scripts),
-}
+def _closing(server: Server) -> Callable[[], bool]:
+    """Return a function that waits until the present connections of a server are closed; False if there are none."""
+    # The workers may not have connected again since the fault before.
+    _comes_true(lambda: connections(server))
+    before = connections(server)
+    return lambda: bool(before) and _comes_true(lambda: not before & connections(server))
 
 
 @contextlib.contextmanager

@@ -3,25 +3,25 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import PARTS
 from benchmarks.harness import redisbloom, report, results
 from benchmarks.harness.filling import Place, counters
 from benchmarks.harness.interleaved import ratio
 from benchmarks.harness.options import Asked
 from benchmarks.harness.report import wilson
-from benchmarks.subjects import before, whole_crawl
-from benchmarks.subjects.additions import OURS
-from benchmarks.subjects.whole_crawl import OUR_SCHEDULER
-from benchmarks.suites import field, fill, pauses, promise, turns
+from benchmarks.harness.urls import urls
+from benchmarks.subjects import before, contenders
+from benchmarks.suites import fill, promise, turns
+from benchmarks.suites.memory import PROMISED
 from benchmarks.suites.promise import STAGGERED, Filling, Outcome
 from devtools.crawl_process import ROOT
 from scrapy_bloom.filter.parameters import FilterParameters
+from tests.support.selection import long_unless
 from tests.support.servers import Server
 
-BOTH = ["near", "far"]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc` on this machine")
 needs_history = pytest.mark.skipif(
     subprocess.run(["git", "cat-file", "-e", before.COMMIT], cwd=ROOT, capture_output=True, check=False).returncode
@@ -74,7 +74,7 @@ def test_a_promise_is_broken_by_answers_or_by_counts(wrong: int, by_counts: floa
 def test_a_filling_is_measured(way: str, valkey: Server) -> None:
     """A grown filter has all items, and its wrong answers are those of its counts."""
     filling = Filling(way, 2, 300, 1e-1, times=10, batch=100, asked=5_000)
-    outcome = promise.measure(promise.Task(filling, valkey.url))
+    outcome = promise.measure(filling, valkey.url)
     assert outcome.layers > 2
     assert outcome.is_kept
     assert 0.5 < outcome.wrong / outcome.asked / outcome.by_counts < 2
@@ -84,18 +84,19 @@ def test_a_filling_is_measured(way: str, valkey: Server) -> None:
 def test_processes_fill_a_filter(way: str, valkey: Server) -> None:
     """Processes of their own, and forks of one with an open filter, add all items."""
     filling = Filling(way, 2, 2_000, 1e-1, expansion=0, times=1, batch=100, asked=2_000)
-    outcome = promise.fill_by_processes(filling, valkey.url)
+    outcome = promise.measure(filling, valkey.url)
     assert outcome.by_counts > 0.05
     assert outcome.is_kept
 
 
 def test_parts_that_are_measured_anew_take_the_place_of_the_old() -> None:
-    """The head and the other parts stay as they are, and a new part comes last."""
-    old = "# Results\n\nPrinted.\n\n\n## one\n\nOld.\n\n## not a part\n\n\n## two\n\nOld.\n"
-    now = "# Results\n\nPrinted now.\n\n\n## three\n\nNew.\n\n\n## two\n\nNew.\n\n\n"
-    expected = old.replace("## two\n\nOld.\n", "## two\n\nNew.\n\n\n## three\n\nNew.\n")
-    assert results.merged(old, now) == expected
-    assert results.merged(expected, now) == expected
+    """The other parts stay as they are, in the order of all parts; a part that no longer exists goes."""
+    old = "# Results\n\n\n## gone\n\nOld.\n\n\n## one\n\nOld.\n\n## not a part\n\n\n## two\n\nOld.\n"
+    now = "\n\n## three\n\nNew.\n\n\n## two\n\nNew.\n\n\n"
+    expected = "# Results\n\n\n## one\n\nOld.\n\n## not a part\n\n\n## two\n\nNew.\n\n\n## three\n\nNew.\n"
+    names = ("one", "two", "three", "four")
+    assert results.merged(old, now, names) == expected
+    assert results.merged(expected, now, names) == expected
 
 
 @needs_compiler
@@ -114,66 +115,63 @@ def test_probes_find_as_many_as_the_filter(valkey: Server, key: str) -> None:
     assert fill.probed(bytes(len(bits)), hashes, 100) == 0
 
 
-@needs_compiler
-def test_a_full_filter_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """All items are added and found, and the lookups give an error rate with its interval."""
-    monkeypatch.setattr(fill, "ITEMS", 4_000)
-    monkeypatch.setattr(fill, "PROBES", 40_000)
-    monkeypatch.setattr(fill, "available", lambda: ["valkey"])
-    fill.run(Asked())
-    printed = capsys.readouterr().out
-    assert "By 40,000 probes, of which " in printed
-    assert re.search(r"\| added items that are missing +\| +0 \|", printed)
-    assert re.search(r"\| new items called seen while it filled +\| +0 \|", printed)
+# The sizes of each part, the number of its targets, and a pattern that it prints.
+SMALL: dict[str, tuple[dict[str, object], int, str]] = {
+    "streams": (
+        {
+            "ROUNDS": 1,
+            "streams": lambda: {"all new": [urls(0, 25), urls(20, 25)]},
+            "DUPEFILTERS": (contenders.SCRAPY, contenders.OURS),
+        },
+        1,
+        r"\| scrapy-bloom +\|.* 0 of 50 \|",
+    ),
+    "crawls": (
+        {"ROUNDS": 1, "MADE_UP": ("--pages", "10")},
+        3,
+        r"before one script, BloomScheduler, 5 ms +\|.* 10 to 10 \|",
+    ),
+    "memory": (
+        {"SET_SIZES": (1_000,), "DRAWN": (), "CASES": [PROMISED], "REPEATS": (1_024,)},
+        2,
+        r"\| 5,000,000 +\| +1e-06 \| +0 \|",
+    ),
+    "micro": ({"NUMBER": 100, "TURNS": 1}, 0, r"\| add_many, 100 new items +\|"),
+    "promise": (
+        {"ON_A_SERVER": (), "IN_PROCESSES": (), "IN_MEMORY": promise.IN_MEMORY[:1]},
+        1,
+        r"\| memory +\|.* kept \|",
+    ),
+    "importing": ({"SIZES": (1_000,)}, 1, r"\| 1,000 +\|"),
+    "fill": ({"ITEMS": 4_000, "PROBES": 40_000}, 2, r"\| added items that are missing +\| +0 \|"),
+    "pauses": ({"REPETITIONS": 1, "ITEMS": 20_000_000, "SECONDS": 0.05}, 3, r"\| it grows +\|"),
+    "field": (
+        {"ROUNDS": 1, "CAPACITY": 50_000, "KNOWN": 1_000},
+        1,
+        r"evicted +\|.* 1,000 of 1,000 \| .*The filter at.* 50,000 at 1e-06 \|",
+    ),
+    "turns": ({"ROUNDS": 1}, len(turns.GOALS) + 1, r"round trips, times before, at most 0.75. Measured 0\.[34]"),
+    "path": ({}, 4, r"\| queue/worker.py +\|"),
+}
+NEED = {"fill": needs_compiler, "turns": needs_history, "crawls": needs_history}
 
 
-def test_pauses_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each phase has pings, and the growth really grows."""
-    monkeypatch.setattr(pauses, "REPETITIONS", 1)
-    monkeypatch.setattr(pauses, "ITEMS", 20_000_000)
-    monkeypatch.setattr(pauses, "SECONDS", 0.05)
-    monkeypatch.setattr(pauses, "available", lambda: ["valkey"])
-    pauses.run(Asked())
-    printed = capsys.readouterr().out
-    assert all(f"| {phase} " in printed for phase in pauses.PHASES)
-    assert printed.count("Target: ") == 3
+def test_each_part_is_tried() -> None:
+    """Each part has its small size."""
+    assert [*SMALL] == [*PARTS]
 
 
-def test_a_loss_is_logged_by_the_library_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After a deletion and after an eviction, the library warns, and keeps its parameters."""
-    monkeypatch.setattr(field, "KNOWN", 1_000)
-    monkeypatch.setattr(field, "CAPACITY", 50_000)
-    monkeypatch.setattr(field, "ROUNDS", 1)
-    monkeypatch.setattr(field, "available", lambda: ["valkey"])
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=NEED.get(part, ())) for part in long_unless({"crawls"}.isdisjoint, SMALL)]
+)
+def test_each_part_runs(part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part runs in a small size on one server without RedisBloom, and judges its targets."""
+    sizes, targets, pattern = SMALL[part]
     monkeypatch.setattr(redisbloom, "server_options", tuple)
-    field.run(Asked())
+    monkeypatch.setattr(PARTS[part], "available", lambda: ["valkey"], raising=False)
+    for name, value in sizes.items():
+        monkeypatch.setattr(PARTS[part], name, value)
+    PARTS[part].run(Asked())
     printed = capsys.readouterr().out
-    assert "RedisBloom is not on this machine" in printed
-    rows = [row for row in printed.splitlines() if row.startswith(f"| {OURS}, ")]
-    assert len(rows) == 2
-    assert all("1,000 of 1,000" in row and "The filter at" in row and "50,000 at 1e-06" in row for row in rows)
-
-
-@needs_history
-def test_both_packages_are_measured_in_turns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each goal of the switch has a figure, of this package beside the one before."""
-    monkeypatch.setattr(turns, "ROUNDS", 1)
-    monkeypatch.setattr(turns, "available", lambda: ["valkey"])
-    turns.run(Asked())
-    printed = capsys.readouterr().out
-    assert printed.count("Target: ") == len(turns.GOALS) + 1
-    assert re.search(r"round trips, times before, at most 0.75. Measured 0\.[34]", printed)
-
-
-@needs_history
-def test_a_crawl_runs_the_chosen_package(valkey: Server, tmp_path: Path) -> None:
-    """Both packages crawl a site, each from its own folder."""
-    with before.packages() as paths, whole_crawl.serving("--pages", "10") as url:
-        for path in paths.values():
-            crawl = whole_crawl.crawl(OUR_SCHEDULER, url, 1, valkey.address, tmp_path, path=path)
-            assert crawl.pages == 10
-            assert crawl.cpu_seconds > 0
+    assert printed.count("Target: ") == targets
+    assert re.search(pattern, printed), printed

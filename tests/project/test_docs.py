@@ -1,6 +1,5 @@
 """The README and the documentation agree with each other and with the code, and their links lead somewhere."""
 
-import ast
 import re
 import tomllib
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from benchmarks.__main__ import PARTS
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.options import ERROR_RATE
@@ -76,20 +76,10 @@ def test_lowest_versions() -> None:
     assert python.endswith(f" {rows[0][2]}")
 
 
-def benchmark_parts() -> set[str]:
-    """Return the names of the benchmarks, without importing their packages."""
-    tree = ast.parse(text("benchmarks/__main__.py"))
-    (parts,) = (
-        node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PARTS"
-    )
-    assert isinstance(parts, ast.Dict)
-    return {ast.literal_eval(key) for key in parts.keys if key is not None}
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if "python -m benchmarks" in text(page)])
 def test_benchmarks(page: str) -> None:
     """Each benchmark that a page names exists."""
-    assert set(re.findall(r"python -m benchmarks(?:[ \n]([a-z_]+))?", text(page))) - {""} <= benchmark_parts()
+    assert set(re.findall(r"python -m benchmarks(?:[ \n]([a-z_]+))?", text(page))) - {""} <= {*PARTS}
 
 
 def test_entrances() -> None:

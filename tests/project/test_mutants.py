@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from devtools.mutants import __main__ as driver
-from devtools.mutants import selection
-from devtools.mutants.__main__ import Mutant, Outcome
-from devtools.mutants.selection import ROOT
+from devtools.mutants.__main__ import ROOT, Mutant, Outcome
 
 MUTANTS = driver.read()
 FILE, LINE = "scrapy_bloom/_format.py", '        return plural(size, "byte")\n'
@@ -110,7 +108,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commit(directory, "a")
     (directory / "c").unlink()
     commit(directory, "b")
-    monkeypatch.setattr(selection, "ROOT", directory)
+    monkeypatch.setattr(driver, "ROOT", directory)
     return directory
 
 
@@ -143,7 +141,7 @@ def test_shallow_clone(
 ) -> None:
     """In a clone without the parent of HEAD every mutant may be drawn."""
     git(tmp_path, "clone", "--depth", "1", checkout.as_uri(), "shallow")
-    monkeypatch.setattr(selection, "ROOT", tmp_path / "shallow")
+    monkeypatch.setattr(driver, "ROOT", tmp_path / "shallow")
     monkeypatch.setattr(driver, "read", lambda: [over(name) for name in "abcdef"])
     assert driver.main(["--touched", "--most", "2"]) == 1
     assert "HEAD^: no such commit in this clone, which may be shallow" in (out := capsys.readouterr().out)
@@ -152,10 +150,10 @@ def test_shallow_clone(
 
 def test_draw(checkout: Path) -> None:
     """A commit draws the same mutants each time, in their order, and another commit others."""
-    items = range(1000)
-    first = selection.drawn(items, 6)
-    assert (len(first), sorted(first)) == (6, first)
-    assert selection.drawn(items, 6) == first
+    items = [over(f"{number:04}") for number in range(1000)]
+    first = driver.drawn(items, 6)
+    assert (len(first), sorted(first, key=items.index)) == (6, first)
+    assert driver.drawn(items, 6) == first
     commit(checkout, "a")
-    assert selection.drawn(items, 6) != first
-    assert selection.drawn(items, 1001) == list(items)
+    assert driver.drawn(items, 6) != first
+    assert driver.drawn(items, 1001) == items

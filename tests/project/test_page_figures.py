@@ -49,17 +49,6 @@ def test_two_workers() -> None:
     assert [[*row[1:4], *re.findall(NUMBER, row[4])] for row in rows] == expected
 
 
-def test_clients() -> None:
-    """The checks of several clients have the rates and, computed from the times, the ratios of the results."""
-    expected = []
-    for server in ("Redis 7.0.15", "Valkey 9.1.2"):
-        rows = {row[0]: row[1:] for row in result(f"Concurrent clients, single calls back to back. {server}.")}
-        ours, sadd = rows["scrapy-bloom"], rows["SADD"]
-        ratios = [f"{float(mine) / float(other):.2f}" for mine, other in zip(ours[4:], sadd[4:], strict=True)]
-        expected += [ours[:4], ratios]
-    assert [row[1:] for row in table(PAGE, "Server CPU")] == [list(each) for each in zip(*expected, strict=True)]
-
-
 def test_the_field() -> None:
     """Each way of the field has its row, with the rate and the server's time of the results."""
     expected = {(float(row[2]), row[4]) for row in result("One process adds new items.")}

@@ -13,7 +13,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from devtools.crawl_process import CrawlProcess
-from devtools.servers import Address
+from devtools.proxy.link import Link, LinkProxy
+from devtools.servers import Address, Server
 from devtools.soak import __main__ as soak
 from devtools.soak import crawl, servers
 from devtools.soak.plan import SIGNALS, Fault, Kind
@@ -52,21 +53,31 @@ def test_fault_happens(kind: Kind, pair: Servers) -> None:
     """Each fault has its effect on the server or on the link, even twice in a row."""
     pair.happened.clear()
     for page in (1, 2):
-        until(lambda: servers._connections(pair.master))
+        until(lambda: servers.connections(pair.master))
         pair.befall(Fault(kind, page, 0.2))
         pair.settle()
     assert pair.happened == {kind: 2}
 
 
-def test_fault_without_effect(pair: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", long_unless(lambda kind: kind in QUICK, OF_SERVERS))
+def test_fault_without_effect(kind: Kind, pair: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault without an effect is not counted."""
+    for owner, name in (
+        (redis.Redis, "replicaof"),
+        (redis.Redis, "client_kill_filter"),
+        (Server, "kill"),
+        (Server, "start"),
+        (LinkProxy, "_loses_reply"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *_, **__: False)
     monkeypatch.setattr(servers, "_EFFECT_SECONDS", 0.1)
-    monkeypatch.setattr(pair, "_begin", lambda _: (0.0, lambda: None))
+    monkeypatch.setattr(servers, "_ENDLESS", "return 1")
+    monkeypatch.setattr(servers, "Link", lambda **_: Link())
     pair.happened.clear()
-    for kind in OF_SERVERS:
-        pair.befall(Fault(kind, 1, 0.2))
-        pair.settle()
+    pair.befall(Fault(kind, 1, 0.2))
+    pair.settle()
     assert not pair.happened.total()
+    monkeypatch.undo()
 
 
 def test_stopped_process() -> None:
@@ -74,21 +85,14 @@ def test_stopped_process() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         worker = cast("CrawlProcess", type("Worker", (), {"process": process}))
         process.send_signal(signal.SIGSTOP)
-        assert crawl._is_stopped(worker)
+        assert crawl.is_stopped(worker)
         process.kill()
-        assert not crawl._is_stopped(worker)
+        assert not crawl.is_stopped(worker)
         process.wait()
-        assert not crawl._is_stopped(worker)
+        assert not crawl.is_stopped(worker)
 
 
 def test_no_crawl_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     """A soak whose time has run out before it begins fails."""
     assert soak.main(["--seconds", "0"]) == 1
     assert "crawls                  0\n" in capsys.readouterr().out
-
-
-def test_no_persist_with_sigterm_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """SIGTERM alone is refused without SCHEDULER_PERSIST."""
-    with pytest.raises(SystemExit):
-        soak.main(["--no-persist", "--faults", "SIGTERM"])
-    assert "--no-persist: " in capsys.readouterr().err

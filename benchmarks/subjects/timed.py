@@ -1,16 +1,33 @@
-"""The schedulers of measured crawls, with timers."""
+"""The schedulers of measured crawls, with timers, and the extension that adds the costs to the stats."""
 
 import time
+from typing import Any
 
 import scrapy.core.scheduler
 import scrapy_redis.scheduler
 from scrapy import Request
+from scrapy.crawler import Crawler
 
-from devtools.round_trips import counting
+import scrapy_bloom
+from devtools.round_trips import RoundTrips
 from scrapy_bloom import BloomScheduler
 
-_counting = counting()
-SENT = _counting.__enter__()  # until the process ends
+PACKAGE, CPU, SCHEDULER = "costs/package", "costs/cpu_seconds", "costs/scheduler_seconds"
+
+
+class Costs(RoundTrips):
+    """Add the package's file, the CPU time of the process, and the time in the scheduler."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._stats: Any = crawler.stats
+        self._used = time.process_time()
+
+    def _engine_stopped(self) -> None:
+        super()._engine_stopped()
+        self._stats.set_value(PACKAGE, scrapy_bloom.__file__)
+        self._stats.set_value(CPU, time.process_time() - self._used)
+        self._stats.set_value(SCHEDULER, Timed.seconds)
 
 
 class Timed:

@@ -1,4 +1,4 @@
-"""The proxy of `python -m benchmarks distance` adds a delay, and has no other effect."""
+"""The link of `python -m benchmarks crawls` adds a delay, and has no other effect."""
 
 import os
 import time
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.proxy.delay import delaying, ping
+from benchmarks.harness.distance import ping, set_delay
+from devtools.proxy.link import forwarding
 from devtools.waiting import LIMIT, until
 from tests.support.servers import Server
 
@@ -31,7 +32,9 @@ def took(client: redis.Redis, commands: int) -> float:
 @pytest.mark.long
 def test_each_way_takes_longer_by_the_delay(valkey: Server) -> None:
     """A round trip takes twice the delay, and so does a pipeline of a thousand commands."""
-    with delaying(valkey.port, SECONDS) as proxy, redis.Redis(port=proxy.port) as client:
+    with forwarding(valkey.port) as link, redis.Redis(port=link.port) as client:
+        link.link.delay = SECONDS
+        client.ping()
         assert took(client, 1) >= 2 * SECONDS
         # Not at the first attempt on a busy machine.
         until(lambda: took(client, 1) < 3 * SECONDS)
@@ -41,9 +44,10 @@ def test_each_way_takes_longer_by_the_delay(valkey: Server) -> None:
 def test_everything_passes_unchanged(valkey: Server, key: str) -> None:
     """Values of all sizes pass unchanged to a client that reads late, more than a socket buffer holds."""
     values = [os.urandom(size) for size in (0, 1, 1 << 16, (1 << 16) + 1, *[3_000_000] * 20)]
-    with valkey.client() as direct, delaying(valkey.port, 0.001) as proxy:
+    with valkey.client() as direct, forwarding(valkey.port) as link:
+        link.link.delay = 0.001
         direct.mset({f"{key}:{number}": value for number, value in enumerate(values)})
-        with redis.Redis(port=proxy.port, socket_timeout=LIMIT) as client:
+        with redis.Redis(port=link.port, socket_timeout=LIMIT) as client:
             connection: Any = client.connection_pool.get_connection()
             before = direct.info("stats")["total_net_output_bytes"]
             for number in range(len(values)):
@@ -54,9 +58,8 @@ def test_everything_passes_unchanged(valkey: Server, key: str) -> None:
 
 
 @pytest.mark.long
-def test_a_calibrated_ping_takes_what_it_should(valkey: Server) -> None:
-    """A calibrated proxy's ping takes exactly the delay, without the proxy's own overhead."""
-    with delaying(valkey.port, 0.0) as proxy:
-        direct = ping(valkey.port)
+def test_a_ping_takes_what_it_should(valkey: Server) -> None:
+    """A ping takes longer by the delay, without the time that forwarding itself takes."""
+    with forwarding(valkey.port) as link:
         # Not at the first attempt on a busy machine.
-        until(lambda: proxy.calibrate(valkey.port, 0.002) == pytest.approx(0.004 + direct, rel=0.1))
+        until(lambda: set_delay(link, valkey.port, 0.002) == pytest.approx(0.004 + ping(valkey.port), rel=0.1))

@@ -1,1 +1,0 @@
-"""The demo: workers crawl a site, and every page is accounted for."""
