@@ -3,6 +3,7 @@
 import pickle
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from devtools.crawl_process import LIMIT
 from devtools.site import Links
 from devtools.waiting import until
-from tests.support.pages import tree
+from tests.support.pages import star, tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -86,6 +87,36 @@ def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Pat
         crawls = [old.wait(), *(worker.wait() for worker in played.workers[1:])]
         assert_cleared(played, *crawls)
         assert len(crawls) == 2
+
+
+def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The leases alone are deleted, and their worker is killed: the other one logs the loss."""
+    kind = {**KIND, "CONCURRENT_REQUESTS": 2}
+    with valkey.client() as client, scene(star(40), tmp_path, valkey.url, key) as played:
+        released = threading.Event()
+
+        def hold(worker: str) -> None:
+            if worker == "killed" and len(played.site.fetched) > 10:
+                released.wait(LIMIT)
+
+        played.site.before = hold
+        killed = played.start("killed", kind)
+        until(lambda: len(played.site.fetched) == 12)
+        # No exchange of its own comes in between, which would find the loss.
+        killed.process.send_signal(signal.SIGSTOP)
+        leases = [each for each in keys_of(client, key) if ":leases:" in each or ":taken:" in each]
+        lost = [member for each in leases for member in client.zrange(each, 0, -1)]
+        client.delete(*leases)
+        killed.kill()
+        released.set()
+        ended = played.crawl(kind, "other")
+        assert lost
+        assert played.missed <= {url_of(member).removeprefix(played.site.url) for member in lost}
+        assert keys_of(client, key) == set()
+    (_, complaint) = sorted(complaints_in(ended.log), key=lambda line: "are gone" in line)
+    assert f"ERROR: {len(lost)} {REQUESTS} '{key}:queue' or leased from it are gone" in complaint
+    assert ended.stats["finish_reason"] == LOST
+    assert ended.stats["bloomfilter/queue_losses"] == 1
 
 
 def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path: Path) -> None:
