@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.filter.bloom_filter import BloomFilter
     from scrapy_bloom.filter.describe import FilterInfo, LayerInfo
     from scrapy_bloom.filter.memory import MemoryBloomFilter
+    from scrapy_bloom.pipelines import RedisPipeline
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
     from scrapy_bloom.transport.urls import FromSentinel
@@ -36,6 +37,7 @@ __all__ = [
     "MemoryBloomFilter",
     "MismatchError",
     "RedisCrawlSpider",
+    "RedisPipeline",
     "RedisSpider",
     "RefusedError",
     "UnavailableError",
@@ -50,6 +52,7 @@ _MODULES = {
     "filter.bloom_filter": ("BloomFilter",),
     "filter.describe": ("FilterInfo", "LayerInfo"),
     "filter.memory": ("MemoryBloomFilter",),
+    "pipelines": ("RedisPipeline",),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
     "transport.urls": ("FromSentinel",),

@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from twisted.internet import task
+from twisted.internet import task, threads
+
+T = TypeVar("T")
 
 
 class Runtime:
@@ -56,6 +58,14 @@ class Runtime:
             await task.deferLater(reactor, seconds)
         else:
             await asyncio.sleep(seconds)
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Return the result of a blocking call, without blocking the reactor."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # another reactor than Scrapy's default
+            return await threads.deferToThread(call)
+        return await loop.run_in_executor(None, call)
 
 
 RUNTIME = Runtime()

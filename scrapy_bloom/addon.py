@@ -1,10 +1,11 @@
-"""The Scrapy add-on: one line in ADDONS sets the dupefilter and the scheduler."""
+"""The Scrapy add-on: one line in ADDONS sets the dupefilter, the scheduler and the item pipeline."""
 
 import logging
 from typing import Any, Self
 
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._scrapy.components import load_setting, require_serializer
@@ -18,15 +19,16 @@ logger = logging.getLogger(__name__)
 
 # The requests of these commands have callbacks that no queue in Redis can store; `bench` measures Scrapy alone.
 _COMMANDS_WITHOUT_CRAWL = ("bench", "check", "fetch", "parse", "shell", "view")
+_STOCK_PIPELINE, _PIPELINE = "scrapy_redis.pipelines.RedisPipeline", "scrapy_bloom.RedisPipeline"
 _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "scrapy_bloom.BloomScheduler"}
 
 
 class Addon:
     """Scrapy add-on that sets this package's dupefilter and scheduler, unless the project sets others.
 
-    Invalid settings are refused before the engine starts. The log names the classes that the add-on has set
-    or found. Nothing is set for `scrapy shell`, `fetch`, `view`, `parse`, `check` and
-    `bench`.
+    This package's RedisPipeline takes the place of scrapy-redis's in ITEM_PIPELINES, whose subclasses stay. Invalid
+    settings are refused before the engine starts. The log names the classes that the add-on has set or found. Nothing
+    is set for `scrapy shell`, `fetch`, `view`, `parse`, `check` and `bench`.
 
     Args:
         crawler: the crawl.
@@ -58,7 +60,7 @@ class Addon:
 
     @reports_at_exit()
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set DUPEFILTER_CLASS and SCHEDULER if they have their defaults, then check the settings.
+        """Set DUPEFILTER_CLASS and SCHEDULER if they have their defaults, and ITEM_PIPELINES; then check the settings.
 
         Args:
             settings: the crawl's settings, including the spider's, but not those of later add-ons.
@@ -70,6 +72,7 @@ class Addon:
         if command in _COMMANDS_WITHOUT_CRAWL:
             logger.info("scrapy-bloom sets nothing for `scrapy %s`, which needs no Redis", command)
             return
+        _replace_pipeline(settings)
         origins = {"DUPEFILTER_CLASS": _set_unless_chosen(settings, "DUPEFILTER_CLASS")}
         dupefilter = load_setting(settings, "DUPEFILTER_CLASS", _OURS["DUPEFILTER_CLASS"])
         _require_dupefilter(settings["DUPEFILTER_CLASS"], dupefilter)
@@ -130,6 +133,19 @@ def _set_unless_chosen(settings: BaseSettings, name: str) -> str:
         return "found"
     settings.set(name, _OURS[name], "addon")
     return "set"
+
+
+def _replace_pipeline(settings: BaseSettings) -> None:
+    """Put our item pipeline in the place of scrapy-redis's, with the same order."""
+    found = settings.getdict("ITEM_PIPELINES")
+    ours = {_PIPELINE if kind in (_STOCK_PIPELINE, pipelines.RedisPipeline) else kind: found[kind] for kind in found}
+    if ours != found:
+        settings.set("ITEM_PIPELINES", ours, settings.getpriority("ITEM_PIPELINES") or 0)
+        logger.info(
+            "ITEM_PIPELINES: %r was replaced by %r, whose items wait while Redis is unreachable",
+            _STOCK_PIPELINE,
+            _PIPELINE,
+        )
 
 
 def _is_a(kind: Any, base: type) -> bool:

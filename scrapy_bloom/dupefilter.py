@@ -21,7 +21,7 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import read_flag, require_request_seen
 from scrapy_bloom._scrapy.connection import connect
-from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
+from scrapy_bloom._scrapy.exit_report import reports_at_exit
 from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 _FORGET_SECONDS = 1.0
 # The failures of a request in one process, until the process drops it.
 _MAX_FAILURES = 3
-# The close reason of a crawl that cannot use its filter or queue.
-UNUSABLE = "bloomfilter_error"
 
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
@@ -204,7 +202,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.report.begin(self.server, self.config.ttl, is_anew=flush)
         if crawler is not None:
             if self.config.retry_failed:
-                engine.follow_failures(crawler, self.config.retry_statuses, self._note_failed)
+                engine.follow_failures(
+                    crawler, self.config.retry_statuses, self._note_failed, items=self.config.failed_items
+                )
                 crawler.signals.connect(self._forget_due, signals.spider_closed)
             self.report.follow(crawler, self.is_always_new)
             crawler.signals.connect(self._disconnect, signals.spider_closed)
@@ -447,9 +447,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             raise error
         if not self._has_ended:
             self._has_ended = True
-            logger.error("The crawl ends, because its data in Redis cannot be used: %s", describe(error))
-            report_at_exit(describe(error))
-            engine.close_spider(self._crawler, self._crawler.spider, UNUSABLE, self._runtime)
+            engine.end_crawl(self._crawler, error, self._runtime)
 
 
 _OUR_FINGERPRINT = BloomRFPDupeFilter.request_fingerprint

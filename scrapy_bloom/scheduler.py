@@ -24,8 +24,8 @@ from scrapy_bloom._scrapy.components import require_scheduler_settings
 from scrapy_bloom._scrapy.connection import RedisSettings, connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom.codec import RequestCodec
-from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
-from scrapy_bloom.dupefilter import UNUSABLE, BloomRFPDupeFilter
+from scrapy_bloom.delivery import LAST_TRY_SECONDS, MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, UnavailableError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.bloom_filter import foreign_key
@@ -47,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 # The close reason of a crawl whose queue has lost requests.
 QUEUE_LOST = "bloomfilter_queue_lost"
-# The end of a crawl waits for Redis at most so long.
-_LAST_TRY_SECONDS = 3.0
 # Seconds between two deliveries at most, even while the engine asks for nothing.
 _TICK_SECONDS = 0.25
 
@@ -82,7 +80,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     queue: Any
     spider: Spider
     _config = BloomSettings()
-    _has_opened = _has_found_requests = False
+    _has_opened = _has_found_requests = _holds_pages = False
 
     # The start.
 
@@ -220,7 +218,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             )
         if not self._config.retry_failed:
             return
-        engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
+        config = self._config
+        engine.follow_failures(self.spider.crawler, config.retry_statuses, self._failed.add, items=config.failed_items)
         cursor, has_more = 0, True
         while has_more:
             cursor, portion = delivery.retry(partial(self._requests.read_failed, cursor), timeout)
@@ -306,12 +305,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._heartbeat.stop()
         self._note_heartbeats()
         ending = "finished" if reason in ("finished", QUEUE_LOST) else "stopped"
-        mode = "keep" if self.persist or delivery.has_ended else ending
+        mode = "keep" if self.persist or delivery.has_ended or self._holds_pages else ending
         worker.stop()
         self._note_finished()
         self.df.report.refresh()
         try:
-            delivery.retry(partial(delivery.leave, mode), _LAST_TRY_SECONDS)
+            delivery.retry(partial(delivery.leave, mode), LAST_TRY_SECONDS)
         except (BloomError, *FAULTS) as error:
             cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.error(
@@ -330,7 +329,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Refuse to delete the queue beside other workers; see `_refuse_call`."""
         self._refuse_call("flush")
 
-    # For start URLs.
+    # For start URLs and items.
+
+    def hold_pages(self) -> None:
+        """Acknowledge no further page, so that all pages in progress are fetched again, by another crawl.
+
+        `RedisPipeline` calls this before the end of a crawl whose items it cannot store.
+        """
+        self._holds_pages = True
 
     def when_queued(self, call: Callable[[], object]) -> None:
         """Call `call` once all requests enqueued so far are queued.
@@ -372,6 +378,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _note_finished(self) -> None:
         """Note the requests that the engine is done with, behind the requests that they led to."""
+        if self._holds_pages:
+            return
         running = engine.in_progress(self.spider.crawler)
         for request in [request for request in self._taken if request not in running]:
             has_failed = request in self._failed
@@ -409,7 +417,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         delivery = self._delivery
         if delivery.has_ended:
             # Scrapy 2.13 closes an idle spider, with its own reason, before `end_crawl` takes effect.
-            raise CloseSpider(UNUSABLE)
+            raise CloseSpider(engine.UNUSABLE)
         if self._worker.may_finish and self._worker.is_idle and not delivery.is_silent:
             if delivery.report.has_lost:
                 report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")

@@ -17,6 +17,7 @@ SETTINGS = tuple(option.setting for option in options.OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
+FAILED_ITEMS = "BLOOMFILTER_FAILED_ITEMS"
 _STATUS = re.compile(r"[3-9](xx|\d\d)")
 
 # Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
@@ -40,6 +41,7 @@ class BloomSettings:
         always: patterns of the URLs whose requests are new once in each run.
         retry_failed: whether the next run crawls requests whose page failed.
         retry_statuses: statuses of refused responses that make a page a failed one.
+        failed_items: whether an item pipeline that raises makes the page a failed one.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -58,6 +60,7 @@ class BloomSettings:
     always: tuple[re.Pattern[str], ...] = ()
     retry_failed: bool = False
     retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
+    failed_items: bool = False
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -84,7 +87,14 @@ class BloomSettings:
         }
         if settings.get(RETRY_STATUSES) is not None:
             values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
-        read = cls(**values, always=_patterns(settings.get(ALWAYS)), retry_failed=read_flag(settings, RETRY_FAILED))
+        values["retry_failed"] = read_flag(settings, RETRY_FAILED)
+        values["failed_items"] = read_flag(settings, FAILED_ITEMS)
+        if values["failed_items"] and not values["retry_failed"]:
+            raise ConfigError(
+                f"{FAILED_ITEMS} = {settings[FAILED_ITEMS]!r}: has no effect without {RETRY_FAILED}, which "
+                f"keeps failed pages; set {RETRY_FAILED} = True as well, or remove {FAILED_ITEMS}"
+            )
+        read = cls(**values, always=_patterns(settings.get(ALWAYS)))
         # Some values are invalid only together.
         read.parameters()
         return read
@@ -136,7 +146,7 @@ def _statuses(value: Any) -> frozenset[int]:
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES)
+    known = (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, FAILED_ITEMS)
     for name in settings:
         if not isinstance(name, str) or not name.startswith(PREFIX) or name in known:
             continue

@@ -4,18 +4,23 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Set
 from typing import Any
+from weakref import WeakSet
 
-from scrapy import Request, Spider, signals
+from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
-from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import deferred_from_coro
 from twisted.python.failure import Failure
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom._scrapy.exit_report import report_at_exit
+from scrapy_bloom.transport.failures import describe
 
 logger = logging.getLogger(__name__)
+
+# The close reason of a crawl whose data in Redis cannot be used.
+UNUSABLE = "bloomfilter_error"
 
 # The differences between the supported versions of Scrapy, each with a name.
 # Scrapy 2.19 and newer: fingerprints depend on these meta keys, besides method, URL and body.
@@ -29,15 +34,17 @@ _NO_ENGINE_ERROR = RuntimeError
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 
 
-def close_spider(crawler: Crawler, spider: Spider, reason: str, runtime: Runtime = RUNTIME) -> None:
-    """Tell the engine to end the crawl, without waiting."""
+def end_crawl(crawler: Crawler, error: Exception, runtime: Runtime = RUNTIME) -> None:
+    """Log an error, and tell the engine to end the crawl, without waiting."""
+    logger.error("The crawl ends, because its data in Redis cannot be used: %s", describe(error))
+    report_at_exit(describe(error))
     engine = _engine(crawler)
     close_async = getattr(engine, _CLOSE_SPIDER_ASYNC, None)
     if close_async is not None:
-        deferred_from_coro(close_async(reason=reason))
+        deferred_from_coro(close_async(reason=UNUSABLE))
     elif engine is not None:
         # Scrapy 2.13 closes an idle spider at once, and the calling engine code still uses the spider's slot.
-        runtime.call_later(0, lambda: _slot(crawler) and engine.close_spider(spider, reason))
+        runtime.call_later(0, lambda: _slot(crawler) and engine.close_spider(crawler.spider, UNUSABLE))
 
 
 def missing_callback(error: Exception) -> str | None:
@@ -46,32 +53,50 @@ def missing_callback(error: Exception) -> str | None:
     return found and found[1]
 
 
-def follow_failures(crawler: Crawler, statuses: Set[int], note: Callable[[Request], object]) -> None:
-    """Call `note` with each request whose page failed, before the engine is done with the request.
+def follow_failures(
+    crawler: Crawler, statuses: Set[int], note: Callable[[Request], object], *, items: bool = False
+) -> None:
+    """Call `note` once with each request whose page failed, before the engine is done with the request.
 
-    A page failed if its download did, if its response was refused with one of `statuses`, or if its callback raised.
-    An IgnoreRequest is no failure. Scrapy has a signal for callbacks alone; the others are noted before the errback.
+    A page failed if its download did, if its response was refused with one of `statuses`, or if its callback raised;
+    with `items`, also if the pipelines raised at one of its items. An IgnoreRequest or a DropItem is no failure. Scrapy
+    has signals for callbacks and items alone; the others are noted before the errback.
     """
     scraper = getattr(_engine(crawler), "scraper", None)
     if scraper is None:  # a crawler that does not crawl
         return
     call_spider = scraper.call_spider_async
+    note_once = _once(note)
 
     async def note_and_call(result: Any, request: Request) -> Any:
         if isinstance(result, Failure) and _has_failed(result.value, statuses):
-            try:
-                note(request)
-            except Exception:  # such as an error of the user's fingerprints
-                logger.exception("%s failed, and is not kept for the next run", request)
+            note_once(request)
         return await call_spider(result, request)
 
     def note_error(response: Any) -> None:
-        # That of start() has no response, and that of an errback a Failure, whose request was noted before.
-        if isinstance(response, Response) and response.request is not None:
-            note(response.request)
+        # That of start() has no response, and that of an errback a Failure.
+        note_once(getattr(response, "request", None))
 
     scraper.call_spider_async = note_and_call
     crawler.signals.connect(note_error, signals.spider_error, weak=False)
+    if items:
+        crawler.signals.connect(note_error, signals.item_error, weak=False)
+
+
+def _once(note: Callable[[Request], object]) -> Callable[[Request | None], None]:
+    """Return a function that calls `note` at the first failure of each request: several items of a page may fail."""
+    noted: WeakSet[Request] = WeakSet()
+
+    def note_once(request: Request | None) -> None:
+        if request is None or request in noted:
+            return
+        noted.add(request)
+        try:
+            note(request)
+        except Exception:  # such as an error of the user's fingerprints
+            logger.exception("%s failed, and is not kept for the next run", request)
+
+    return note_once
 
 
 def _has_failed(error: BaseException | None, statuses: Set[int]) -> bool:

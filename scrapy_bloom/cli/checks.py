@@ -9,6 +9,7 @@ from typing import Any
 
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
+from scrapy_redis.pipelines import RedisPipeline
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 from scrapy_redis.spiders import RedisMixin
@@ -34,6 +35,7 @@ from scrapy_bloom.start_urls.feed import bypasses_fetch_data
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.server_info import is_cluster
 
+_WAITING_PIPELINE: type = load_object("scrapy_bloom.RedisPipeline")
 _MISSING, _LEASES = Script("missing", "filter"), Script("leases")
 _PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
 _JSON = "scrapy_bloom.serializers.json"
@@ -113,6 +115,16 @@ def spider(crawl: Crawl) -> Findings:
         text = f"{_path(kind)} pops its start URLs by its own next_requests, without fetch_data: {harm}"
         yield loss(text, "iterate over self.fetch_data(self.redis_key, self.redis_batch_size)")
     yield _path(kind)
+
+
+def item_pipelines(crawl: Crawl) -> Findings:
+    """Check that no item pipeline loses items in an outage."""
+    found = known(lambda: crawl.settings.getdict("ITEM_PIPELINES")) or {}
+    kinds = [known(partial(load_object, each)) for each, order in found.items() if order is not None]
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, RedisPipeline) and not issubclass(kind, _WAITING_PIPELINE):
+            text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis, whose pages count as done"
+            yield loss(text, "set 'scrapy_bloom.RedisPipeline', or derive the class from it")
 
 
 def flush(crawl: Crawl) -> Findings:
@@ -403,7 +415,7 @@ Check = Callable[[Crawl], Findings]
 
 # The checks without a server, of any keys and of a spider; and those of a server. See `name_of`.
 OF_ANY: tuple[Check, ...] = (versions, settings)
-OF_SPIDER: tuple[Check, ...] = (dupefilter, scheduler, spider, flush, lease, timeouts)
+OF_SPIDER: tuple[Check, ...] = (dupefilter, scheduler, spider, item_pipelines, flush, lease, timeouts)
 OF_SERVER: tuple[Check, ...] = (
     _examined.server,
     _examined.eviction,

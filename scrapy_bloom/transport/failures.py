@@ -54,7 +54,7 @@ _NODES = (
     "REDIS_PARAMS)"
 )
 _WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
-_UNKNOWN = "see the error"
+UNKNOWN = "see the error"
 
 # User and password of a URL, up to its last @: a password may contain an unquoted @.
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
@@ -116,7 +116,7 @@ _FROM_REPLICA = (
 def advice_for(error: Exception) -> str | None:
     """Return advice on an error that retrying cannot mend, or None for a transient error."""
     reason, text = _reason(error), describe(error)
-    return next((advice for matches, advice in _CASES if matches(reason, text)), _UNKNOWN)
+    return next((advice for matches, advice in _CASES if matches(reason, text)), UNKNOWN)
 
 
 def decisive(errors: Sequence[Exception]) -> Exception:

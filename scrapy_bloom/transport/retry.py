@@ -105,10 +105,12 @@ class CircuitBreaker:
 
     Args:
         runtime: the clock.
+        caller: who pauses while the breaker is open, for the log.
     """
 
-    def __init__(self, runtime: Runtime = RUNTIME) -> None:
+    def __init__(self, runtime: Runtime = RUNTIME, caller: str = "the crawl") -> None:
         self._runtime = runtime
+        self._caller = caller
         self._open_since: float | None = None
         self._next_probe = 0.0
 
@@ -132,11 +134,11 @@ class CircuitBreaker:
         except UnavailableError as error:
             if self._open_since is None:
                 self._open_since = now
-                logger.warning("Redis is unreachable (%s); the crawl pauses until it answers", error.cause)
+                logger.warning("Redis is unreachable (%s); %s pauses until it answers", error.cause, self._caller)
             self._next_probe = self._runtime.monotonic() + _jittered(_MAX_BACKOFF, self._runtime)
             raise RedisUnreachableError from None
         if self._open_since is not None:
-            logger.warning("Redis is back after %.1f s; the crawl resumes", now - self._open_since)
+            logger.warning("Redis is back after %.1f s; %s resumes", now - self._open_since, self._caller)
             self._open_since = None
         return result
 

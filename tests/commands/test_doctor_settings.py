@@ -13,6 +13,7 @@ from tests.support.servers import Server, running
 ADDON = {"ADDONS": {"scrapy_bloom.Addon": 500}}
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
 STOCK, LOCAL = "scrapy_redis.dupefilter.RFPDupeFilter", "scrapy.dupefilters.RFPDupeFilter"
+STOCK_ITEMS = "scrapy_redis.pipelines.RedisPipeline"
 FLUSH = {"SCHEDULER_FLUSH_ON_START": True}
 MANY = 50_000
 
@@ -111,6 +112,9 @@ MISTAKES = {
     "own queue": Mistake(
         "settings", "loss", f"{REFUSED}SCHEDULER_QUEUE_CLASS = ", {"SCHEDULER_QUEUE_CLASS": f"{SPIDERS}.Hosts"}
     ),
+    "items by scrapy-redis": Mistake(
+        "item pipelines", "loss", f"ITEM_PIPELINES: {STOCK_ITEMS} loses the items", {"ITEM_PIPELINES": {STOCK_ITEMS: 1}}
+    ),
     "flush": Mistake("flush", "loss", "each starting worker deletes", FLUSH),
     "flush of a kept crawl": Mistake("flush", "loss", "SCHEDULER_PERSIST = True", {**FLUSH, "SCHEDULER_PERSIST": True}),
     "flush of one process": Mistake(
@@ -155,6 +159,8 @@ HARMLESS: list[dict[str, Any]] = [
     {"BLOOMFILTER_ERROR_RATE": 1e-5},
     {"SCHEDULER_FLUSH_ON_START": False, "SCHEDULER_PERSIST": True},
     ADDON,
+    {**ADDON, "ITEM_PIPELINES": {STOCK_ITEMS: 300}},
+    {"ITEM_PIPELINES": {STOCK_ITEMS: None, "scrapy_bloom.RedisPipeline": 300}},
 ]
 
 

@@ -27,7 +27,7 @@ SECTIONS = re.compile(r"^(Args|Attributes|Example|Raises|Returns|Warning|Yields)
 MODULES = sorted(module.name for module in pkgutil.walk_packages(scrapy_bloom.__path__, "scrapy_bloom."))
 CLASSES = [*(getattr(scrapy_bloom, name) for name in sorted(scrapy_bloom.__all__)), BloomSettings]
 # Scrapy builds these and calls their methods: the example is in the settings, and stands at the class.
-CALLED_BY_SCRAPY = {"Addon", "BloomRFPDupeFilter", "BloomScheduler", "LeasedStartUrls"}
+CALLED_BY_SCRAPY = {"Addon", "BloomRFPDupeFilter", "BloomScheduler", "LeasedStartUrls", "RedisPipeline"}
 
 
 def of_this_package(thing: object) -> bool:

@@ -18,7 +18,7 @@ LEVELS = (
     {"_filter_key", "monitoring", "settings", "start_urls"},
     {"codec", "dupefilter"},
     {"delivery"},
-    {"addon", "cli", "scheduler", "spiders"},
+    {"addon", "cli", "pipelines", "scheduler", "spiders"},
 )
 # The places allowed to import each third-party package; all others use the standard library alone.
 OUTSIDE = {
@@ -32,6 +32,7 @@ OUTSIDE = {
     "dupefilter": {"scrapy", "scrapy_redis"},
     "filter": {"redis"},
     "monitoring": {"scrapy"},
+    "pipelines": {"scrapy", "scrapy_redis", "twisted"},
     "queue": {"redis"},
     "scheduler": {"scrapy", "scrapy_redis"},
     "scripts": {"redis"},

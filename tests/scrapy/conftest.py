@@ -67,7 +67,7 @@ def opened(place: Place, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     yield open_one
     # A single attempt: a test may have taken the server away.
-    monkeypatch.setattr("scrapy_bloom.scheduler._LAST_TRY_SECONDS", 0)
+    monkeypatch.setattr("scrapy_bloom.scheduler.LAST_TRY_SECONDS", 0)
     for scheduler in schedulers:
         if getattr(scheduler, "df", None):  # its start was not refused
             scheduler.close("finished")

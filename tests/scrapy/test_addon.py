@@ -5,6 +5,7 @@ import logging
 import pytest
 from scrapy import Spider
 from scrapy.settings import Settings
+from scrapy_redis.pipelines import RedisPipeline
 
 from scrapy_bloom import Addon, BloomRFPDupeFilter, BloomScheduler, ConfigError
 from tests.support import crawling
@@ -22,6 +23,10 @@ class OwnDupeFilter(BloomRFPDupeFilter):
 
 class OwnScheduler(BloomScheduler):
     """A user's scheduler."""
+
+
+class OwnPipeline(RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
+    """A user's item pipeline."""
 
 
 class ChoosingSpider(ShopSpider):
@@ -109,6 +114,36 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     """`scrapy bench`, which has a fixed port, measures Scrapy without Redis."""
     monkeypatch.setattr("scrapy_bloom.addon.running_command", lambda: "bench")
     assert begun({"REDIS_URL": "redis://127.0.0.1:1"})["SCHEDULER"] == crawling.OWN_SCHEDULER
+
+
+STOCK_PIPELINE, PIPELINE = "scrapy_redis.pipelines.RedisPipeline", "scrapy_bloom.RedisPipeline"
+PIPELINES: dict[str, tuple[dict[object, int | None], dict[object, int | None]]] = {
+    "by its path": ({"a.Pipeline": 1, STOCK_PIPELINE: 300}, {"a.Pipeline": 1, PIPELINE: 300}),
+    "by its class": ({RedisPipeline: 400}, {PIPELINE: 400}),
+    "turned off": ({STOCK_PIPELINE: None}, {PIPELINE: None}),
+    "a subclass": ({OwnPipeline: 300}, {OwnPipeline: 300}),
+    "ours": ({PIPELINE: 300}, {PIPELINE: 300}),
+    "none": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("what", PIPELINES)
+@pytest.mark.parametrize("scheduler", [OURS["SCHEDULER"], crawling.OWN_SCHEDULER])
+def test_item_pipeline(what: str, scheduler: str, caplog: pytest.LogCaptureFixture) -> None:
+    """scrapy-redis's pipeline is replaced, with its order, and the log says so; every other one stays."""
+    given, expected = PIPELINES[what]
+    settings = start({**ADDONS, "SCHEDULER": scheduler, "ITEM_PIPELINES": given}).settings
+    assert settings.getdict("ITEM_PIPELINES") == expected
+    line = f"ITEM_PIPELINES: '{STOCK_PIPELINE}' was replaced by '{PIPELINE}', whose items wait"
+    assert [line in each for each in told(caplog)].count(True) == (given != expected)
+
+
+def test_item_pipeline_as_text() -> None:
+    """The setting may be text, as the command line gives it."""
+    settings = Settings()
+    settings.set("ITEM_PIPELINES", f'{{"{STOCK_PIPELINE}": 300}}', "cmdline")
+    Addon.from_crawler(start({})).update_settings(settings)
+    assert settings.getdict("ITEM_PIPELINES") == {PIPELINE: 300}
 
 
 REFUSED: dict[str, tuple[Kind, str]] = {

@@ -26,6 +26,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "always": ((), "a", (re.compile("a"),)),
     "retry_failed": (False, "True", True),
     "retry_statuses": (OF_FAILED_PAGES, "4XX,999", {*range(400, 500), 999}),
+    "failed_items": (False, "1", True),
 }
 
 
@@ -140,3 +141,9 @@ def test_flag() -> None:
     """BLOOMFILTER_RETRY_FAILED is read as Scrapy reads a boolean."""
     given = {True: True, "1": True, "False": False, 0: False}
     assert {value: read({"BLOOMFILTER_RETRY_FAILED": value}).retry_failed for value in given} == given
+
+
+def test_failed_items() -> None:
+    """BLOOMFILTER_FAILED_ITEMS alone would have no effect, and is refused."""
+    with pytest.raises(ConfigError, match="BLOOMFILTER_FAILED_ITEMS = True: has no effect without BLOOMFILTER_RETRY_F"):
+        read({"BLOOMFILTER_FAILED_ITEMS": True})

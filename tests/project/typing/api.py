@@ -26,6 +26,7 @@ from scrapy_bloom import (
     MemoryBloomFilter,
     MismatchError,
     RedisCrawlSpider,
+    RedisPipeline,
     RedisSpider,
     RefusedError,
     UnavailableError,
@@ -102,6 +103,11 @@ class FedSpider(RedisSpider):
 
 class FedCrawlSpider(RedisCrawlSpider):
     redis_batch_size = 8
+
+
+class OwnPipeline(RedisPipeline):
+    def item_key(self, item: object, spider: Spider) -> str:
+        return super().item_key(item, spider) + ":own"
 
 
 def start_urls_of_a_crawl(scheduler: BloomScheduler, spider: FedSpider) -> None:

@@ -52,9 +52,10 @@ class StoringPipeline:
 
 
 class StoringSpider(LinksSpider):
-    """Yields each page as an item, and follows its links."""
+    """Yields each page as an item, or as many as the setting ITEMS says, and follows its links."""
 
     def parse(self, response: Response, **_: Any) -> Iterator[Any]:
-        yield {"url": response.url}
+        for _number in range(self.settings.getint("ITEMS", 1)):
+            yield {"url": response.url}
         links: Iterator[Request] = super().parse(response)
         yield from links

@@ -1,0 +1,213 @@
+"""Crawls that store their items in Redis, during which Redis dies, refuses them, or the crawl is stopped.
+
+The items of each page that counts as done are there.
+"""
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from devtools.waiting import until
+from tests.support import pipelines
+from tests.support.pages import star, tree
+from tests.support.scenario import (
+    FILTER_ALONE,
+    LEASE,
+    MIDDLE,
+    OURS,
+    PAGES,
+    SLOWER_THAN_SCRAPY,
+    Kind,
+    Scene,
+    assert_ended_well,
+    asyncio_first,
+    complaints_in,
+    keys_of,
+    scene,
+    tell,
+)
+from tests.support.servers import Server, running
+from tests.support.spiders import storing
+
+
+def piping(path: str) -> Kind:
+    """Return the setting that adds an item pipeline."""
+    return {"ITEM_PIPELINES": f'{{"{path}": 1}}'}
+
+
+WAITING = piping("scrapy_bloom.RedisPipeline")
+STOCK = piping(f"{pipelines.__name__}.StockPipeline")
+PAUSES = "the item pipeline pauses"
+
+
+def storing_in(played: Scene, key: str, *kinds: Kind) -> Kind:
+    """Return the settings of a crawl that stores an item for each page."""
+    played.spider = storing.__file__
+    settings: Kind = {"REDIS_ITEMS_KEY": f"{key}:items"}
+    for kind in kinds:
+        settings |= kind
+    return settings
+
+
+def stored(client: redis.Redis, key: str) -> list[str]:
+    """Return the paths of the stored pages."""
+    items = map(json.loads, client.lrange(f"{key}:items", 0, -1))
+    return [urlsplit(item["url"]).path or "/" for item in items]
+
+
+@asyncio_first
+def test_redis_killed(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
+    """Redis is killed and comes back: every item is stored, and each page is acknowledged."""
+    away = threading.Timer(2, durable.start)
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played, durable.client() as client:
+
+        def kill(_: str) -> None:
+            durable.kill()
+            away.start()
+
+        played.moments.when(MIDDLE, kill)
+        ended = played.crawl(storing_in(played, key, OURS, WAITING, reactor))
+        away.join()
+        assert set(stored(client, key)) == set(played.site.links)
+        assert played.twice == 0
+        assert keys_of(client, key) == {f"{key}:items"}
+    assert [line for line in complaints_in(ended.log) if PAUSES in line]
+    assert_ended_well(ended)
+
+
+def test_redis_killed_beside_the_stock_pipeline(
+    durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control: scrapy-redis's pipeline loses items of pages that count as done."""
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played, durable.client() as client:
+        played.moments.when(MIDDLE, lambda _: durable.kill())
+        worker = played.start("worker", storing_in(played, key, OURS, STOCK))
+        until(lambda: "Error processing" in played.log("worker"))
+        durable.start()
+        worker.wait()
+        assert played.missed == set()
+        lost = set(played.site.links) - set(stored(client, key))
+        assert lost
+    tell(capsys, f"Redis killed: scrapy-redis's pipeline lost {len(lost)} of {PAGES} items")
+
+
+def test_under_another_scheduler(durable: Server, key: str, tmp_path: Path) -> None:
+    """Under Scrapy's own scheduler the items wait, too."""
+    settings: Kind = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    away = threading.Timer(1, durable.start)
+    with scene(star(40), tmp_path, durable.url, key) as played, durable.client() as client:
+
+        def kill(_: str) -> None:
+            durable.kill()
+            away.start()
+
+        played.moments.when(20, kill)
+        ended = played.crawl(storing_in(played, key, settings, WAITING))
+        away.join()
+        assert set(stored(client, key)) == set(played.site.links)
+    assert PAUSES in ended.log
+    assert_ended_well(ended)
+
+
+@pytest.mark.parametrize("persists", [True, False])
+def test_stopped_in_an_outage(persists: bool, durable: Server, key: str, tmp_path: Path) -> None:
+    """Ctrl-C while items wait: their pages are not acknowledged, and the next crawl stores them.
+
+    Redis comes back before the worker leaves, so that it could acknowledge the pages.
+    """
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played, durable.client() as client:
+        settings = storing_in(played, key, OURS, WAITING, LEASE, {"SCHEDULER_PERSIST": persists})
+        played.moments.when(MIDDLE, lambda _: durable.kill())
+        first = played.start("first", settings)
+        until(lambda: PAUSES in played.log("first"))
+        first.process.send_signal(signal.SIGINT)
+        until(lambda: "this item is not stored" in played.log("first"))
+        durable.start()
+        ended = first.wait()
+        lost = played.fetched.keys() - set(stored(client, key))
+        assert lost
+        assert "could not leave" not in ended.log
+        assert client.zcard(f"{key}:queue") >= len(lost)
+        second = played.crawl(settings, "second")
+        assert set(stored(client, key)) == set(played.site.links)
+    assert ended.stats["finish_reason"] == "shutdown"
+    assert second.stats["finish_reason"] == "finished"
+
+
+def rpush(permission: str) -> Any:
+    """Let all users use RPUSH, or none."""
+    return lambda client, _: client.acl_setuser("default", enabled=True, commands=[f"{permission}rpush"], reset=False)
+
+
+def block(client: redis.Redis, key: str) -> None:
+    """Put a value of another type in the place of the items."""
+    client.rename(f"{key}:items", f"{key}:items-before")
+    client.set(f"{key}:items", "no list")
+
+
+def unblock(client: redis.Redis, key: str) -> None:
+    """Put the items back."""
+    client.rename(f"{key}:items-before", f"{key}:items")
+
+
+REFUSALS = {"key of another type": (block, unblock), "permission taken": (rpush("-"), rpush("+"))}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_redis_refuses_items(refusal: str, key: str, tmp_path: Path) -> None:
+    """A Redis that refuses the items alone ends the crawl; the next one stores the rest."""
+    refuse, relent = REFUSALS[refusal]
+    settings: Kind = {**LEASE, "CONCURRENT_REQUESTS": 4}
+    with (
+        running("valkey") as server,
+        server.client() as client,
+        scene(tree(PAGES), tmp_path, server.url, key, delay=SLOWER_THAN_SCRAPY) as played,
+    ):
+        settings = storing_in(played, key, OURS, WAITING, settings, {"SCHEDULER_PERSIST": True})
+        played.moments.when(MIDDLE, lambda _: refuse(client, key))
+        first = played.crawl(settings, "first")
+        assert first.stats["finish_reason"] == "bloomfilter_error"
+        (ends,) = [line for line in complaints_in(first.log) if "The crawl ends" in line]
+        assert f"REDIS_ITEMS_KEY = '{key}:items': Redis refused an item" in ends
+        relent(client, key)
+        played.moments.delay = 0
+        assert set(stored(client, key)) < set(played.site.links)
+        second = played.crawl(settings, "second")
+        assert set(stored(client, key)) == set(played.site.links)
+    assert_ended_well(second)
+
+
+SCHEDULERS: dict[str, Kind] = {"BloomScheduler": OURS, "scrapy-redis": FILTER_ALONE}
+FAILED = {"/page/2", "/page/5"}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
+@pytest.mark.parametrize("counts", [True, False])
+def test_failed_items(kind: Kind, counts: bool, valkey: Server, key: str, tmp_path: Path) -> None:
+    """With BLOOMFILTER_FAILED_ITEMS the next crawl fetches the pages again whose items failed, and no others.
+
+    By default the pages count as done.
+    """
+    keeps: Kind = {
+        "BLOOMFILTER_RETRY_FAILED": True,
+        "BLOOMFILTER_FAILED_ITEMS": counts,
+        "BLOOMFILTER_ALWAYS": r"//[^/]*$",  # the start page
+        "SCHEDULER_PERSIST": True,
+    }
+    with scene(star(13), tmp_path, valkey.url, key) as played:
+        settings = storing_in(played, key, kind, piping(f"{pipelines.__name__}.FailingPipeline"), keeps)
+        first = played.crawl(settings, "first", FAILS=",".join(FAILED), ITEMS=3)
+        before = len(played.site.fetched)
+        played.crawl(settings, "second")
+        again = {path for _, path in played.site.fetched[before:]}
+    assert again - {"/"} == (FAILED if counts else set())
+    # Three items of a page are one failure.
+    assert "ignores links" not in first.log
+    stat = "bloomfilter/failed" if kind is OURS else "bloomfilter/forgotten"
+    assert first.stats.get(stat, 0) == (len(FAILED) if counts else 0)
