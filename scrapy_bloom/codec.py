@@ -1,4 +1,4 @@
-"""Serialize requests for the queue and read them back; failures are logged and counted."""
+"""Serialize requests for the queue and read them back; failures are logged."""
 
 import logging
 import operator
@@ -9,7 +9,7 @@ from scrapy import Request, Spider
 
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom._scrapy import engine
-from scrapy_bloom.monitoring.stats import DEAD_LETTERS, UNSERIALIZABLE, RequestNotifier
+from scrapy_bloom.monitoring.stats import DEAD_LETTERS, RequestNotifier
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Offer
 
@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Unreadable requests that are logged with a traceback.
 _MAX_TRACEBACKS = 3
+# Callbacks that are named in a warning of unserializable requests.
+_MAX_CALLBACKS = 10
 # Redis stores scores as floats.
 _MAX_SCORE = sys.float_info.max
 
@@ -27,7 +29,7 @@ class RequestCodec:
     Args:
         queue: the queue of scrapy-redis.
         keys: the keys of the queue, for log lines.
-        notifier: counts requests that cannot be serialized or read.
+        notifier: counts requests that cannot be read.
         max_deliveries: deaths of workers that make a request a dead letter.
     """
 
@@ -36,10 +38,11 @@ class RequestCodec:
         self._keys = keys
         self._notifier = notifier
         self._max_deliveries = max_deliveries
-        self._failures = 0
+        self._failures = self._local = 0
+        self._told: set[str] = set()
 
-    def encode(self, request: Request, fingerprint: bytes | None) -> Offer | None:
-        """Return a request to offer, or None if it cannot be serialized.
+    def encode(self, request: Request, fingerprint: bytes | None) -> Offer:
+        """Return a request to offer. An unserializable one is for this process alone, with a warning.
 
         Args:
             request: its priority becomes an int. Scrapy accepts any attribute, and fails when the request is read.
@@ -49,11 +52,24 @@ class RequestCodec:
             request.priority = operator.index(request.priority)
             member = as_bytes(self._queue._encode_request(request))
         except Exception as error:  # any error of the serializer
-            logger.error("%s cannot be serialized and is not crawled: %s", request, _why_not(request, error))
-            self._notifier.count(UNSERIALIZABLE)
-            return None
-        # The lowest score goes first.
-        return Offer(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE), member, fingerprint)
+            self._warn(request, error)
+            self._local += 1
+            return Offer(_score_of(request.priority), b"local %d" % self._local, fingerprint, request)
+        return Offer(_score_of(request.priority), member, fingerprint)
+
+    def _warn(self, request: Request, error: Exception) -> None:
+        callback = getattr(request.callback, "func", request.callback)  # of a partial
+        name = "parse" if callback is None else getattr(callback, "__qualname__", type(callback).__name__)
+        if name in self._told or len(self._told) == _MAX_CALLBACKS:
+            return
+        self._told.add(name)
+        logger.warning(
+            "%s cannot be serialized: %s. Only this process can crawl it; after a kill, the page that led to it is "
+            "fetched again. Further requests of the callback %s are counted in scheduler/unserializable",
+            request,
+            _why_not(request, error),
+            name,
+        )
 
     def read(self, member: bytes) -> Request:
         """Return a serialized request; raises any error of the serializer or the spider."""
@@ -91,13 +107,21 @@ class RequestCodec:
         )
 
 
+def _score_of(priority: Any) -> float:
+    """Return the score of a priority, or 0 if that is no number: the lowest score goes first."""
+    try:
+        return float(max(min(-priority, _MAX_SCORE), -_MAX_SCORE))
+    except TypeError:
+        return 0.0
+
+
 def _why_not(request: Request, error: Exception) -> str:
     """Return why a request cannot be serialized, and the action to take."""
     if not isinstance(request.priority, int):
         return f"priority = {request.priority!r}: must be a whole number; set an int"
     return (
-        f"{type(error).__name__}: {error}. Its callback must be a method of the spider, and SCHEDULER_SERIALIZER must "
-        "be able to serialize all of its values"
+        f"{type(error).__name__}: {error}. For a shared queue its callback must be a method of the spider, and "
+        "SCHEDULER_SERIALIZER must be able to serialize all of its values"
     )
 
 

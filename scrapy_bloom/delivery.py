@@ -21,7 +21,7 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe_reply
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.queue_report import QueueReport
-from scrapy_bloom.monitoring.stats import ENQUEUED, RequestNotifier, call_safely
+from scrapy_bloom.monitoring.stats import ENQUEUED, UNSERIALIZABLE, RequestNotifier, call_safely
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Call, Entry, Offer, Phase, RefusedError
 from scrapy_bloom.queue.worker import Worker
@@ -241,11 +241,13 @@ class Delivery:
     def _note_offers(self, ended: list[tuple[Offer, bool]]) -> None:
         """Count new requests, and drop repeats."""
         new = [offer for offer, is_new in ended if is_new]
-        if new:
-            self._notifier.count(ENQUEUED, len(new))
-            self.counters.added += sum(offer.fingerprint is not None for offer in new)
+        local = sum(offer.request is not None for offer in new)
+        for stat, number in ((ENQUEUED, len(new) - local), (UNSERIALIZABLE, local)):
+            if number:
+                self._notifier.count(stat, number)
+        self.counters.added += sum(offer.fingerprint is not None for offer in new)
         for offer, is_new in ended:
-            request = None if is_new else self._codec.decode(offer.member)
+            request = None if is_new else offer.request or self._codec.decode(offer.member)
             if request is not None:
                 self._notifier.note_repeat(request)
                 self._spider.crawler.signals.send_catch_log(

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -162,9 +163,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
         # Not in `close`: start URLs are released over this connection afterwards.
         spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
-        engine.apply_backpressure(
-            spider.crawler, lambda: len(self._worker.outbox) < config.batch_size, MAX_PAUSE, self._runtime
-        )
+        engine.apply_backpressure(spider.crawler, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
         self._ticker.start()
 
     def _set_up(self, spider: Spider) -> None:
@@ -235,27 +234,27 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def __len__(self) -> int:
         """Return the number of requests in this process, and in the queue at the last reply."""
         worker = self._worker if self._has_opened else None
-        return 0 if worker is None else worker.waiting + len(worker.ready) + len(worker.outbox)
+        if worker is None:
+            return 0
+        return worker.waiting + len(worker.ready) + len(worker.outbox) + len(worker.local_ready)
 
     def enqueue_request(self, request: Request) -> bool:
         """Add a request to the next exchange.
 
         Args:
-            request: the request; its priority must be a whole number.
+            request: the request. If it cannot be serialized, this process crawls it.
 
         Returns:
-            False if the request is a known repeat or cannot be serialized, else True. A repeat that only Redis knows is
-            dropped later, with the signal `request_dropped`.
+            False if the request is a known repeat, else True. A repeat that only Redis knows is dropped later, with the
+            signal `request_dropped`.
         """
         fingerprint = self._mark_of(request)
         if fingerprint is not None and self._worker.is_repeat(fingerprint):
             self._delivery.counters.cache_hits += 1
             self._notifier.note_repeat(request)
             return False
-        offer = self._codec.encode(request, fingerprint)
-        if offer is not None:
-            self._delivery.put(offer, self._config.batch_size)
-        return offer is not None
+        self._delivery.put(self._codec.encode(request, fingerprint), self._config.batch_size)
+        return True
 
     def next_request(self) -> Request | None:
         """Take the request with the highest priority.
@@ -267,11 +266,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._note_finished()
             deadline = self._delivery.deadline()
             while (entry := self._delivery.next_entry(deadline)) is not None:
-                request = self._codec.decode(entry.member)
+                local = self._worker.local.get(entry.member)
+                request: Request | None = local.request if local else self._codec.decode(entry.member)
                 if request is not None:
+                    if request in self._taken:  # a local request, yielded twice
+                        request = copy(request)
                     self._taken[request] = entry.member
                     self._idle_backoff.reset()
-                    self._notifier.count(DEQUEUED)
+                    if local is None:
+                        self._notifier.count(DEQUEUED)
                     return request
                 self._worker.finish(entry.member, Outcome.UNREADABLE)
         return None
@@ -382,9 +385,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         running = engine.in_progress(self.spider.crawler)
         for request in [request for request in self._taken if request not in running]:
-            has_failed = request in self._failed
-            self._worker.finish(self._taken.pop(request), Outcome.FAILED if has_failed else Outcome.DONE)
-            if has_failed:
+            has_failed, member = request in self._failed, self._taken.pop(request)
+            is_local = member in self._worker.local
+            self._worker.finish(member, Outcome.FAILED if has_failed else Outcome.DONE)
+            if has_failed and is_local:
+                logger.warning("%s failed, and is not kept for the next run: it cannot be serialized", request)
+            elif has_failed:
                 self._notifier.count(FAILED)
         self._failed.intersection_update(self._taken)
 

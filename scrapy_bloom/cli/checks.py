@@ -338,7 +338,10 @@ def serializer(crawl: Crawl) -> Findings:
         text = f"the pending requests are {written}, but this crawl reads {read}: all would become dead letters"
         yield loss(text, "let workers with the old SCHEDULER_SERIALIZER finish, or start over")
     if setting == _JSON:
-        yield "JSON: write access to Redis is no way to execute code in the workers"
+        handlers = known(partial(crawl.settings.getdict, "DOWNLOAD_HANDLERS"))
+        has_objects = crawl.leases and "scrapy_playwright" in str(handlers)
+        note = "; a request with a PageMethod is not shared: the process that found it crawls it" if has_objects else ""
+        yield f"JSON: write access to Redis is no way to execute code in the workers{note}"
     else:
         yield f"{name}, on this machine; {_JSON!r} is safer if others can write to Redis"
 

@@ -1,7 +1,8 @@
 -- exchange WORKER STAMP CRAWL FILTER RESET IDLE WANT MAX_DELIVERIES START, the counts of the following, and these.
 -- Offers, returns, holds, kept requests to queue again, failed and unreadable ones (each a digest, or the fingerprint of a
--- failed one, or ''; score, member), and acknowledged members. START is the member of the suspect that the worker starts,
--- or ''. With RESET the holds replace all leases.
+-- failed one, or ''; score, member), acknowledged members, and digests to mark. START is the member of the suspect that the
+-- worker starts, or ''. With RESET the holds replace all leases. An offer without a member is only looked up: the worker
+-- runs it itself, and marks it when it and all that it led to is done.
 -- Returns a flag for each offer (1: new), the stamp, the requests taken (score, member), the worker's suspect or '', and
 -- whether it has started. If requests were wanted and none waited, it also returns whether the crawl is quiet, the number
 -- and the oldest contact of the other workers, and the result of `reap`.
@@ -13,13 +14,13 @@ local f = filter.open(FILTER, ARGV[4])
 if not f then return expired() end
 
 local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
-local lists, at = {}, 17
-for i = 10, 16 do
+local lists, at = {}, 18
+for i = 10, 17 do
   local list = {}
   for j = 1, ARGV[i] * (i < 16 and 3 or 1) do list[j], at = ARGV[at], at + 1 end
   lists[#lists + 1] = list
 end
-local offers, returns, holds, kept, failed, unreadable, done = unpack(lists)
+local offers, returns, holds, kept, failed, unreadable, done, marks = unpack(lists)
 
 -- Scores and members of entries, in turn.
 local function without_digests(entries)
@@ -68,10 +69,12 @@ local flags, new = {}, {}
 -- This changes nothing. If an ACL denies it, no request is marked that cannot be queued.
 if #offers + #kept > 0 then call('ZADD', QUEUE, 'XX', 0, '') end
 for i = 1, #offers, 3 do
-  local is_new = offers[i] == '' or filter.check(f, offers[i])
+  local digest, is_queued = offers[i], offers[i + 2] ~= ''
+  local is_new = digest == '' or is_queued and filter.check(f, digest) or not is_queued and not filter.has(f, digest)
   flags[#flags + 1] = is_new and '1' or '0'
-  if is_new then new[#new + 1], new[#new + 2] = offers[i + 1], offers[i + 2] end
+  if is_new and is_queued then new[#new + 1], new[#new + 2] = offers[i + 1], offers[i + 2] end
 end
+for _, digest in ipairs(marks) do filter.check(f, digest) end
 in_parts('ZADD', QUEUE, new)
 
 if my.took > 0 then -- this stamp proves that the last reply has arrived

@@ -192,7 +192,7 @@ end
 
 -- The part of every reply about the crawl.
 local function news(f)
-  return {crawl.waiting, crawl.losses, crawl.lost, f and f.forgets or 0, f and f.lost or 0}
+  return {crawl.waiting, crawl.losses, crawl.lost, audited < 0 and 1 or 0, f and f.forgets or 0, f and f.lost or 0}
 end
 
 -- The worker is not registered, or the server has gone back: it must join again.

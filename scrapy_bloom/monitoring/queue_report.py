@@ -16,6 +16,10 @@ _START_OVER = "To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
 _LOST_SHARDS = (
     "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
 )
+_SHARED = (
+    "Another client takes requests from the queue %r, such as a worker with scrapy-redis's scheduler, and may lose "
+    "them. A loss of the queue is not noticed any more. Set SCHEDULER = 'scrapy_bloom.BloomScheduler' for all workers"
+)
 _TROUBLES = {
     Trouble.LOST: (
         "Redis has lost the crawl of the queue %r, unless other workers presumed this one dead and ended it. This "
@@ -62,7 +66,7 @@ class QueueReport:
         notifier: RequestNotifier,
         report_buried: Callable[[bytes], object],
     ) -> None:
-        self.has_lost = self._has_begun = False
+        self.has_lost = self._has_begun = self._has_told_of_others = False
         self.warnings = LimitedWarnings(logger)
         self._worker = worker
         self._keys = keys
@@ -99,6 +103,9 @@ class QueueReport:
                 self._losses, self._lost = worker.losses, worker.lost
         if self._has_begun and worker.losses != self._losses:
             self._report_losses()
+        if worker.is_shared and not self._has_told_of_others:
+            self._has_told_of_others = True
+            logger.warning(_SHARED, self._keys.queue)
         if worker.lost_shards > self._lost_shards:
             self._counters.losses += 1
             self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
@@ -117,8 +124,17 @@ class QueueReport:
             self._report_buried(worker.buried.pop(0))
 
     def end(self, mode: str, dead: int) -> None:
-        """Report the requests that this worker has left or deleted, and the dead letters."""
-        waiting = self._worker.waiting
+        """Report the requests that this worker has left, deleted or crawled alone, and the dead letters."""
+        waiting, forgotten = self._worker.waiting, self._worker.forgotten_local
+        if crawled := self._worker.accepted_local - forgotten:
+            logger.info("%s could not be serialized: this process crawled them itself", plural(crawled, "request"))
+        if forgotten:
+            logger.info(
+                "%s could not be serialized and were not crawled: the pages that led to them wait again in the queue "
+                "%r, and start() yields start requests again",
+                plural(forgotten, "request"),
+                self._keys.queue,
+            )
         if waiting and self._worker.is_deleted:
             warn_of_deleted_requests(waiting, self._keys.queue)
         elif waiting and mode == "stopped" and not self._worker.working:

@@ -1,5 +1,6 @@
 """The values that a worker of a queue works with."""
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -13,11 +14,16 @@ class Entry(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A request on its way to the queue; without a fingerprint it bypasses the filter."""
+    """A request on its way to the queue; without a fingerprint it bypasses the filter.
+
+    Attributes:
+        request: the request itself, if it cannot be serialized; `member` is its name in this process then.
+    """
 
     score: float
     member: bytes
     fingerprint: bytes | None
+    request: Any = None
 
 
 class Phase(Enum):
@@ -60,7 +66,7 @@ class Page:
         pushes, drops: the worker's counts when the request began; a page relies on the ones counted since.
         has_dropped: while it ran the cache dropped a link.
         outcome: None while it runs.
-        behind: sequence number of the last offer before its end.
+        behind: sequence number of the last offer before its end, infinite while a local request is left.
     """
 
     entry: Entry
@@ -69,7 +75,7 @@ class Page:
     has_dropped: bool = False
     is_tainted: bool = False
     outcome: Outcome | None = None
-    behind: int = 0
+    behind: float = math.inf
 
 
 class Call(NamedTuple):
@@ -78,19 +84,19 @@ class Call(NamedTuple):
     Attributes:
         script: its name.
         arguments: behind the worker's name.
-        offers: how many requests of the outbox it offers.
         ended: the finished requests that it acknowledges, keeps or sets aside.
         returns: the requests that it returns.
         kept: how many requests of earlier runs it queues again.
+        marks: fingerprints that it marks.
         is_idle: the worker held nothing.
     """
 
     script: str
     arguments: tuple[Any, ...]
-    offers: int = 0
     ended: tuple[bytes, ...] = ()
     returns: tuple[Entry, ...] = ()
     kept: int = 0
+    marks: tuple[bytes, ...] = ()
     is_idle: bool = False
 
 

@@ -5,6 +5,11 @@ A request in a worker, where each arrow through Redis is a part of one exchange,
     offer() ─> outbox ──new──> queue ──taken──> ready ──take()──> running ──finish()──> finished ──acknowledged──> gone
                  └───seen──> dropped    └─ returned ─> queue                               └────failed────> kept
 
+A *local* request cannot be serialized, and is run by this process alone. An exchange only looks it up in the filter:
+
+    offer() ─> outbox ──new──> local_ready ──take()──> running ──finish()──> unmarked ──marked──> gone
+                 └───seen──> dropped   └─ stop() ─> forgotten
+
 Phases: JOIN ─> RESET (an exchange that replaces all leases by what the worker holds) ─> ALLOCATE (the first layer of
 the filter) ─> WORK ─> LEFT. Every phase goes back to JOIN when a reply says EXPIRED: there is no other repair.
 
@@ -22,14 +27,21 @@ Why nothing is lost, and a lost reply is no riddle:
    the server has forgotten data that this worker knew, each page that relied on it is *tainted*: one of its links
    was pushed, or dropped by the cache of repeats, while it ran. Its end is not acknowledged, and it is offered again.
 6. The cache of repeats is emptied when EXPIRED arrives: until the join, the contents of the filter are unknown.
-7. The crawl is finished if an idle exchange found it quiet - nothing waits, nothing is leased, no worker is busy - and
+7. The process does not know which page led to a local request. So while one is left, no finished request is
+   acknowledged or marked: it waits behind the last link found before the moment without any. After a death the leased
+   pages are fetched again, and lead to the local requests again, which are not marked. So that this moment comes, no
+   leased request begins while too many finished ones wait for it. Other workers may fetch the same page meanwhile.
+8. At a stop the local requests that have not begun are forgotten. The pages that may have led to them are returned.
+9. The crawl is finished if an idle exchange found it quiet - nothing waits, nothing is leased, no worker is busy - and
    each other worker has been in contact since.
 
 The tests search this class together with the scripts themselves: every order, lost replies, crashes, losses of data.
 """
 
+import math
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -92,10 +104,18 @@ class Worker:
         self.ready: list[Entry] = []
         self.running: dict[bytes, Page] = {}
         self.finished: dict[bytes, Page] = {}
+        # Local requests, from their offer to their end, and those of them that wait for the engine.
+        self.local: dict[bytes, Offer] = {}
+        self.local_ready: list[Entry] = []
+        # Fingerprints that only this worker knows as seen: those of local requests, each with the sequence number of
+        # the last offer before its mark, infinite while a local request is left. The infinite ones are the last.
+        self.unmarked: dict[bytes, float] = {}
+        self.accepted_local = self.forgotten_local = 0
         self.is_stopping = False
         self.may_finish = self.has_met_others = False
-        # Requests that wait in the queue, and the lost ones, after the last reply; for stats and warnings.
+        # Requests that wait in the queue, the lost ones, and whether other clients take some, after the last reply.
         self.waiting = self.losses = self.lost = self.forgets = self.lost_shards = 0
+        self.is_shared = False
         self.troubles: list[Trouble] = []
         self.reaped: list[Reaped] = []
         self.buried: list[bytes] = []
@@ -114,7 +134,7 @@ class Worker:
         self._base = 0  # sequence number of the outbox's first offer
         self._returns: list[Entry] = []
         self._kept: list[Offer] = []
-        self._receipts: deque[tuple[int, Callable[[], object]]] = deque()
+        self._receipts: deque[tuple[float, Callable[[], object]]] = deque()
         self._suspect: bytes | None = None
         self._has_started = False
         self._pushes = self._drops = 0
@@ -129,31 +149,34 @@ class Worker:
     # Events of the process.
 
     def offer(self, offer: Offer) -> bool:
-        """Accept a request to check and queue, or return False for a known repeat."""
+        """Accept a request to check and queue, or to run here; return False for a known repeat."""
         if offer.fingerprint is not None:
             if self.is_repeat(offer.fingerprint):
                 return False
             self._offered.add(offer.fingerprint)
+        if offer.request is not None:
+            self.local[offer.member] = offer
         self.outbox.append(offer)
         self.may_finish = False
         return True
 
     def is_repeat(self, fingerprint: bytes) -> bool:
         """Return whether a request is a known repeat, which the caller drops: no need to serialize it."""
-        if self.repeats.get(fingerprint):
+        if self.repeats.get(fingerprint) or fingerprint in self.unmarked:
             self._drops += 1
             return True
         return fingerprint in self._offered
 
     def take(self) -> Entry | None:
-        """Return the next request for the engine, running from now on, or None."""
+        """Return the next request for the engine, running from now on, or None. Local ones come first."""
         if self.phase is not Phase.WORK or self.is_stopping:
             return None
-        for i, entry in enumerate(self.ready):
-            is_held_up = entry.member == self._suspect and not self._has_started
-            if not is_held_up and entry.member not in self.running:
-                self.running[entry.member] = Page(self.ready.pop(i), self._pushes, self._drops)
-                return entry
+        for waiting in (self.local_ready, [] if self.is_held_back else self.ready):
+            for i, entry in enumerate(waiting):
+                is_held_up = entry.member == self._suspect and not self._has_started
+                if not is_held_up and entry.member not in self.running:
+                    self.running[entry.member] = Page(waiting.pop(i), self._pushes, self._drops)
+                    return entry
         return None
 
     def finish(self, member: bytes, outcome: Outcome = Outcome.DONE) -> None:
@@ -161,17 +184,17 @@ class Worker:
         page = self.running.pop(member)
         if page.is_tainted:  # it was offered again, and is no longer this worker's
             return
-        has_dropped = self._drops != page.drops
-        behind = self._base + len(self.outbox)
-        self.finished[member] = replace(page, has_dropped=has_dropped, outcome=outcome, behind=behind)
+        if self.local.pop(member, None) is None:
+            self.finished[member] = replace(page, outcome=outcome)
+        self._release()
 
     def queue_again(self, kept: Iterable[Offer]) -> None:
         """Queue requests again that failed in an earlier run, unless another worker has."""
         self._kept += kept
 
     def call_when_queued(self, callback: Callable[[], object]) -> None:
-        """Have `take_receipts` return a callback as soon as all that was offered so far is answered."""
-        self._receipts.append((self._base + len(self.outbox), callback))
+        """Have `take_receipts` return a callback as soon as all that was offered so far is queued, or done here."""
+        self._receipts.append((math.inf if self.local else self._base + len(self.outbox), callback))
 
     def take_receipts(self) -> list[Callable[[], object]]:
         """Return the callbacks that are due, each once."""
@@ -185,6 +208,7 @@ class Worker:
         self.is_stopping = True
         self._returns += self.ready
         self.ready = []
+        self._forget_local()
 
     def leave(self, mode: str) -> None:
         """Leave with the next call: `finished`, `stopped`, or `keep` to keep the crawl."""
@@ -196,12 +220,29 @@ class Worker:
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
         held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept
-        return not any(held)
+        return not (any(held) or self.local or self.unmarked)
+
+    @property
+    def has_room(self) -> bool:
+        """False while start() must wait, which could offer more without an end."""
+        return len(self.outbox) + len(self.local_ready) < self._batch and not self.is_held_back
+
+    @property
+    def is_held_back(self) -> bool:
+        """True if only local requests begin: too many finished ones wait for their end, or a suspect does.
+
+        A suspect begins without them, since one of them may be the request that kills.
+        """
+        return bool(self.local) and (len(self.finished) >= self._batch or self._has_waiting_suspect)
 
     @property
     def needs_start(self) -> bool:
         """True if the suspect waits for the exchange that notes its start."""
-        if self._suspect is None or self._has_started or self.is_stopping:
+        return self._has_waiting_suspect and not (self.local or self.is_stopping)
+
+    @property
+    def _has_waiting_suspect(self) -> bool:
+        if self._suspect is None or self._has_started:
             return False
         return any(entry.member == self._suspect for entry in self.ready)
 
@@ -244,8 +285,9 @@ class Worker:
         offers = self._next_offers()
         ended = [page for page in self.finished.values() if page.behind <= self._base + len(offers)]
         kept = self._kept[: self._batch]
-        want = 0 if self.is_stopping else want and max(1, want * self._max_bytes // MAX_BYTES)
-        if not (want or offers or ended or kept or self._returns or self.needs_start):
+        is_full = self.is_stopping or self.is_held_back
+        want = 0 if is_full else want and max(1, want * self._max_bytes // MAX_BYTES)
+        if not (want or offers or ended or kept or self._returns or self.needs_start or self._next_marks(offers)):
             return None
         return self._call_exchange(offers, ended, kept, [], want)
 
@@ -254,25 +296,28 @@ class Worker:
     ) -> Call:
         """Return an exchange, in the order of `exchange.lua`."""
         is_reset, is_idle = self.phase is Phase.RESET, self.is_idle
+        marks = self._next_marks(offers)
         by_outcome = {outcome: [page.entry for page in ended if page.outcome is outcome] for outcome in Outcome}
         failed, unreadable, done = (by_outcome[o] for o in (Outcome.FAILED, Outcome.UNREADABLE, Outcome.DONE))
         arguments: list[Any] = [self._stamp, self.crawl, self.filter_id, int(is_reset), int(is_idle), want]
         arguments += [self._max_deliveries, self._suspect if self.needs_start and not is_reset else b""]
         arguments += [len(offers), len(self._returns), len(holds), len(kept), len(failed), len(unreadable), len(done)]
-        for score, member, fingerprint in offers:
-            arguments += self._digest(fingerprint), score, member
+        arguments.append(len(marks))
+        for score, member, fingerprint, request in offers:
+            arguments += self._digest(fingerprint), score, member if request is None else b""
         for entry in (*self._returns, *(page.entry for page in holds)):
             # Only a new filter must learn about requests that are not offered.
             arguments += self._digest(self._fingerprint_of(entry.member) if is_reset else None), *entry
-        for score, member, fingerprint in kept:
+        for score, member, fingerprint, _ in kept:
             arguments += self._digest(fingerprint), score, member
         for entry in failed:
             arguments += self._fingerprint_of(entry.member) or b"", *entry
         for entry in unreadable:
             arguments += b"", *entry
         arguments += (entry.member for entry in done)
+        arguments += map(self._digest, marks)
         members = tuple(page.entry.member for page in ended)
-        return Call("exchange", tuple(arguments), len(offers), members, tuple(self._returns), len(kept), is_idle)
+        return Call("exchange", tuple(arguments), members, tuple(self._returns), len(kept), tuple(marks), is_idle)
 
     def _next_offers(self) -> list[Offer]:
         offers: list[Offer] = []
@@ -284,11 +329,17 @@ class Worker:
             offers.append(offer)
         return offers
 
+    def _next_marks(self, offers: list[Offer]) -> list[bytes]:
+        """Return the fingerprints to mark together with these offers, or behind them."""
+        end = self._base + len(offers)
+        return [fingerprint for fingerprint, behind in islice(self.unmarked.items(), self._batch) if behind <= end]
+
     def _digest(self, fingerprint: bytes | None) -> bytes:
         return b"" if fingerprint is None else digest(fingerprint, self._secret)
 
     def _mine(self) -> list[Page]:
-        return [*(page for page in self.running.values() if not page.is_tainted), *self.finished.values()]
+        running = [page for page in self.running.values() if not (page.is_tainted or page.entry.member in self.local)]
+        return [*running, *self.finished.values()]
 
     # Replies.
 
@@ -328,6 +379,9 @@ class Worker:
         ended = self._end_offers([flag == _NEW for flag in flags])
         for member in call.ended:
             self.finished.pop(member, None)
+        for fingerprint in call.marks:
+            self.unmarked.pop(fingerprint)
+            self.repeats.put(fingerprint, True)
         self._returns = self._returns[len(call.returns) :]
         self._kept = self._kept[call.kept :]
         self._suspect, self._has_started = suspect or None, bool(has_started)
@@ -339,16 +393,62 @@ class Worker:
         self._note_quiet(call, entries, others)
         return ended
 
-    def _end_offers(self, flags: list[bool]) -> list[tuple[Offer, bool]]:
-        """Remove the first offers, which an exchange has queued or dropped."""
-        ended = [(self.outbox.popleft(), flag) for flag in flags]
-        for offer, _ in ended:
+    def _end_offers(self, flags: Sequence[bool | None]) -> list[tuple[Offer, bool]]:
+        """Remove the first offers, which an exchange has queued, dropped, or left to this worker; None if unknown."""
+        ended = []
+        for flag in flags:
+            offer = self.outbox.popleft()
+            self._base += 1
+            if flag is None and offer.request is not None:  # an exchange only looks it up: that can be repeated
+                self.outbox.append(offer)
+                continue
+            ended.append((offer, flag is not False))
+            is_mine = flag and offer.request is not None
+            if is_mine:
+                insort(self.local_ready, Entry(offer.score, offer.member))
+                self.accepted_local += 1
+            else:
+                self.local.pop(offer.member, None)
             if offer.fingerprint is not None:
                 self._offered.discard(offer.fingerprint)
-                self.repeats.put(offer.fingerprint, True)
-        self._base += len(ended)
+                if is_mine:
+                    self.unmarked[offer.fingerprint] = math.inf
+                else:
+                    self.repeats.put(offer.fingerprint, True)
         self._pushes += bool(ended)
+        if self.is_stopping:
+            self._forget_local()
+        self._release()
         return ended
+
+    # Local requests.
+
+    def _release(self) -> None:
+        """Let finished requests be acknowledged, and local ones be marked, unless a local one is left."""
+        if self.local:
+            return
+        end = self._base + len(self.outbox)
+        for member, page in reversed(self.finished.items()):
+            if page.behind != math.inf:
+                break
+            self.finished[member] = replace(page, has_dropped=self._has_dropped(page), behind=end)
+        for fingerprint in reversed(self.unmarked):
+            if self.unmarked[fingerprint] != math.inf:
+                break
+            self.unmarked[fingerprint] = end
+        self._receipts = deque((min(number, end), callback) for number, callback in self._receipts)
+
+    def _forget_local(self) -> None:
+        """Forget the local requests that have not begun, and return the pages that may have led to them."""
+        if not self.local_ready:
+            return
+        for entry in self.local_ready:
+            del self.local[entry.member]
+        self.forgotten_local += len(self.local_ready)
+        self.local_ready = []
+        self.unmarked = {fingerprint: end for fingerprint, end in self.unmarked.items() if end != math.inf}
+        self._receipts.clear()
+        self._taint(lambda page: page.behind == math.inf, is_leased=True)
 
     def _receive_join(self, status: bytes, *more: Any) -> list[tuple[Offer, bool]]:
         if status in (b"FOREIGN", b"WRONGTYPE", b"MISMATCH"):
@@ -363,7 +463,7 @@ class Worker:
         self._rejoin(crawl, origin, filter_id, int(replaced), is_intact=self._stamp in (marked, known))
         self._note(*news)
         # The lost reply is that of the last exchange, which was executed.
-        ended = self._end_offers([True] * offered) if known == self._stamp != marked else []
+        ended = self._end_offers([None] * offered) if known == self._stamp != marked else []
         self.crawl, self.run, self.filter_id, self._secret = crawl, run, filter_id, secret
         self._stamp = int(stamp)
         self.has_met_others |= self._is_new and int(run) != self._stamp  # otherwise a run begins with this join
@@ -389,14 +489,16 @@ class Worker:
                 trouble = Trouble.FLUSHED if origin == b"flush" else Trouble.LOST
             self.troubles.append(trouble)
             self._taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
+            self._run_again(lambda page: page.pushes != self._pushes or self._has_dropped(page))
         elif filter_id != self.filter_id:
             self.troubles.append(Trouble.FILTER_LOST)
             self._taint(self._has_dropped, is_leased=not has_departed)
+            self._run_again(self._has_dropped)
         elif has_departed:
             self.troubles.append(Trouble.PRESUMED_DEAD)
 
     def _has_dropped(self, page: Page) -> bool:
-        return page.has_dropped if page.outcome else page.drops != self._drops
+        return page.drops != self._drops if page.behind == math.inf else page.has_dropped
 
     def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
         """Have the pages fetched again whose links the server may have lost."""
@@ -412,6 +514,16 @@ class Worker:
                 self.running[member] = replace(page, is_tainted=True)
             else:
                 del self.finished[member]
+
+    def _run_again(self, is_tainted: Callable[[Page], bool]) -> None:
+        """Have the running local requests run again whose links the server may have lost, and mark no ended ones."""
+        for member, offer in self.local.items():
+            page = self.running.get(member)
+            if page is not None and not page.is_tainted and is_tainted(page):
+                self.running[member] = replace(page, is_tainted=True)
+                self.outbox.append(offer)
+        left = (offer.fingerprint for offer in self.local.values())
+        self.unmarked = {fingerprint: math.inf for fingerprint in left if fingerprint is not None}
 
     def _receive_leave(self, status: bytes, news: list[Any], *more: Any) -> None:
         self.phase = Phase.LEFT
@@ -434,9 +546,9 @@ class Worker:
     def _forget_quiet(self) -> None:
         self.may_finish, self._quiet_since = False, None
 
-    def _note(self, waiting: int, losses: int, lost: int, *changes: int) -> None:
+    def _note(self, waiting: int, losses: int, lost: int, is_shared: int, *changes: int) -> None:
         """Note the news in a reply about the crawl, and about the filter if the script opened that."""
-        self.waiting, self.losses, self.lost = waiting, losses, lost
+        self.waiting, self.losses, self.lost, self.is_shared = waiting, losses, lost, bool(is_shared)
         if changes and changes != (self.forgets, self.lost_shards):
             self.repeats.clear()
             self.forgets, self.lost_shards = changes

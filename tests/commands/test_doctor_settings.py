@@ -220,3 +220,16 @@ def test_a_ttl_and_a_capacity_below_what_waits(own: Server, mine: Any, capsys: p
     assert (code, found.get("ttl"), found["capacity"][0]) == (0, None, "advice")
     assert examine(own.url, capsys, "shop", **{**small, "BLOOMFILTER_CAPACITY": MANY})[1]["capacity"][0] == "ok"
     mine.delete(key)
+
+
+@pytest.mark.parametrize("handler", ["scrapy_playwright.handler.ScrapyPlaywrightDownloadHandler", None])
+def test_json_beside_playwright(handler: str | None, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A project with scrapy-playwright learns which requests JSON cannot hold; that is no finding."""
+    settings = {
+        **OURS,
+        "SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json",
+        "DOWNLOAD_HANDLERS": {"https": handler},
+    }
+    _, found = examine(own.url, capsys, "shop", **settings)
+    level, text = found["serializer"][:2]
+    assert (level, "PageMethod is not shared" in text) == ("ok", handler is not None)

@@ -134,7 +134,7 @@ def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path:
 
 
 def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Requests taken by a scrapy-redis scheduler on the same queue do not count as lost."""
+    """Requests taken by a scrapy-redis scheduler on the same queue do not count as lost, and are warned of once."""
     kind = {"SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("stopped", {**KIND, **kind})
@@ -145,6 +145,7 @@ def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: P
         ended = played.crawl({**KIND, **kind}, "later")
     assert_ended_well(ended)
     assert "lost" not in ended.log
+    assert ended.log.count(f"WARNING: Another client takes requests from the queue '{key}:queue'") == 1
 
 
 def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_path: Path) -> None:

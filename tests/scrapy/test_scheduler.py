@@ -254,16 +254,16 @@ NO_PRIORITIES = (math.nan, math.inf, -math.inf, 0.5, 1.0, Decimal(3), Fraction(1
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_priority_that_is_no_whole_number(serializer: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """A request whose priority Redis cannot sort by is refused; the others are crawled."""
+    """A request whose priority Redis cannot sort by is crawled by its own process, with one warning a callback."""
     scheduler = opened(SCHEDULER_SERIALIZER=serializer)
-    refused = page("refused")
-    for number, priority in enumerate(NO_PRIORITIES, 1):
-        refused.priority = priority  # type: ignore[assignment]  # the point of the test
-        assert not scheduler.enqueue_request(refused)
-        assert scheduler.stats.get_value("scheduler/unserializable") == number
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    for line, priority in zip(told, NO_PRIORITIES, strict=True):
-        assert f"{refused} cannot be serialized and is not crawled: priority = {priority!r}: must be a whole" in line
+    requests = [Request(f"http://shop.test/{number}") for number in range(len(NO_PRIORITIES))]
+    for request, priority in zip(requests, NO_PRIORITIES, strict=True):
+        request.priority = priority  # type: ignore[assignment]  # the point of the test
+        assert scheduler.enqueue_request(request)
+    assert {*taken_from(scheduler)} == {*requests}
+    assert scheduler.stats.get_value("scheduler/unserializable") == len(NO_PRIORITIES)
+    (told,) = [line for line in caplog.messages if "cannot be serialized" in line]
+    assert f"{requests[0]} cannot be serialized: priority = nan: must be a whole" in told
     # A priority that stands for a whole number is stored as that number.
     for given in (Score(4), True):
         taken = page(dont_filter=True)
@@ -271,6 +271,19 @@ def test_priority_that_is_no_whole_number(serializer: str, opened: Opened, caplo
         assert scheduler.enqueue_request(taken)
         (taken,) = taken_from(scheduler)
         assert (type(taken.priority), taken.priority) == (int, operator.index(given))
+
+
+def test_one_request_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Request object that was yielded twice, and cannot be serialized, is crawled twice, as under Scrapy."""
+    scheduler = opened()
+    # An engine that is done with none yet.
+    monkeypatch.setattr("scrapy_bloom.scheduler.engine.in_progress", lambda _: scheduler._taken)
+    request = page(dont_filter=True, callback=lambda _: None)
+    for _ in range(2):
+        assert scheduler.enqueue_request(request)
+    first, second = taken_from(scheduler)
+    assert first is not second
+    assert (first.url, first.callback) == (second.url, second.callback) == (request.url, request.callback)
 
 
 def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def _check_worker(world: "World", process: Process, values: list[int] | None, qu
     if not values or worker.phase is not Phase.WORK or values[_STAMP] != worker._stamp:
         return
     held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
-    held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
+    held |= {int(m) for m, page in worker.running.items() if not page.is_tainted and m not in worker.local}
     if held != (leased := places.leased(queue, process.name)):
         world.found("leases", f"{process.name} holds {sorted(held)}, and has leased {sorted(leased)}")
 

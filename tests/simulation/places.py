@@ -58,6 +58,7 @@ class Places:
         held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
         held |= {int(offer.member) for offer in worker._kept}
         held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
+        held |= {int(entry.member) for entry in worker.local_ready}
         held |= {int(offer.member) for offer in worker.outbox if not self.is_known(offer.fingerprint)}
         # The pages that an answer on its way takes from it.
         told = process.awaited if process.is_executed else None
@@ -90,7 +91,12 @@ class Places:
         return [key.decode() for key in data._values if key not in kept and key not in data._expiries]
 
 
+def offered(call: Call) -> int:
+    """Return how many requests a call offers."""
+    return int(call.arguments[8]) if call.script == "exchange" else 0
+
+
 def _told_of(call: Call, worker: Worker) -> set[int]:
     """Return the requests that leave a worker with the reply to a call."""
-    offers = {int(offer.member) for offer in list(worker.outbox)[: call.offers]}
+    offers = {int(offer.member) for offer in list(worker.outbox)[: offered(call)] if offer.request is None}
     return offers | {int(entry.member) for entry in call.returns} | set(map(int, call.ended))

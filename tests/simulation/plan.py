@@ -45,7 +45,8 @@ class Plan:
         pages, depth, density, repeats: their number, the longest way back to a page's first parent, further links a
             page, and equal links on a page at most.
         private: share of pages that only one worker knows, as a start request.
-        unfiltered, failing, poison: pages that bypass the filter, fail once, or kill their process.
+        unfiltered, local, failing, poison: pages that bypass the filter, cannot be serialized, fail once, or kill their
+            process.
         spiders: each has its queue, and all have one filter.
         workers: processes of each spider at the beginning, started within `stagger` seconds.
         concurrency: downloads of a process at once, which take `download` seconds each, and callbacks `callback`.
@@ -68,6 +69,7 @@ class Plan:
     private: float = 0
     priorities: bool = False
     unfiltered: int = 0
+    local: int = 0
     failing: int = 0
     poison: int = 0
     spiders: int = 1
@@ -225,6 +227,10 @@ def _flush(plan: Plan, chance: Random) -> Plan:
     return _with("flush", "flush", *_OF_PROCESSES, "outage", number=3, is_lossy=chance.random() < 0.5)(plan, chance)
 
 
+def _local(draw: Draw) -> Draw:
+    return lambda plan, chance: draw(replace(plan, local=chance.choice([1, 4, 40])), chance)
+
+
 def _shared(draw: Draw) -> Draw:
     return lambda plan, chance: draw(replace(plan, spiders=2, workers=min(plan.workers, 2)), chance)
 
@@ -246,6 +252,8 @@ _KINDS: dict[str, Draw] = {
     "poison": _poison,
     "failed": _failed,
     "ttl": _ttl,
+    "local": _local(_with("outage", *_OF_PROCESSES, "lossy", number=3, is_lossy=True)),
+    "local-loss": _local(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
     "shared": _shared(_with("outage", *_OF_PROCESSES)),
     "shared-double": _shared(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
 }
@@ -276,6 +284,8 @@ class Site:
             chance.shuffle(links)
         special = chance.sample(pages[1:], min(plan.pages - 1, plan.poison + plan.failing))
         self.poison, self.failing = set(special[: plan.poison]), set(special[plan.poison :])
+        others = [page for page in pages[1:] if page not in private and page not in self.unfiltered | self.failing]
+        self.local = set(chance.sample(others, min(plan.local, len(others))))
 
     def _link(self, source: int, target: int, plan: Plan, chance: Random) -> None:
         if source not in self.unfiltered:

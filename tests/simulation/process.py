@@ -237,16 +237,21 @@ class Process:
 
     def _offer(self, page: int, score: float) -> None:
         member = b"%d" % page
-        self.worker.offer(Offer(score, member, self.fingerprint_of(member)))
+        offer = Offer(score, member, self.fingerprint_of(member))
+        if page in self.world.site.local:
+            while offer.member in self.worker.local or offer.member in self.worker.running:
+                offer = offer._replace(member=b"0" + offer.member)
+            offer = offer._replace(request=page)
+        self.worker.offer(offer)
 
     def _begin(self, entry: Entry) -> None:
-        page = int(entry.member)
-        self.world.log(f"fetch {page}", self.name)
-        self.call_later(self.world.chance.expovariate(1 / self.world.plan.download), lambda: self._parse(page, 0))
+        self.world.log(f"fetch {int(entry.member)}", self.name)
+        seconds = self.world.chance.expovariate(1 / self.world.plan.download)
+        self.call_later(seconds, lambda: self._parse(entry.member, 0))
 
-    def _parse(self, page: int, done: int) -> None:
+    def _parse(self, member: bytes, done: int) -> None:
         """Yield some links, and later the rest."""
-        world = self.world
+        world, page = self.world, int(member)
         if page in world.site.poison:
             self.exit("killed")
             world.hub.after(1.0, lambda: world.start(self.slot))
@@ -257,9 +262,9 @@ class Process:
             world.note_link(target)
             self._offer(target, score)
         if upto < len(links):
-            self.call_later(world.chance.expovariate(1 / world.plan.callback), lambda: self._parse(page, upto))
+            self.call_later(world.chance.expovariate(1 / world.plan.callback), lambda: self._parse(member, upto))
         else:
             has_failed = page in world.site.failing and page not in world.failed
             (world.note_failure if has_failed else world.note_fetch)(self, page)
-            self.worker.finish(b"%d" % page, Outcome.FAILED if has_failed else Outcome.DONE)
+            self.worker.finish(member, Outcome.FAILED if has_failed else Outcome.DONE)
         self._work_later(0)

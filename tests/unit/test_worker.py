@@ -28,11 +28,11 @@ def test_batches_are_bounded(server: ScriptServer) -> None:
     driven = Driven("one", in_memory(server), batch=3)
     driven.work_off()
     driven.offer(*(b"%d" % number for number in range(7)))
-    assert [call.offers for call in driven.work_off()] == [3, 3, 1]
+    assert [call.arguments[8] for call in driven.work_off()] == [3, 3, 1]
     for name in (b"a", b"b", b"c"):
         driven.offer(name * (MAX_BYTES // 2 + 1))
     driven.offer(b"d" * (2 * MAX_BYTES), b"e")
-    assert [call.offers for call in driven.work_off()] == [1, 1, 1, 1, 1]
+    assert [call.arguments[8] for call in driven.work_off()] == [1, 1, 1, 1, 1]
     assert server.call("ZCARD", "queue") == 12
 
 
@@ -44,7 +44,7 @@ def test_a_batch_that_does_not_get_through_is_halved(driven: Driven, server: Scr
     for _ in range(6):
         call = driven.worker.next_call(16)
         assert call
-        found.append((call.offers, call.arguments[5]))
+        found.append((call.arguments[8], call.arguments[5]))
         driven.worker.lose()
     assert found == [(7, 16), (3, 8), (1, 4), (1, 2), (1, 1), (1, 1)]
     driven.work_off()
@@ -75,6 +75,59 @@ def test_receipts(server: ScriptServer) -> None:
     assert driven.worker.take_receipts() == [list]
     driven.step()
     assert (driven.worker.take_receipts(), driven.worker.take_receipts()) == ([dict], [])
+
+
+def test_local_requests_go_first(server: ScriptServer) -> None:
+    """While one is left nothing is acknowledged or marked; once a batch waits for it, only local requests begin."""
+    driven = Driven("one", in_memory(server), batch=2)
+    driven.offer(b"a", b"b", b"c", b"d")
+    worker = driven.worker
+    assert driven.take(2) == [b"a", b"b"]
+    assert driven.step(2)
+    worker.offer(Offer(9.0, b"local", b"local", "a request"))
+    worker.finish(b"a")
+    assert (worker.is_held_back, worker.has_room) == (False, True)
+    worker.finish(b"b")
+    assert (worker.is_held_back, worker.has_room) == (True, False)
+    assert [call.ended for call in driven.work_off()] == [()]
+    assert driven.worker.next_call(16) is None
+    assert worker.take() == (9.0, b"local")
+    assert worker.take() is None
+    assert not worker.offer(Offer(9.0, b"again", b"local", "a request"))
+    worker.offer(Offer(0.0, b"link", b"link"))
+    worker.finish(b"local")
+    assert (worker.is_held_back, worker.has_room) == (False, True)
+    (call,) = driven.work_off()
+    assert (call.ended, call.marks) == ((b"a", b"b"), (b"local",))
+    assert worker.take() == (0.0, b"c")
+
+
+def test_receipts_wait_for_local_requests(driven: Driven) -> None:
+    """Who waits for requests to be queued is called once local ones are done, and their links are answered."""
+    driven.work_off()
+    driven.worker.offer(Offer(0.0, b"local", b"local", "a request"))
+    driven.worker.call_when_queued(list)
+    driven.work_off()
+    assert driven.worker.take()
+    assert driven.worker.take_receipts() == []
+    driven.offer(b"link")
+    driven.worker.finish(b"local")
+    assert driven.worker.take_receipts() == []
+    driven.work_off()
+    assert driven.worker.take_receipts() == [list]
+
+
+def test_start_waits_for_local_requests(server: ScriptServer) -> None:
+    """start() pauses while a batch of local requests waits for the engine."""
+    driven = Driven("one", in_memory(server), batch=2)
+    driven.work_off()
+    for name in (b"a", b"b"):
+        assert driven.worker.has_room
+        driven.worker.offer(Offer(0.0, name, name, "a request"))
+        driven.work_off()
+    assert not driven.worker.has_room
+    assert driven.worker.take()
+    assert driven.worker.has_room
 
 
 def test_repeats_stay_in_the_process(driven: Driven) -> None:
@@ -117,6 +170,21 @@ def test_stop_returns_what_has_not_begun(driven: Driven, server: ScriptServer) -
     assert driven.worker.take() is None
     driven.work_off()
     assert server.call("ZCARD", "queue") == 9
+
+
+def test_stop_forgets_local_requests(driven: Driven, server: ScriptServer) -> None:
+    """A stopped worker returns the pages that may have led to the local requests that it forgets."""
+    driven.offer(b"before", b"page", b"other")
+    assert [*driven.take(2), *driven.take(1)] == [b"before", b"other", b"page"]
+    driven.worker.finish(b"before")
+    driven.work_off()
+    driven.worker.offer(Offer(0.0, b"local", b"local", "a request"))
+    driven.worker.finish(b"page")
+    driven.work_off()
+    driven.worker.stop()
+    driven.work_off()
+    assert (driven.worker.forgotten_local, driven.worker.unmarked) == (1, {})
+    assert server.call("ZRANGE", "queue", 0, -1) == [b"other", b"page"]
 
 
 @pytest.mark.parametrize("is_executed", [False, True])

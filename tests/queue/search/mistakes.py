@@ -1,10 +1,11 @@
 """Wrong designs: each must break a promise in its scenario."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scrapy_bloom.queue.values import Call, Entry, Outcome, Page
+from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
 from tests.queue.search.world import Scenario
@@ -68,10 +69,76 @@ class DropsUnansweredOffers(Worker):
     def lose(self) -> None:
         call = self._under_way
         super().lose()
-        for _ in range(call.offers if call else 0):
+        for _ in range(call.arguments[8] if call and call.script == "exchange" else 0):
             offer = self.outbox.popleft()
             self._offered.discard(offer.fingerprint or b"")
             self._base += 1
+
+
+class NeverWaitsForLocal(Worker):
+    def _release(self) -> None:
+        local, self.local = self.local, {}
+        super()._release()
+        self.local = local
+
+
+class NeverWaitsForLinksOfLocal(Worker):
+    def _release(self) -> None:
+        outbox, self.outbox = self.outbox, deque()
+        super()._release()
+        self.outbox = outbox
+
+
+class MarksAtTheEnd(Worker):
+    """Marks a local request although others are left, which it may have led to."""
+
+    def finish(self, member: bytes, outcome: Outcome = Outcome.DONE) -> None:
+        offer = self.local.get(member)
+        super().finish(member, outcome)
+        if offer and offer.fingerprint in self.unmarked:
+            self.unmarked[offer.fingerprint] = self._base + len(self.outbox)
+
+
+class ForgetsLocalInSilence(Worker):
+    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+        if not (is_leased and self.is_stopping):
+            super()._taint(is_tainted, is_leased=is_leased)
+
+
+class MarksWhatLedToForgotten(Worker):
+    def _forget_local(self) -> None:
+        unmarked = self.unmarked
+        super()._forget_local()
+        self.unmarked = unmarked
+
+
+class RunsNoLocalAgain(Worker):
+    def _run_again(self, is_tainted: Callable[[Page], bool]) -> None:  # noqa: ARG002
+        super()._run_again(lambda _: False)
+
+
+class KeepsUnmarked(Worker):
+    def _run_again(self, is_tainted: Callable[[Page], bool]) -> None:
+        unmarked = self.unmarked
+        super()._run_again(is_tainted)
+        self.unmarked = unmarked
+
+
+class BeginsSuspectsBesideLocal(Worker):
+    @property
+    def is_held_back(self) -> bool:
+        return False
+
+    @property
+    def needs_start(self) -> bool:
+        return self._has_waiting_suspect and not self.is_stopping
+
+
+class TrustsLostLookUps(Worker):
+    """Takes a looked up request for new if the reply is lost."""
+
+    def _end_offers(self, flags: Sequence[bool | None]) -> list[tuple[Offer, bool]]:
+        return super()._end_offers([flag is not False for flag in flags])
 
 
 class FinishesAlone(Worker):
@@ -105,6 +172,35 @@ move(STEM .. 'leases:' .. worker, QUEUE)
 """
 
 MISTAKES = {
+    "a local request is marked when it is offered": Mistake(
+        SCENARIOS["local, crash"],
+        texts={
+            "exchange": ("not is_queued and not filter.has(f, digest)", "not is_queued and filter.check(f, digest)")
+        },
+    ),
+    "acknowledged before local requests are done": Mistake(SCENARIOS["local, crash"], NeverWaitsForLocal),
+    "acknowledged before the links of local requests are queued": Mistake(
+        SCENARIOS["local, crash, batches of one"], NeverWaitsForLinksOfLocal
+    ),
+    "a local request is marked before its local links are done": Mistake(
+        SCENARIOS["local links, crash"], MarksAtTheEnd
+    ),
+    "local requests are forgotten at a stop, and their pages acknowledged": Mistake(
+        SCENARIOS["local, stopped, kept"], ForgetsLocalInSilence
+    ),
+    "local requests that led to forgotten ones are marked": Mistake(
+        SCENARIOS["local, stopped, kept"], MarksWhatLedToForgotten
+    ),
+    "a local request that relied on lost data does not run again": Mistake(
+        SCENARIOS["local start, flushall"], RunsNoLocalAgain
+    ),
+    "local requests stay known after a loss": Mistake(SCENARIOS["local, flushall, none ahead"], KeepsUnmarked),
+    "a suspect begins beside local requests": Mistake(
+        SCENARIOS["local poison at the start"], BeginsSuspectsBesideLocal
+    ),
+    "a lost look-up is taken for new": Mistake(
+        SCENARIOS["local, lost twice, each page once"], TrustsLostLookUps, walks=0
+    ),
     "acknowledged before the children are queued": Mistake(
         spare(((1, 2), (), ()), 1, ("crash",), batch=1), AcknowledgesTooEarly, seed=10
     ),

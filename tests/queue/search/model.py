@@ -74,7 +74,12 @@ class Model:
 
     def offer(self, worker: Worker, page: int) -> None:
         member = b"%d" % page
-        worker.offer(Offer(0.0, member, self.fingerprint_of(member)))
+        offer = Offer(0.0, member, self.fingerprint_of(member))
+        if self.scenario.local >> page & 1:
+            while offer.member in worker.local or offer.member in worker.running:
+                offer = offer._replace(member=b"0" + offer.member)
+            offer = offer._replace(request=page)
+        worker.offer(offer)
 
 
 class Now:
@@ -230,6 +235,7 @@ class Now:
         mask = mask_of(e.member for e in worker.ready) | mask_of(worker.finished)
         mask |= mask_of(e.member for e in worker._returns) | mask_of(o.member for o in worker._kept)
         mask |= mask_of(m for m, page in worker.running.items() if not page.is_tainted)
+        mask |= mask_of(e.member for e in worker.local_ready)
         return mask | sum(
             1 << p
             for p in pages_of(mask_of(o.member for o in worker.outbox))

@@ -150,6 +150,7 @@ class Crawl:
             fetched[page] = min(fetched[page], s.bound)
             after.put(fetched=tuple(fetched))
         after.worker(w).finish(member, outcome)
+        promises.note_end(after, w)
         after.process(w).progress.pop(member, None)
         self._begin(after, w)
         return after.freeze()
@@ -242,10 +243,11 @@ class Crawl:
             self._begin(after, w)
 
     def _late_packet(self, state: State) -> Moves:
-        after = Now(self.model, state)
+        lost, after = Now(self.model, state), Now(self.model, state)
         assert after.packet
         (w, call), after.packet = after.packet, None
-        yield Move(_text("the late packet is lost"), after.freeze(), True)
+        lost.packet = None
+        yield Move(_text("the late packet is lost"), lost.freeze(), True)
         reply = self._execute(after, w, call)
         yield Move(partial(_label, w, call, f"arrives: {_shown(reply)}"), after.freeze(), True)
 

@@ -1,5 +1,6 @@
 """Make equal situations equal states: growing numbers become small again."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -88,9 +89,10 @@ def _renumber(worker: Worker, rank: dict[int, int]) -> None:
             pages[member] = replace(
                 page,
                 pushes=int(page.pushes == worker._pushes),
-                drops=int(page.drops == worker._drops) if page.outcome is None else 0,
+                drops=int(page.drops == worker._drops) if page.behind == math.inf else 0,
                 behind=max(0, page.behind - worker._base),
             )
+    worker.unmarked = {page: max(0, behind - worker._base) for page, behind in worker.unmarked.items()}
     worker._pushes = worker._drops = 1
     worker._base = 0
 

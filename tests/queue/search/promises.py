@@ -38,7 +38,12 @@ def left_of(now: Now) -> int:
     """Return the pages that are to be fetched still."""
     oracle = now.oracle
     failed = now.scenario.closure(oracle.failed)
-    return oracle.found & ~now.fetched() & ~oracle.exempt & ~now.kept() & ~failed
+    return oracle.found & ~now.fetched() & ~oracle.exempt & ~kept_of(now) & ~failed
+
+
+def kept_of(now: Now) -> int:
+    """Return the pages that are kept in the end, with the local pages behind them."""
+    return now.kept() | now.scenario.closure(now.kept()) & now.scenario.local
 
 
 def is_behind(now: Now, w: int) -> bool:
@@ -62,7 +67,13 @@ def note_crash(now: Now, w: int, cost: int) -> None:
     roots = union(1 << page for page in pages_of(outbox) if page in s.roots[w])
     is_registered = b"w%d" % w in registrations(now.seen_server(), key(s.queue_of(w), "crawl"))
     elsewhere = now.stored() | now.held_by_all(but=w)
-    gone = roots & ~elsewhere & ~now.fetched()  # the next start offers them again
+    # The next start offers them again, and so its own local pages, and the pages behind them.
+    gone = roots & ~elsewhere & ~now.fetched()
+    if s.local:
+        starters = (v for v in range(len(s.roots)) if v != w and now.see(v).life in ("alive", "new"))
+        starts = union(1 << page for v in starters for page in s.roots[v])
+        mine = s.closure(outbox | mask_of(worker.local)) & ~s.closure(elsewhere | starts)
+        gone |= oracle.found & mine & ~now.fetched()
     exempt = oracle.exempt
     if is_stale:
         # The filter may know pages of the worker alone; links to them are repeats then.
@@ -77,7 +88,9 @@ def note_crash(now: Now, w: int, cost: int) -> None:
     if is_registered and not is_stale:
         owed |= mask_of(worker.running) & s.unfiltered
     kills = oracle.kills + (cost == 0)
-    require(not kills or kills <= s.max_deliveries, f"S8: a page has killed {kills} workers")
+    starts = union(1 << page for roots in s.roots for page in roots)
+    is_start = s.poison & s.local & starts  # each process begins with it
+    require(not kills or is_start or kills <= s.max_deliveries, f"S8: a page has killed {kills} workers")
     deaths = oracle.deaths
     if s.max_deliveries:
         leased = now.leased(w)
@@ -92,6 +105,15 @@ def note_crash(now: Now, w: int, cost: int) -> None:
         owed=owed & ~exempt,
         excused=oracle.excused | (1 << w if is_excused else 0),
     )
+
+
+def note_end(now: Now, w: int) -> None:
+    """Exempt the links of a local start request that ends before its worker learns of a loss: no page leads to them."""
+    oracle = now.oracle
+    if now.scenario.local and is_behind(now, w):
+        keeps = now.scenario.closure(now.stored() | now.held_by_all())
+        gone = oracle.found & ~now.fetched() & ~keeps & ~oracle.exempt
+        now.put(exempt=oracle.exempt | gone, is_lost=oracle.is_lost or bool(gone))
 
 
 def note_loss(now: Now, kind: str) -> None:
@@ -194,6 +216,8 @@ def check_letters(now: Now, letters: int, suspect: bytes | None, held: int) -> N
         is_started = suspect is not None and letters == mask_of([suspect])
         require(is_started, "S8: a dead letter for the death of a worker that had not started it")
         require(held == letters, "S8: the dead worker had leased others, too")
+        is_guilty = now.scenario.closure(letters) & now.scenario.poison
+        require(is_guilty or now.scenario.faults, "S8: a dead letter for a request that kills no worker")
 
 
 def check_end(now: Now, lives: list[str]) -> None:
@@ -201,7 +225,7 @@ def check_end(now: Now, lives: list[str]) -> None:
     s, oracle, stored = now.scenario, now.oracle, now.stored()
     left = oracle.found & ~now.fetched() & ~oracle.exempt & ~(s.closure(oracle.failed) & ~oracle.failed)
     has_crashed_last = "crashed" in lives and now.is_work_left()
-    left &= ~(s.closure(stored) if has_crashed_last or s.stop else now.kept())
+    left &= ~(s.closure(stored) if has_crashed_last or s.stop else kept_of(now))
     require(not left, f"S1: {list(pages_of(left))} are lost")
     owed = oracle.owed & ~oracle.exempt & ~(s.closure(stored) if has_crashed_last else stored)
     require(not owed, f"S1: {list(pages_of(owed))} are not fetched again")

@@ -12,6 +12,7 @@ SMALL: Links = ((1, 2), (2,), ())
 TINY: Links = ((1,), ())
 TREE: Links = ((1, 2), (), ())
 LOOP: Links = ((0, 1), (0,))
+CHAIN: Links = ((1, 3), (2,), (3,), (1,))
 LOST = ("lost", "crash", "false")
 
 _HAS = """
@@ -39,6 +40,11 @@ def two(links: Links, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any)
 def spare(links: Links, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:
     """Return a scenario of two workers, and a third if both have died."""
     return Scenario(links, ((0,), (0,), (0,)), faults, kinds, spare=(2,), **more)
+
+
+def local(links: Links, pages: int, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:
+    """Return a scenario in which some pages cannot be serialized, of a worker, and another one behind it."""
+    return Scenario(links, ((0,), (0,)), faults, kinds, spare=(1,), **{"at_once": 2, "want": 2, "local": pages, **more})
 
 
 def poison(workers: int, living: int, **more: Any) -> Scenario:
@@ -95,6 +101,34 @@ SCENARIOS = {
     "unfiltered, equal, two at once": spare(((1, 2), (), (1,)), 1, LOST, want=3, at_once=2, unfiltered=2),
     "unfiltered, two faults": spare(SMALL, 2, ("crash", "false"), want=2, unfiltered=4, most=4),
     "a page that leads to itself": spare(LOOP, 1, LOST),
+    "local": local(DIAMOND, 2),
+    "local, two workers": two(DIAMOND, local=2, most=2),
+    **{f"local, {kind}": local(DIAMOND, 2, 1, (kind,)) for kind in ("lost", "crash", "flushall", "rollback", "lease")},
+    **{f"local links, {kind}": local(CHAIN, 6, 1, (kind,)) for kind in ("lost", "crash", "flushall", "rollback")},
+    "local, lost twice, each page once": one(((1, 2), (), (1,)), 2, ("lost",), local=2, want=2, most=1),
+    "local, crash, batches of one": local(((1,), (2, 3), (), ()), 2, 1, ("crash",), batch=1),
+    "local, lost, one at once": one(TREE, 1, ("lost",), local=6),
+    "local, presumed dead": two(TREE, 1, ("false",), local=6),
+    "local, flushall, none ahead": local(((1,), (2, 3, 4), (), (), ()), 6, 1, ("flushall",), want=1, at_once=1),
+    "local, lost the filter": local(CHAIN, 6, 1, ("filter", "shard"), persist=True),
+    "local start, crash": local(SMALL, 1, 1, ("crash",)),
+    "local start, flushall": local(TREE, 1, 1, ("flushall",), is_slow=True, want=1, at_once=1),
+    "local start, flushall, a link to it": Scenario(
+        ((2, 3, 4), (0,), (), (), ()), ((0, 1),), 1, ("flushall",), want=2, at_once=2, local=17
+    ),
+    "local start, any two": local(TINY, 1, 2, LOST),
+    "local, any two": local(TINY, 2, 2, LOST),
+    "local, rollback, lost": local(CHAIN, 2, 2, ("rollback", "lost")),
+    "local, two workers, and another": spare(SMALL, 1, LOST, want=2, local=2, most=3),
+    "local, slow, batches of one": local(CHAIN, 6, 1, LOST, batch=1, is_slow=True),
+    "local, stopped": local(CHAIN, 6, stop=(0,)),
+    "local, stopped, kept": local(CHAIN, 6, stop=(0,), persist=True, most=2),
+    "local, failing": local(SMALL, 2, failing=5),
+    "local poison": poison(5, 1, want=2, local=2),
+    "local poison beside others": poison(5, 2, want=3, at_once=2, local=2),
+    "local poison at the start": Scenario(
+        ((2,), (), ()), ((0, 1),) * 4, want=2, at_once=2, spare=(1, 2, 3), local=2, poison=2, max_deliveries=2, most=4
+    ),
     "poison": poison(5, 1, want=2),
     "poison, two at once": poison(5, 2, want=3, at_once=2),
     "poison, three deaths": poison(5, 1, want=2, max_deliveries=3),

@@ -4,7 +4,8 @@ A state is a tuple of numbers and an `Oracle`: equal servers and equal processes
 situations are equal states, growing numbers are made small again after each move (`normal`): times are ranks, and
 ids are the smallest that are free.
 
-Sets of pages are bit masks; page 3 is the request b"3", and its own fingerprint.
+Sets of pages are bit masks; page 3 is the request b"3", and its own fingerprint. A local request has a name that its
+process has for no other one: b"3", b"03" and so on.
 """
 
 from collections import deque
@@ -69,7 +70,8 @@ class Scenario:
         want, batch, at_once: requests to hold, to offer in one exchange, and to run at once.
         is_slow: links are found one at a time.
         persist: leave with `keep`.
-        unfiltered, failing, poison: masks of pages that bypass the filter, may fail once, or kill their worker.
+        unfiltered, local, failing, poison: masks of pages that bypass the filter, cannot be serialized, may fail once,
+            or kill their worker.
         max_deliveries: deaths that make a dead letter.
         most: fetches of a page at most, if that is not one more than faults.
         spider: the spider of each worker; each spider has a queue, and all share the filter.
@@ -89,6 +91,7 @@ class Scenario:
     is_slow: bool = False
     persist: bool = False
     unfiltered: int = 0
+    local: int = 0
     failing: int = 0
     poison: int = 0
     max_deliveries: int = 0
@@ -224,6 +227,9 @@ def _frozen(worker: Worker | None) -> Any:
         w._is_new,
         w._flush,
         w._sizes,
+        tuple(w.local.items()),
+        tuple(w.local_ready),
+        tuple(w.unmarked.items()),
         tuple(w._returns),
         tuple(w._kept),
         w._suspect,
