@@ -121,9 +121,9 @@ class Delivery:
 
     # During the crawl.
 
-    def put(self, offer: Offer, batch: int) -> None:
-        """Offer a request; deliver a full batch."""
-        self._worker.offer(offer)
+    def put(self, offer: Offer, batch: int, *, is_start: bool) -> None:
+        """Offer a request, which `is_start` if no page led to it; deliver a full batch."""
+        self._worker.offer(offer, is_start=is_start)
         self._urgency = min(self._urgency, offer.score)
         if len(self._worker.outbox) >= batch:
             with contextlib.suppress(RedisUnreachableError):

@@ -163,7 +163,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
         # Not in `close`: start URLs are released over this connection afterwards.
         spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
-        engine.apply_backpressure(spider.crawler, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
+        engine.follow_start(spider.crawler, self._note_start, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
         self._ticker.start()
 
     def _set_up(self, spider: Spider) -> None:
@@ -192,6 +192,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # The dupefilter's own client is for the thread.
         beating = RequestQueue(self.df.server, self.queue_keys.queue, self._requests.filter_key)
         self._heartbeat = Heartbeat(beating, self.worker_name, config.lease, config.max_deliveries, runtime)
+        self._start: object = None  # the last request or item of start()
         self._taken: dict[Request, bytes] = {}
         self._failed: set[Request] = set()
         for part, names in ((self.queue, ("push", "pop", "clear")), (self.df, ("request_seen",))):
@@ -253,7 +254,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._delivery.counters.cache_hits += 1
             self._notifier.note_repeat(request)
             return False
-        self._delivery.put(self._codec.encode(request, fingerprint), self._config.batch_size)
+        offer = self._codec.encode(request, fingerprint)
+        self._delivery.put(offer, self._config.batch_size, is_start=request is self._start)
         return True
 
     def next_request(self) -> Request | None:
@@ -364,6 +366,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         return self._delivery.ask(work)
 
     # Requests.
+
+    def _note_start(self, request_or_item: object) -> None:
+        self._start = request_or_item
 
     def _mark_of(self, request: Request) -> bytes | None:
         return None if request.dont_filter else self.df.mark_of(request, self._worker.run)

@@ -125,16 +125,21 @@ class EngineWakeup:
             slot.nextcall.schedule()
 
 
-def apply_backpressure(
-    crawler: Crawler, has_room: Callable[[], bool], seconds: float, runtime: Runtime = RUNTIME
+def follow_start(
+    crawler: Crawler,
+    note: Callable[[Any], object],
+    has_room: Callable[[], bool],
+    seconds: float,
+    runtime: Runtime = RUNTIME,
 ) -> None:
-    """Pause the spider's start() while `has_room` is False; check again every `seconds`.
+    """Call `note` with each request or item of the spider's start(), just before the engine gets it.
 
-    The engine reads start() as fast as it can, and a scheduler has no way to slow it down.
+    Pause start() while `has_room` is False; check again every `seconds`. The engine reads start() as fast as it can,
+    and a scheduler has no way to slow it down.
     """
     engine = _engine(crawler)
     if engine is not None and engine._start is not None:
-        engine._start = _held_back(engine._start, has_room, lambda: runtime.pause(seconds))
+        engine._start = _followed(engine._start, note, has_room, lambda: runtime.pause(seconds))
 
 
 class Ticker:
@@ -196,10 +201,14 @@ def closing_scheduler(crawler: Crawler) -> Any:
     return None if slot is None or slot.closing is None else slot.scheduler
 
 
-async def _held_back(
-    start: AsyncIterator[Any], has_room: Callable[[], bool], pause: Callable[[], Awaitable[None]]
+async def _followed(
+    start: AsyncIterator[Any],
+    note: Callable[[Any], object],
+    has_room: Callable[[], bool],
+    pause: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[Any]:
     async for item_or_request in start:
+        note(item_or_request)
         yield item_or_request
         while not has_room():
             await pause()

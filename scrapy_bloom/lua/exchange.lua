@@ -64,18 +64,24 @@ local function take()
   return taken
 end
 
--- The writes that a full server refuses come first: then it refuses the exchange as a whole.
+-- The writes that a full server refuses come first: then it refuses the exchange as a whole. Without offers the exchange
+-- frees memory, and after an HDEL such a server executes it.
 local flags, new = {}, {}
--- This changes nothing. If an ACL denies it, no request is marked that cannot be queued.
-if #offers + #kept > 0 then call('ZADD', QUEUE, 'XX', 0, '') end
-for i = 1, #offers, 3 do
-  local digest, is_queued = offers[i], offers[i + 2] ~= ''
-  local is_new = digest == '' or is_queued and filter.check(f, digest) or not is_queued and not filter.has(f, digest)
-  flags[#flags + 1] = is_new and '1' or '0'
-  if is_new and is_queued then new[#new + 1], new[#new + 2] = offers[i + 1], offers[i + 2] end
-end
-for _, digest in ipairs(marks) do filter.check(f, digest) end
+if #offers + #kept == 0 then call('HDEL', CRAWL, '') end
+-- This changes nothing. If an ACL denies it, no request is marked that cannot be queued, and none leaves its place.
+call('ZADD', QUEUE, 'XX', 0, '')
+local is_checked, problem = pcall(function()
+  for i = 1, #offers, 3 do
+    local digest, is_queued = offers[i], offers[i + 2] ~= ''
+    local is_new = digest == '' or is_queued and filter.check(f, digest) or not is_queued and not filter.has(f, digest)
+    flags[#flags + 1] = is_new and '1' or '0'
+    if is_new and is_queued then new[#new + 1], new[#new + 2] = offers[i + 1], offers[i + 2] end
+  end
+  for _, digest in ipairs(marks) do filter.check(f, digest) end
+end)
+-- Marked requests must be queued, also if an ACL denies a command of a filter that grows.
 in_parts('ZADD', QUEUE, new)
+if not is_checked then error(problem) end
 
 if my.took > 0 then -- this stamp proves that the last reply has arrived
   move(TAKEN, LEASES)
@@ -141,7 +147,7 @@ if my.suspect > 0 then
 end
 
 local taken = want > 0 and take() or {}
-my.works, my.stamp, my.prior, my.offered = 1, NOW, stamp, #offers / 3
+my.works, my.stamp, my.prior, my.offered, my.returned = 1, NOW, stamp, #offers / 3, #returns / 3
 my.busy = (is_idle and my.held == 0) and 0 or 1
 local others = want > 0 and #taken == 0 and reap(max_deliveries)
 my.contact = NOW

@@ -3,7 +3,7 @@
 -- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl and the filter first.
 -- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
 -- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
--- replaced: the kind, the number of offers of its last exchange, and the stamps. See FIELDS.
+-- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
 local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)
@@ -11,12 +11,14 @@ local run, origin, of_spider, of_filter = unpack(call('HMGET', CRAWL, 'run', 'or
 local filter_id, filter_secret, stored = filter.describe(FILTER)
 
 local function joined()
-  return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret, my.stamp, my.replaced, my.offered, my.marked, my.known}
+  return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret,
+          my.stamp, my.replaced, my.offered, my.returned, my.marked, my.known}
 end
 
 local departed = not my and call('HGET', DEPARTED, '@' .. ME)
 local before = my or departed and parse(departed)
-if before and number <= before.join then
+  or {join = 0, works = 0, offered = 0, returned = 0, stamp = 0, prior = 0, since = 0}
+if number <= before.join then
   local is_repeated = my and number == my.join and my.stamp == my.prior and filter_id
   return is_repeated and joined() or {'LATE', news()}
 end
@@ -60,12 +62,13 @@ if is_new then
 end
 call('HDEL', DEPARTED, '@' .. ME)
 local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
-if before and stamp == before.prior then move(TAKEN, QUEUE) end
+if stamp == before.prior then move(TAKEN, QUEUE) end
 local took = call('ZCARD', TAKEN)
-my = {join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, works = before and before.works or 0,
-      suspect = 0, contact = NOW, lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or my and my.since or 0,
-      offered = before and before.offered or 0, replaced = before and (departed and 2 or 1) or 0, marked = before and before.stamp or 0,
-      known = before and before.prior or 0}
+my = {
+  join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, works = before.works, suspect = 0, contact = NOW,
+  lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or before.since, offered = before.offered,
+  returned = before.returned, replaced = my and 1 or departed and 2 or 0, marked = before.stamp, known = before.prior,
+}
 save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER, 'losses', crawl.losses,
      'lost', crawl.lost, '@' .. ME, text_of(my))
 if is_first then call('PEXPIRE', CRAWL, lease / 1000) end

@@ -28,11 +28,11 @@ local NOW = time[1] * 1000000 + time[2]
 -- contact     time of its last script; lease: after which it is presumed dead
 -- stamp       time of its last exchange or join, and prior: of the one before, whose reply it has
 -- since       time of its return, if it was away for longer than its lease; else 0
--- offered     requests that its last exchange offered
+-- offered     requests that its last exchange offered; returned: and that it returned
 -- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that:
 --             marked, known
 local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
-                'since', 'offered', 'replaced', 'marked', 'known'}
+                'since', 'offered', 'returned', 'replaced', 'marked', 'known'}
 local FIXED = 8 -- fields of the crawl that are no registrations
 local FORMAT = string.rep('%.0f ', #FIELDS)
 

@@ -37,6 +37,10 @@ _TROUBLES = {
         "Other workers presumed this one dead and requeued its leases in the queue %r. This worker joins again with "
         "its requests, and some may be fetched twice"
     ),
+    Trouble.STARTS_LOST: (
+        "Redis has lost requests of the queue %r, perhaps also start requests, of which a worker remembers the last "
+        "10,000. The pages of earlier ones may be missed. " + _START_OVER
+    ),
     Trouble.FILTER_LOST: (
         "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "
         "continues with a new filter, and may fetch the pages of the lost one again"
@@ -93,7 +97,7 @@ class QueueReport:
         worker = self._worker
         while worker.troubles:
             trouble = worker.troubles.pop(0)
-            is_loss = trouble is Trouble.LOST
+            is_loss = trouble in (Trouble.LOST, Trouble.STARTS_LOST)
             self.warnings.warn(
                 _TROUBLES[trouble], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING
             )

@@ -52,6 +52,7 @@ class Trouble(Enum):
     ROLLED_BACK = "rolled back"
     PRESUMED_DEAD = "presumed dead"
     FILTER_LOST = "filter lost"
+    STARTS_LOST = "starts lost"
 
 
 class RefusedError(Exception):

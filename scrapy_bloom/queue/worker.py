@@ -22,10 +22,11 @@ Why nothing is lost, and a lost reply is no riddle:
    another stamp changes nothing: the server went back, or the packet is late.
 4. After a lost reply the worker sends the next exchange, perhaps a smaller one. If the lost one was not executed, it
    never will be, since its stamp is old. If it was, the next one says EXPIRED, the requests that the lost one took go
-   back to the queue, and the offers that it had leave the outbox; acknowledgements may come twice.
+   back to the queue, and its offers and returns leave this worker; acknowledgements may come twice.
 5. After EXPIRED the reply to the join shows the loss: it describes the registration that the join replaced. If
    the server has forgotten data that this worker knew, each page that relied on it is *tainted*: one of its links
    was pushed, or dropped by the cache of repeats, while it ran. Its end is not acknowledged, and it is offered again.
+   Start requests have no page: the worker remembers them, and offers those again that the server has forgotten.
 6. The cache of repeats is emptied when EXPIRED arrives: until the join, the contents of the filter are unknown.
 7. The process does not know which page led to a local request. So while one is left, no finished request is
    acknowledged or marked: it waits behind the last link found before the moment without any. After a death the leased
@@ -63,6 +64,8 @@ from scrapy_bloom.queue.values import (
 
 # Bytes that one exchange offers at most. A lost reply halves this for a slow link, and each reply lets it grow.
 MAX_BYTES = 1_000_000
+# Start requests that a worker remembers.
+MAX_STARTS = 10_000
 # The registration that a join has replaced: none, a registration, or a departed one.
 _NOTHING, _DEPARTED = 0, 2
 _NEW = ord("1")
@@ -132,6 +135,11 @@ class Worker:
         self._secret = b""
         self._offered: set[bytes] = set()
         self._base = 0  # sequence number of the outbox's first offer
+        # Start requests: on their way to the queue, each with its sequence number; and queued or dropped, each with the
+        # stamp of that.
+        self._starting: deque[tuple[int, Offer]] = deque()
+        self._started: deque[tuple[int, Offer]] = deque()
+        self._forgotten_start = 0  # the stamp of the last one beyond these
         self._returns: list[Entry] = []
         self._kept: list[Offer] = []
         self._receipts: deque[tuple[float, Callable[[], object]]] = deque()
@@ -148,14 +156,19 @@ class Worker:
 
     # Events of the process.
 
-    def offer(self, offer: Offer) -> bool:
-        """Accept a request to check and queue, or to run here; return False for a known repeat."""
+    def offer(self, offer: Offer, *, is_start: bool = False) -> bool:
+        """Accept a request to check and queue, or to run here; return False for a known repeat.
+
+        No page leads to a start request.
+        """
         if offer.fingerprint is not None:
             if self.is_repeat(offer.fingerprint):
                 return False
             self._offered.add(offer.fingerprint)
         if offer.request is not None:
             self.local[offer.member] = offer
+        elif is_start:
+            self._starting.append((self._base + len(self.outbox), offer))
         self.outbox.append(offer)
         self.may_finish = False
         return True
@@ -416,6 +429,7 @@ class Worker:
                 else:
                     self.repeats.put(offer.fingerprint, True)
         self._pushes += bool(ended)
+        self._note_started()
         if self.is_stopping:
             self._forget_local()
         self._release()
@@ -458,36 +472,43 @@ class Worker:
             self._joins -= 1
         if status != b"OK":  # after it was executed, this worker was presumed dead: join again
             return []
-        news, crawl, run, origin, filter_id, secret, stamp, replaced, offered, *stamps = more
+        news, crawl, run, origin, filter_id, secret, stamp, replaced, offered, returned, *stamps = more
         marked, known = map(int, stamps)
-        self._rejoin(crawl, origin, filter_id, int(replaced), is_intact=self._stamp in (marked, known))
+        # After a rollback, a later stamp is that of a late packet.
+        restored = marked if marked <= self._stamp else known
+        is_intact = self._stamp in (marked, known)
+        self._rejoin(crawl, origin, filter_id, int(replaced), None if is_intact else restored)
         self._note(*news)
         # The lost reply is that of the last exchange, which was executed.
-        ended = self._end_offers([None] * offered) if known == self._stamp != marked else []
+        was_executed = known == self._stamp != marked
         self.crawl, self.run, self.filter_id, self._secret = crawl, run, filter_id, secret
         self._stamp = int(stamp)
+        ended = self._end_offers([None] * offered) if was_executed else []
+        self._returns = self._returns[returned if was_executed else 0 :]
         self.has_met_others |= self._is_new and int(run) != self._stamp  # otherwise a run begins with this join
         self._is_new = self._flush = self._sizes = False
         self.phase = Phase.RESET
         return ended
 
-    def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, *, is_intact: bool) -> None:
+    def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, restored: int | None) -> None:
         """Find the losses of the server, by the registration that the join has replaced.
 
         It is intact if the last answered call was its last one, or the last one before a call without a reply.
+        Otherwise `restored` is its last stamp before that.
         """
         has_departed = replaced == _DEPARTED
-        if not (is_intact and has_departed):  # otherwise they wait again, or are done
+        if not (restored is None and has_departed):  # otherwise they wait again, or are done
             self._returns += self.ready
         self.ready = []
         self._suspect, self._has_started = None, False
         if not self.crawl:
             return
-        if not is_intact:
-            trouble = Trouble.ROLLED_BACK
+        if restored is not None:
             if replaced == _NOTHING and crawl != self.crawl:
-                trouble = Trouble.FLUSHED if origin == b"flush" else Trouble.LOST
-            self.troubles.append(trouble)
+                self.troubles.append(self._end_of_crawl(crawl, origin))
+            else:
+                self.troubles.append(Trouble.ROLLED_BACK)
+                self._start_again(restored)
             self._taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
             self._run_again(lambda page: page.pushes != self._pushes or self._has_dropped(page))
         elif filter_id != self.filter_id:
@@ -533,9 +554,27 @@ class Worker:
             self.is_deleted = bool(is_deleted)
             self.note_others(others)
         elif not self._has_lost_a_leave:
-            crawl, origin = more
-            is_flushed = crawl != self.crawl and origin == b"flush"
-            self.troubles.append(Trouble.FLUSHED if is_flushed else Trouble.LOST)
+            self.troubles.append(self._end_of_crawl(*more))
+
+    def _end_of_crawl(self, crawl: bytes, origin: bytes) -> Trouble:
+        """Return why another crawl, or none, is in the place of this one. A crawl's id is the time of its creation."""
+        return Trouble.FLUSHED if origin == b"flush" and int(crawl) > int(self.crawl) else Trouble.LOST
+
+    def _note_started(self) -> None:
+        while self._starting and self._starting[0][0] < self._base:
+            self._started.append((self._stamp, self._starting.popleft()[1]))
+            if len(self._started) > MAX_STARTS:
+                self._forgotten_start = self._started.popleft()[0]
+
+    def _start_again(self, restored: int) -> None:
+        """Offer the start requests again that were queued or dropped after this stamp."""
+        if self._forgotten_start > restored:
+            self.troubles.append(Trouble.STARTS_LOST)
+        lost = []
+        while self._started and self._started[-1][0] > restored:
+            lost.append(self._started.pop()[1])
+        for offer in reversed(lost):
+            self.offer(offer, is_start=True)
 
     def _expire(self) -> None:
         """Join again. Until then no request begins, and no link is a known repeat."""

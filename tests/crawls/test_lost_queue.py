@@ -26,7 +26,8 @@ from tests.support.scenario import (
     keys_of,
     scene,
 )
-from tests.support.servers import Server
+from tests.support.servers import Server, running
+from tests.support.spiders import starts
 
 KIND: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
 REQUESTS, LOST = "requests in the queue", "bloomfilter_queue_lost"
@@ -72,6 +73,22 @@ def test_queue_is_deleted(what: str, own: Server, key: str, tmp_path: Path) -> N
             assert len(errors) == 1
             assert f"{len(gone):,} {REQUESTS} '{key}:queue' or leased from it are gone" in errors[0]
             assert ended.stats["bloomfilter/queue_losses"] == 1
+
+
+def test_start_requests_of_a_rollback(key: str, tmp_path: Path) -> None:
+    """A worker queues the requests of its start() again that a server without its last writes has forgotten."""
+    with running("valkey") as server, server.client() as client, scene(star(40), tmp_path, server.url, key) as played:
+
+        def go_back(_: str) -> None:
+            server.kill()
+            server.start()
+
+        played.spider = starts.__file__
+        played.site.on["/"] = lambda _: client.save()
+        played.moments.when(12, go_back)
+        ended = played.crawl(KIND, START_PATHS=",".join(path for path in played.site.links if path != "/"))
+        assert_complete(played, ended)
+        assert 0 < played.twice <= 12
 
 
 def test_flushed_by_a_worker_that_starts(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import redis
 
 from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -173,3 +174,40 @@ def test_lost_registrations(client: redis.Redis, key: str) -> None:
     client.delete(QueueKeys(key).crawl)
     new.work_off()
     assert new.worker.losses == 1
+
+
+@pytest.fixture
+def denied() -> Iterator[tuple[redis.Redis, redis.Redis]]:
+    """The clients of an administrator and of the user `worker`, who may do anything at first."""
+    with running("valkey") as own, own.client() as admin, own.client(username="worker", password="x") as client:  # noqa: S106  # of this test
+        admin.acl_setuser("worker", enabled=True, passwords=["+x"], keys=["*"], commands=["+@all"])
+        yield admin, client
+
+
+@pytest.mark.parametrize("command", ["hset", "strlen"])
+def test_growth_is_denied(command: str, denied: tuple[redis.Redis, redis.Redis], key: str) -> None:
+    """If an ACL denies a command of a filter that grows in the middle of a batch, its marked requests are queued."""
+    admin, client = denied
+    driven = Driven.on_server(client, key, "one", parameters=FilterParameters(60, 1e-12))
+    driven.offer(b"first")
+    driven.work_off()
+    admin.acl_setuser("worker", commands=[f"-{command}"])
+    driven.offer(*(b"%d" % number for number in range(100)))
+    with pytest.raises(redis.exceptions.ResponseError):
+        driven.step()
+    driven.worker.lose()
+    admin.acl_setuser("worker", commands=[f"+{command}"])
+    driven.work_off()
+    assert admin.zcard(key) == 101
+
+
+def test_taking_is_denied(denied: tuple[redis.Redis, redis.Redis], key: str) -> None:
+    """If an ACL denies ZADD to a worker that takes requests, these stay in the queue."""
+    admin, client = denied
+    driven = Driven.on_server(client, key, "one")
+    driven.offer(b"a", b"b")
+    driven.work_off()
+    admin.acl_setuser("worker", commands=["-zadd"])
+    with pytest.raises(redis.exceptions.ResponseError):
+        driven.step(2)
+    assert admin.zcard(key) == 2

@@ -33,9 +33,7 @@ MISTAKES = {
     "a queue that vanished is not noticed": Mistake(
         "evict", 15, wrong={"if crawl.waiting == 0 then note_loss(audited)": "if false then"}
     ),
-    "a rejoin is no worker for a moment": Mistake(
-        "mixed", 272, wrong={"works = before and before.works or 0": "works = 0"}
-    ),
+    "a rejoin is no worker for a moment": Mistake("mixed", 272, wrong={"works = before.works": "works = 0"}),
     "a rejoin forgets lost leases": Mistake("double", 7, wrong={"elseif my and stamp ~=": "elseif false and stamp ~="}),
     "lost registrations are not noticed": Mistake(
         "double", 2118, wrong={"elseif not crawl.id and": "elseif false and"}

@@ -126,7 +126,7 @@ class Process:
 
     def _main(self) -> None:
         for page in self.world.site.roots[self.slot]:
-            self._offer(page, 0.0)
+            self._offer(page, 0.0, is_start=True)
         self.world.found_pages.update(self.world.site.roots[self.slot])
         while self.worker.phase is not Phase.WORK:
             if not self._execute(0):
@@ -235,14 +235,14 @@ class Process:
 
     # The engine.
 
-    def _offer(self, page: int, score: float) -> None:
+    def _offer(self, page: int, score: float, *, is_start: bool = False) -> None:
         member = b"%d" % page
         offer = Offer(score, member, self.fingerprint_of(member))
         if page in self.world.site.local:
             while offer.member in self.worker.local or offer.member in self.worker.running:
                 offer = offer._replace(member=b"0" + offer.member)
             offer = offer._replace(request=page)
-        self.worker.offer(offer)
+        self.worker.offer(offer, is_start=is_start)
 
     def _begin(self, entry: Entry) -> None:
         self.world.log(f"fetch {int(entry.member)}", self.name)

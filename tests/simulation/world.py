@@ -197,6 +197,10 @@ class World:
         """Exempt the pages of the server alone, which has just lost something."""
         there = self.places.stored() | self.places.held_by_all()
         keeps = self.found_pages - self.places.orphaned() if kind in _HARMLESS else there
+        if kind == "rollback":  # within a crawl each worker offers forgotten start requests again
+            for each in self.alive:
+                is_same = self.places.call("HGET", QueueKeys(QUEUES[each.spider]).crawl, "id") == each.worker.crawl
+                there |= {int(offer.member) for _, offer in each.worker._started} if is_same else set()
         keeps = self.site.closure(there) if kind in ("flushall", "rollback") else keeps
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone

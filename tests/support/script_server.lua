@@ -12,8 +12,8 @@ end
 
 local globals = {redis = {call = function(...) return received(execute(...)) end}}
 for _, name in ipairs {
-  'assert', 'error', 'getmetatable', 'ipairs', 'math', 'next', 'pairs', 'rawequal', 'rawget', 'rawset', 'select',
-  'setmetatable', 'string', 'table', 'tonumber', 'tostring', 'type', 'unpack',
+  'assert', 'error', 'getmetatable', 'ipairs', 'math', 'next', 'pairs', 'pcall', 'rawequal', 'rawget', 'rawset',
+  'select', 'setmetatable', 'string', 'table', 'tonumber', 'tostring', 'type', 'unpack',
 } do globals[name] = _G[name] end
 
 setmetatable(globals, {__index = function(_, name)

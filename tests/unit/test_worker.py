@@ -314,3 +314,31 @@ def test_a_leave_after_the_crawl_is_gone(trouble: Trouble, driven: Driven, serve
     driven.worker.leave("stopped")
     driven.step()
     assert driven.worker.troubles == [trouble]
+
+
+def test_start_requests_of_before_the_last_ones(server: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rollback a worker offers the last start requests again, and says so if it remembers too few."""
+    monkeypatch.setattr("scrapy_bloom.queue.worker.MAX_STARTS", 2)
+    driven = Driven("one", in_memory(server), batch=1)
+    driven.work_off()
+    earlier = server.copy()
+    for member in (b"0", b"1", b"2"):
+        driven.worker.offer(Offer(0, member, member), is_start=True)
+    driven.work_off()
+    driven._send = in_memory(earlier)
+    driven.offer(b"link")
+    driven.work_off()
+    assert driven.worker.troubles == [Trouble.ROLLED_BACK, Trouble.STARTS_LOST]
+    assert earlier.call("ZRANGE", "queue", "0", "-1") == [b"1", b"2", b"link"]
+
+
+def test_an_earlier_crawl_is_no_flush(server: ScriptServer) -> None:
+    """A server that goes back to an earlier crawl has lost this one, even if that one began with a flush."""
+    Driven("earlier", in_memory(server), flush=True).work_off()
+    earlier = server.copy()
+    driven = Driven("one", in_memory(server), flush=True)
+    driven.work_off()
+    driven._send = in_memory(earlier)
+    driven.offer(b"link")
+    driven.work_off()
+    assert driven.worker.troubles == [Trouble.LOST]

@@ -55,6 +55,11 @@ class KeepsItsCache(Worker):
         self.repeats._young.update(known)
 
 
+class StartsOnce(Worker):
+    def _start_again(self, restored: int) -> None:
+        pass
+
+
 class NeverTaints(Worker):
     def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
         pass
@@ -147,16 +152,16 @@ class FinishesAlone(Worker):
 
 
 class ReturnsNothingAtARejoin(Worker):
-    def _rejoin(self, *args: Any, **more: Any) -> None:
+    def _rejoin(self, *args: Any) -> None:
         self.ready = []
-        super()._rejoin(*args, **more)
+        super()._rejoin(*args)
 
 
 class RelativelyTrusting(Worker):
     """Takes any registration that the server has for its own last one."""
 
-    def _rejoin(self, *args: Any, **_: Any) -> None:
-        super()._rejoin(*args, is_intact=args[3] > 0)
+    def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, restored: int | None) -> None:
+        super()._rejoin(crawl, origin, filter_id, replaced, None if replaced else restored)
 
 
 _SKIPS_EQUAL_LEASES = """
@@ -207,6 +212,7 @@ MISTAKES = {
     "stamps are not compared": Mistake(
         two(SMALL, 1, ("lost",), want=2, most=1), texts={"exchange": ("stamp ~= my.stamp or ", "")}
     ),
+    "start requests are offered once": Mistake(SCENARIOS["rollback, start requests"], StartsOnce),
     "a server that went back is not noticed": Mistake(
         one(TINY, 1, ("rollback",), is_slow=True),
         texts={"exchange": ("stamp ~= my.stamp or ", "stamp < my.stamp or ")},
@@ -214,7 +220,7 @@ MISTAKES = {
     ),
     "an equal request of a lost reply is taken for the acknowledged one": Mistake(
         Scenario(((1, 2), (), (1,)), ((0,),), 1, ("lost",), want=3, at_once=2, unfiltered=2),
-        texts={"join": ("if before and stamp == before.prior then move(TAKEN, QUEUE) end", "")},
+        texts={"join": ("if stamp == before.prior then move(TAKEN, QUEUE) end", "")},
         seed=1,
     ),
     "the number of a join is not compared": Mistake(
@@ -222,7 +228,7 @@ MISTAKES = {
     ),
     "a join alone counts as a worker": Mistake(
         two(TINY, 1, ("lost",)),
-        texts={"join": ("works = before and before.works or 0", "works = 1")},
+        texts={"join": ("works = before.works", "works = 1")},
         walks=0,
         is_long=True,
     ),

@@ -72,14 +72,14 @@ class Model:
     def fingerprint_of(self, member: bytes) -> bytes | None:
         return None if self.scenario.unfiltered >> int(member) & 1 else member
 
-    def offer(self, worker: Worker, page: int) -> None:
+    def offer(self, worker: Worker, page: int, *, is_start: bool = False) -> None:
         member = b"%d" % page
         offer = Offer(0.0, member, self.fingerprint_of(member))
         if self.scenario.local >> page & 1:
             while offer.member in worker.local or offer.member in worker.running:
                 offer = offer._replace(member=b"0" + offer.member)
             offer = offer._replace(request=page)
-        worker.offer(offer)
+        worker.offer(offer, is_start=is_start)
 
 
 class Now:

@@ -81,7 +81,7 @@ class Crawl:
     def _fresh(self, w: int, *, flush: bool = False) -> Process:
         worker = self.model.new_worker(w, flush=flush)
         for page in self.scenario.roots[w]:
-            self.model.offer(worker, page)
+            self.model.offer(worker, page, is_start=True)
         return Process("alive", worker)
 
     def _start_of(self, state: State, now: Now, w: int) -> Moves:

@@ -1,6 +1,7 @@
 """Make equal situations equal states: growing numbers become small again."""
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,8 +14,8 @@ from tests.support.script_server import ScriptServer
 if TYPE_CHECKING:
     from tests.queue.search.model import Now
 
-_BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since", "offered")
-FIELDS = (*_BASE, "replaced", "marked", "known")
+_BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since")
+FIELDS = (*_BASE, "offered", "returned", "replaced", "marked", "known")
 _STAMPS = tuple(map(FIELDS.index, ("stamp", "prior", "marked", "known")))
 _CONTACT, _STAMP, _PRIOR, _SINCE, _REPLACED = map(FIELDS.index, ("contact", "stamp", "prior", "since", "replaced"))
 _NOTHING = [0, 0, 0]
@@ -50,7 +51,7 @@ def normalize(servers: list[ScriptServer], now: "Now") -> tuple[int, Call] | Non
             arguments[_place(late)] = rank[arguments[_place(late)]]
             packet = (w, late._replace(arguments=tuple(arguments)))
         worker = now.see(w).worker
-        if worker and (rank[worker._stamp] != worker._stamp or now.is_changed(w)):
+        if worker and (any(rank[stamp] != stamp for stamp in _stamps_of(worker)) or now.is_changed(w)):
             _renumber(now.worker(w), rank)
     _rank_contacts(tables.values(), now)
     for (i, name), table in tables.items():
@@ -73,14 +74,20 @@ def _ranks(mine: list[list[int]], worker: Worker | None, late: Call | None) -> d
             values[_REPLACED:] = _NOTHING
     stamps = {values[i] for values in mine for i in _STAMPS}
     if worker:
-        stamps.add(worker._stamp)
+        stamps |= _stamps_of(worker)
     if late:
         stamps.add(late.arguments[_place(late)])
     return {stamp: i for i, stamp in enumerate(sorted(stamps - {0}), 1)} | {0: 0}
 
 
+def _stamps_of(worker: Worker) -> set[int]:
+    return {worker._stamp, *(stamp for stamp, _ in worker._started)}
+
+
 def _renumber(worker: Worker, rank: dict[int, int]) -> None:
     worker._stamp = rank[worker._stamp]
+    worker._started = deque((rank[stamp], offer) for stamp, offer in worker._started)
+    worker._starting = deque((number - worker._base, offer) for number, offer in worker._starting)
     if worker._under_way and worker._under_way.script == "join":  # its reply was lost
         number, _, *others = worker._under_way.arguments
         worker._under_way = worker._under_way._replace(arguments=(number, worker._stamp, *others))

@@ -122,6 +122,10 @@ def note_loss(now: Now, kind: str) -> None:
     is_there = now.stored() | now.held_by_all()
     has_requests = kind in ("filter", "shard", "crawl")
     keeps = oracle.found if has_requests else is_there
+    if kind == "rollback":  # within a crawl each worker offers its start requests again that the server has forgotten
+        server, workers = now.seen_server(), [(now.seen_worker(w), s.queue_of(w)) for w in now.alive()]
+        mine = [worker for worker, queue in workers if server.call("HGET", key(queue, "crawl"), "id") == worker.crawl]
+        keeps |= union(mask_of(offer.member for _, offer in worker._started) for worker in mine)
     if kind in ("rollback", "flushall"):
         keeps = s.closure(keeps)
     gone = oracle.found & ~now.fetched() & ~keeps & ~oracle.exempt

@@ -90,6 +90,8 @@ SCENARIOS = {
     "lost leases, and another": spare(TINY, 2, ("lease", *LOST)),
     "lost leases, and a lost reply": spare(SMALL, 2, ("lease", "lost"), want=2),
     "rollback": two(SMALL, 1, ("rollback",), want=2, is_slow=True),
+    "rollback, start requests": Scenario(((), (), ()), ((0, 1, 2),), 1, ("rollback",), batch=1),
+    "rollback, lost, start requests": Scenario(((), ()), ((0, 1),), 2, ("rollback", "lost"), batch=1),
     "rollback, lost": two(TINY, 2, ("rollback", "lost")),
     "rollback, lost, small": two(SMALL, 2, ("rollback", "lost"), want=2, is_slow=True),
     "rollback, crash": spare(TINY, 2, ("rollback", "crash")),
