@@ -145,7 +145,8 @@ def require_request_seen(kind: type[Any], base: type[Any]) -> None:
         ConfigError: neither the parent's `request_seen` nor `filter` is named in it.
     """
     own: Any = kind.request_seen
-    if own is not base.request_seen and not {"request_seen", "filter"}.intersection(own.__code__.co_names):
+    is_ours = own is base.request_seen or not issubclass(kind, base)
+    if not (is_ours or {"request_seen", "filter"}.intersection(own.__code__.co_names)):
         raise ConfigError(
             f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': its own request_seen calls neither the "
             "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "

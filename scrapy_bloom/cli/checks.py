@@ -125,6 +125,7 @@ def item_pipelines(crawl: Crawl) -> Findings:
         if isinstance(kind, type) and issubclass(kind, RedisPipeline) and not issubclass(kind, _WAITING_PIPELINE):
             text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis, whose pages count as done"
             yield loss(text, "set 'scrapy_bloom.RedisPipeline', or derive the class from it")
+    yield "none of scrapy-redis's, which lose items in an outage"
 
 
 def flush(crawl: Crawl) -> Findings:
