@@ -51,7 +51,7 @@ def test_two_workers() -> None:
 
 def test_the_field() -> None:
     """Each way of the field has its row, with the rate and the server's time of the results."""
-    expected = {(float(row[2]), row[4]) for row in result("One process adds new items.")}
+    expected = {(float(row[2]), row[4]) for row in result("One process adds new items. Redis")}
     assert {(float(row[1]), row[2]) for row in table(PAGE, "The field")} <= {
         (round(rate, digits), time) for rate, time in expected for digits in (1, 2)
     }
