@@ -13,7 +13,7 @@ from scrapy_redis import connection, pipelines
 
 from devtools.proxy.link import Link, forwarding
 from scrapy_bloom import ConfigError, RedisPipeline, RefusedError
-from tests.support.in_process import ShopSpider, start
+from tests.support.in_process import ShopSpider, run, start
 from tests.support.kinds import Place
 from tests.support.servers import Server
 
@@ -95,7 +95,7 @@ class Piped:
         async def store_all() -> list[Any]:
             return await asyncio.gather(*map(pipeline.process_item, items), return_exceptions=True)
 
-        return asyncio.run(store_all())
+        return run(store_all())
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_own_from_crawler(piped: Piped, client: redis.Redis) -> None:
     (refused,) = piped.store(pipeline, ITEM)
     assert isinstance(refused, ConfigError)
     assert "OwnServer.from_crawler: knows no spider; return super().from_crawler(crawler)" in str(refused)
-    assert asyncio.run(pipeline.process_item(ITEM, piped.crawlers[0].spider)) == ITEM
+    assert run(pipeline.process_item(ITEM, piped.crawlers[0].spider)) == ITEM
     assert client.llen(piped.key) == 1
     # The timeouts are those of the user's client, but redis-py repeats nothing.
     assert pipeline.server.get_connection_kwargs()["retry"]._retries == 0
@@ -242,7 +242,7 @@ def test_waits_beside_the_reactor(key: str, durable: Server) -> None:
         return turns
 
     # Two attempts of 0.5 s each, and the pauses behind them.
-    assert asyncio.run(store_all()) > 10
+    assert run(store_all()) > 10
     with durable.client() as client:
         assert {json.loads(each)["number"] for each in client.lrange(piped.key, 0, -1)} == set(range(300))
     pipeline.server.close()

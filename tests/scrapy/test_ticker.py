@@ -6,6 +6,7 @@ import pytest
 
 from devtools.waiting import LIMIT
 from scrapy_bloom._scrapy import engine
+from tests.support.in_process import run
 
 HOUR = 3600.0
 
@@ -30,7 +31,7 @@ def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
         # A call that was due at the stop is not made.
         ticker._tick()
 
-    asyncio.run(ticking())
+    run(ticking())
     assert calls == [0, 1, 2]
     assert sum("not now" in str(record.exc_info) for record in caplog.records) == 2
 
@@ -54,5 +55,5 @@ def test_more_to_do_is_done_at_once() -> None:
         await asyncio.wait_for(over.wait(), LIMIT)
         ticker.stop()
 
-    asyncio.run(ticking())
+    run(ticking())
     assert calls == []

@@ -1,7 +1,9 @@
 """Real crawlers in this process, in the state in which their schedulers are opened."""
 
+import asyncio
+from collections.abc import Coroutine
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import scrapy_redis.connection
 from scrapy import Spider, signals
@@ -12,6 +14,8 @@ import scrapy_bloom._scrapy.connection
 from scrapy_bloom.transport.client import disconnect
 from tests.support import crawling
 from tests.support.sockets import lasting
+
+T = TypeVar("T")
 
 _clients: list[Any] = []
 
@@ -62,6 +66,12 @@ def start(settings: dict[str, Any], spider_name: str = "shop", spidercls: type[S
     crawler = get_crawler(spidercls, settings)
     crawler.spider = spidercls.from_crawler(crawler, name=spider_name)
     return crawler
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine beside the reactor's event loop: `asyncio.run` would drop that one unclosed."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def end(crawler: Any, reason: str = "finished") -> None:
