@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from devtools.clusters import Cluster
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli._filling import Filling
 from tests.support import command
-from tests.support.clusters import cluster_client, kill, replicated_cluster, reshard
+from tests.support.clusters import Cluster, cluster_client, kill, replicated_cluster, reshard
 from tests.support.imports import OPTIONS, backup, fill
 
 MEMBERS = 5000

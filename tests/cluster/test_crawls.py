@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.clusters import Cluster
-from tests.support.clusters import kill, replicated_cluster, reshard
+from tests.support.clusters import Cluster, kill, replicated_cluster, reshard
 from tests.support.pages import tree
 from tests.support.scenario import MIDDLE, OURS, PAGES, Kind, assert_complete, scene, tell
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.sentinels import MASTER
 from scrapy_bloom import FromSentinel
 from tests.support.additions import BATCH, PROCESSES, adding
-from tests.support.clusters import watched_pair
 from tests.support.scenario import tell
+from tests.support.sentinels import MASTER, watched_pair
 from tests.support.servers import KINDS
 
 ITEMS = 200_000

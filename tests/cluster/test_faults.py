@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.clusters import Cluster
 from tests.support.additions import BATCH, PROCESSES, adding
-from tests.support.clusters import kill, replicated_cluster, reshard
+from tests.support.clusters import Cluster, kill, replicated_cluster, reshard
 from tests.support.scenario import tell
 from tests.support.servers import KINDS
 
@@ -34,18 +33,14 @@ def silence(cluster: Cluster, key: str) -> None:
 
 def reshard_and_kill(cluster: Cluster, key: str) -> None:
     """Kill it when half of its slots are moved; the others are moved from its replica."""
-    source, target = _source_and_target(cluster, key)
+    source = cluster.owner_of(key)
+    target = cluster.other_than(source)
     slots = cluster.slots_of(source)
     half = len(slots) // 2
     cluster.move(slots[:half], source, target)
     cluster.kill(source)
     promoted = cluster.owner(slots[-1])
     cluster.move(slots[half:], promoted, target)
-
-
-def _source_and_target(cluster: Cluster, key: str) -> tuple[Any, Any]:
-    source = cluster.owner_of(key)
-    return source, next(node for node in cluster.nodes[:3] if node is not source)
 
 
 # A fault, and how many items it may make new twice.

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools.sentinels import MASTER
-from tests.support.clusters import watched_pair
 from tests.support.pages import tree
 from tests.support.scenario import MIDDLE, OURS, PAGES, STOCK, Kind, assert_ended_well, complaints_in, scene, tell
+from tests.support.sentinels import MASTER, watched_pair
 from tests.support.servers import free_port
 
 

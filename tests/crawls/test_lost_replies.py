@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.proxy.faults import CUTS, Place, at_random, proxying
+from tests.support.faults import CUTS, Place, at_random, proxying
 from tests.support.pages import tree
 from tests.support.scenario import FILTER_ALONE, OURS, PAGES, STOCK, Kind, assert_complete, assert_ended_well, scene
 from tests.support.servers import Server

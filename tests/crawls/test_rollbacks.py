@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools import clusters
+from tests.support.clusters import running_cluster
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_ended_well, scene, tell
 from tests.support.servers import running
@@ -28,7 +28,7 @@ def test_rollback(kind: str, key: str, tmp_path: Path, capsys: pytest.CaptureFix
     in_one_slot = f"{{{key}}}"
     with ExitStack() as stack:
         if kind == "cluster":
-            cluster = stack.enter_context(clusters.running_cluster("valkey", 2, run=running))
+            cluster = stack.enter_context(running_cluster(2))
             server, settings = cluster.owner_of(in_one_slot), CLUSTER
         else:
             server, settings = stack.enter_context(running("valkey")), {}

@@ -10,12 +10,12 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT
-from devtools.proxy.faults import proxying
 from devtools.site import path_of
 from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls import leases
 from tests.support.clusters import running_cluster
+from tests.support.faults import proxying
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.proxy.faults import FaultProxy, Place, proxying
 from devtools.servers import Address
 from scrapy_bloom import RefusedError, UnavailableError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
+from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.servers import Server
 
 SMALL: dict[str, Any] = {"capacity": 1000, "error_rate": 1e-12}

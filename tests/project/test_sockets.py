@@ -1,18 +1,11 @@
-"""A test that leaves a client, a socket or an event loop open fails, and no test after it; servers leave none."""
+"""A test that leaves a client, a socket or an event loop open fails, and no test after it."""
 
 import re
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from devtools.crawl_process import ROOT
-from devtools.proxy.faults import proxying
-from devtools.site import serving
-from tests.support.servers import Server
-from tests.support.sockets import open_sockets
 
 TESTS = """
 import asyncio
@@ -60,16 +53,3 @@ def test_what_is_left_open(tmp_path: Path) -> None:
     left = re.findall(r"^ERROR \S*::test_(\w+)_is_\w+ - Failed: left open", said, re.MULTILINE)
     assert left == ["client", "connection", "connection", "socket", "event_loop"], said
     assert "6 passed, 5 errors" in said
-
-
-def test_servers_end_with_their_block(valkey: Server) -> None:
-    """A site and a proxy close connections that clients keep: a thread would do so in a later test."""
-    before = open_sockets()
-    with ExitStack() as stack:
-        with serving({"/": []}) as site, proxying(valkey.port) as proxy:
-            asked = {urlsplit(site.url).port: b"GET / HTTP/1.1\r\n\r\n", proxy.port: b"*1\r\n$4\r\nPING\r\n"}
-            for port, request in asked.items():
-                client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-                client.sendall(request)
-                assert client.recv(1)
-        assert len(open_sockets() - before) == len(asked)

@@ -6,15 +6,13 @@ import pytest
 import redis
 from redis import exceptions
 
-from devtools.clusters import Cluster, running_cluster, slot_of
 from scrapy_bloom.errors import UnavailableError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.start_urls.leases import StartUrls
 from scrapy_bloom.transport.client import disconnect
-from tests.support.clusters import begin_move
+from tests.support.clusters import Cluster, begin_move, running_cluster, slot_of
 from tests.support.driven import Driven
-from tests.support.servers import running
 
 # redis-py repeats a refused command a few times.
 _REFUSED = (exceptions.TryAgainError, exceptions.ClusterError)
@@ -23,7 +21,7 @@ _REFUSED = (exceptions.TryAgainError, exceptions.ClusterError)
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of two masters."""
-    with running_cluster(request.param, 2, run=running) as found:
+    with running_cluster(2, kind=request.param) as found:
         yield found
 
 
@@ -38,7 +36,7 @@ def client(cluster: Cluster) -> Iterator[redis.RedisCluster]:
 def begin(cluster: Cluster, key: str) -> None:
     """Begin to move a key's slot."""
     source = cluster.owner_of(key)
-    begin_move(slot_of(key), source, next(node for node in cluster.nodes if node is not source))
+    begin_move(slot_of(key), source, cluster.other_than(source))
 
 
 def end_move(cluster: Cluster, key: str) -> None:

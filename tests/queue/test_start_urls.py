@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.proxy.faults import Place, proxying
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls.leases import StartUrls, inspect
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.clusters import cluster_client, running_cluster
+from tests.support.faults import Place, proxying
 from tests.support.servers import Server, running
 
 URLS = [b"a", b"b \xff", b"", b"d", b"e"]

@@ -11,10 +11,10 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
-from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import RedisCrawlSpider, RedisSpider
 from scrapy_bloom.queue.keys import StartKeys
 from scrapy_bloom.start_urls import leases
+from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.in_process import ShopSpider, end
 from tests.support.servers import Server
 

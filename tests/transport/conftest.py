@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from devtools.proxy.faults import FaultProxy, proxying
 from scrapy_bloom import BloomFilter
+from tests.support.faults import FaultProxy, proxying
 from tests.support.retries import filter_at
 from tests.support.servers import Server
 

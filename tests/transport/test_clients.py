@@ -12,9 +12,9 @@ from redis.cluster import ClusterPipeline
 from redis.retry import Retry
 from scrapy.settings import Settings
 
-from devtools.proxy.faults import Place, proxying
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError, UnavailableError
 from tests.support import crawling
+from tests.support.faults import Place, proxying
 from tests.support.in_process import start
 from tests.support.servers import Server
 

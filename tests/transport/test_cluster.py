@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from devtools.clusters import Cluster, running_cluster, slot_of
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter, UnavailableError
 from scrapy_bloom.transport.client import disconnect
-from tests.support.clusters import begin_move, cluster_client
+from tests.support.clusters import Cluster, begin_move, cluster_client, running_cluster, slot_of
 from tests.support.retries import when_away
-from tests.support.servers import running
 
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-12, "cache_size": 0}
 ITEMS = [f"item {number}" for number in range(500)]
@@ -20,7 +18,7 @@ ITEMS = [f"item {number}" for number in range(500)]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A cluster of three masters."""
-    with running_cluster("valkey", 3, run=running) as cluster:
+    with running_cluster(3) as cluster:
         yield cluster
 
 
@@ -36,7 +34,7 @@ def client(cluster: Cluster) -> Iterator[Any]:
 def test_a_slot_on_the_move(moved: str, cluster: Cluster, client: Any, key: str) -> None:
     """Nothing is called seen, and nothing absent, while keys of the slot are on two nodes: the calls wait."""
     source = cluster.owner_of(key)
-    target = next(node for node in cluster.nodes if node is not source)
+    target = cluster.other_than(source)
     bloom, other = (BloomFilter(client, key, **SMALL) for _ in range(2))
     assert all(bloom.add_many(ITEMS))
     begin_move(slot_of(key), source, target)
@@ -80,7 +78,7 @@ def tried(bloom: BloomFilter) -> bool:
 
 def test_a_node_that_has_left_the_cluster() -> None:
     """A node that answers but knows no slots is passed over, although it is the first one of the client."""
-    with running_cluster("valkey", 3, run=running) as cluster:
+    with running_cluster(3) as cluster:
         left, *others = cluster.nodes
         with cluster_client(left) as client, left.client() as direct:
             slots = cluster.slots_of(left)

@@ -28,7 +28,7 @@ def nodes() -> Iterator[list[Server]]:
                 commands = ["+@all", "-cluster"]
                 client.acl_setuser("denied", enabled=True, passwords=[f"+{PASSWORD}"], keys="*", commands=commands)
                 client.config_set("requirepass", PASSWORD)
-        yield nodes
+        yield [*nodes]
 
 
 def hosts(nodes: list[Server]) -> str:

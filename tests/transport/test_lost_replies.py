@@ -13,9 +13,9 @@ from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from devtools.proxy.faults import CUTS, DONE, FaultProxy, Place, at_random
 from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter
+from tests.support.faults import CUTS, DONE, FaultProxy, Place, at_random
 from tests.support.retries import STALL_TIMEOUT, by_host, by_url, filter_at
 from tests.support.scenario import tell
 from tests.support.selection import long_unless

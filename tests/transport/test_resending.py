@@ -12,13 +12,13 @@ from redis.retry import Retry
 from scrapy import Request
 from scrapy.settings import Settings
 
-from devtools.proxy.faults import FaultProxy, Place, proxying
-from devtools.tls import make_certificate
 from devtools.waiting import LIMIT, until
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.transport.client import disconnect
+from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
+from tests.support.tls import make_certificate
 
 
 class OwnRedis(redis.Redis):

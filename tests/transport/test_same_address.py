@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.proxy.faults import FaultProxy, proxying
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
+from tests.support.faults import FaultProxy, proxying
 from tests.support.retries import assert_waited_once
 from tests.support.servers import KINDS, Server, running
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.proxy.faults import FaultProxy, Place, proxying
 from scrapy_bloom import scripts
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.clusters import cluster_client, running_cluster
+from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.servers import KINDS, Server, running
 
 PUSH = "return redis.call('RPUSH', KEYS[1], ARGV[1])"

@@ -10,10 +10,10 @@ import redis
 from redis.connection import SSLConnection
 from scrapy.settings import Settings
 
-from devtools.sentinels import MASTER, Watch, knows_master, watching
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, ConfigError, FromSentinel
 from scrapy_bloom._scrapy.connection import connect
 from tests.support import command, crawling
+from tests.support.sentinels import MASTER, Watch, knows_master, watching
 from tests.support.servers import Server, free_port, running
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as long as the test

@@ -1,4 +1,4 @@
-"""Real Sentinels, which watch a master."""
+"""Real Sentinels, which watch a master and its replica."""
 
 import contextlib
 import signal
@@ -9,9 +9,10 @@ from typing import Any
 
 import redis
 
-from devtools.servers import BINARIES, Server, free_port, running, until_replicated
-from devtools.tls import Certificate
+from devtools.servers import until_replicated
 from devtools.waiting import until
+from tests.support.servers import BINARIES, Server, free_port, running
+from tests.support.tls import Certificate
 
 MASTER = "crawl"
 
@@ -104,10 +105,45 @@ def knows_a_replica(client: redis.Redis) -> bool:
     return bool(client.sentinel_slaves(MASTER))
 
 
+class Pair:
+    """A master and its replica, and the Sentinel that watches both."""
+
+    def __init__(self, master: Server, replica: Server, sentinel: int) -> None:
+        self.master = master
+        self.replica = replica
+        self.sentinel = sentinel
+
+    def fail_over(self) -> None:
+        """Kill the master, and start it again as a replica of the new one."""
+        until_replicated(self.master, self.replica)
+        self.master.kill()
+        until(lambda: _role(self.replica) == "master")
+        self.master, self.replica = self.replica, self.master
+        self.replica.start()
+        with self.replica.client() as client:
+            client.replicaof("127.0.0.1", self.master.port)
+        until_replicated(self.master, self.replica)
+        until(self._is_known)
+
+    def _is_known(self) -> bool:
+        with redis.Redis(port=self.sentinel) as client:
+            replicas: Any = client.sentinel_slaves(MASTER)
+            return any(each["port"] == self.replica.port and not each["is_sdown"] for each in replicas)
+
+
+def _role(server: Server) -> str:
+    with server.client() as client:
+        return str(client.info("replication")["role"])
+
+
 @contextlib.contextmanager
-def watched_pair(directory: Path) -> Iterator[str]:
-    """Run a master, its replica and their Sentinel in the block; yield the URL that names the Sentinel."""
-    with running("valkey") as master, running("valkey", "--replicaof", "127.0.0.1", f"{master.port}") as replica:
+def watched_pair(kind: str, directory: Path) -> Iterator[Pair]:
+    """Run a pair and its Sentinel in the block."""
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with (
+        running(kind, *at_once) as master,
+        running(kind, *at_once, "--replicaof", "127.0.0.1", f"{master.port}") as replica,
+    ):
         until_replicated(master, replica)
         with watching(master, directory, knows_a_replica) as watch:
-            yield f"redis+sentinel://127.0.0.1:{watch.port}/{MASTER}"
+            yield Pair(master, replica, watch.port)
