@@ -19,7 +19,7 @@ test: $(VENV)/.test
 
 # With the full searches, the soak, the measured error rates and large crawls.
 test-all: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not cluster" $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not cluster" $(ARGS)
 
 # Faults of clusters and masters under full load, one after another, in a quarter of an hour.
 test-cluster: $(VENV)/.test

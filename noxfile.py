@@ -15,15 +15,20 @@ from packaging.version import Version
 # The tests of each session. `nox -s lowest -- tests` runs all.
 UNIT = ["tests/unit", "tests/project/test_imports.py"]
 # The options of `make test-all`.
-PYTEST = ["pytest", "-n", "3", "--dist", "worksteal", "-m", "not cluster"]
+PYTEST = ["pytest", "-n", "4", "--dist", "worksteal", "-m", "not cluster"]
 # The scripts and the filter on each kind of server, and whole crawls: versions and packaging break these first.
 FILTER = ["tests/filter/test_filter.py", "tests/filter/test_library.py", "tests/filter/test_ttl.py"]
 QUEUE = ["tests/queue/test_request_queue.py"]
 SERVERS = [*FILTER, *QUEUE, "tests/crawls/test_crawls.py"]
 # Searches of states, which run no server.
 SEARCHES = ["tests/queue/test_search.py"]
-# Commands and crawls end differently in each version of Scrapy.
-ENDS = ["tests/commands", "tests/crawls"]
+# Commands and crawls begin and end differently in each version of Scrapy, and so do failed pages and items.
+ENDS = [
+    "tests/commands/test_command.py",
+    "tests/scrapy/test_addon.py",
+    *(f"tests/crawls/test_{name}.py" for name in ("crawls", "failed_pages", "items", "local_requests", "outages")),
+    *(f"tests/crawls/test_{name}.py" for name in ("refused_start", "start_urls", "stopped")),
+]
 # Versions of Scrapy must agree on stored requests.
 REQUESTS = ["tests/scrapy/test_golden_fingerprints.py"]
 STORED = [*REQUESTS, "tests/crawls/test_crawls.py"]

@@ -15,9 +15,9 @@ from tests.support.scenario import LEASE, OURS, Kind, number_kept, scene, tell
 from tests.support.servers import Server
 from tests.support.spiders import burst
 
-FOUND = 60_000
+FOUND = 30_000
 # A worker without work takes 80 MB.
-MOST_MEMORY_MB = 300
+MOST_MEMORY_MB = 190
 # Of the CPU time of all turns of the reactor. The longest takes a hundredth.
 MOST_IN_A_TURN = 0.1
 
@@ -33,7 +33,7 @@ def peak_memory_mb(worker: CrawlProcess) -> float:
 def test_many_found_while_redis_is_away(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """60,000 pages found while Redis is unreachable take bounded memory and are queued.
+    """30,000 pages found while Redis is unreachable take bounded memory and are queued.
 
     The reactor keeps running.
     """

@@ -11,6 +11,7 @@ from benchmarks.harness import redisbloom
 from benchmarks.harness.options import Asked
 from benchmarks.harness.urls import urls
 from benchmarks.subjects import before, contenders
+from benchmarks.subjects.whole_crawl import OUR_FORMER, OUR_SCHEDULER, SCRAPY
 from benchmarks.suites import promise, turns
 from benchmarks.suites.memory import PROMISED
 from devtools.crawl_process import ROOT
@@ -36,8 +37,8 @@ SMALL: dict[str, tuple[dict[str, object], int, str]] = {
         r"\| scrapy-bloom +\|.* 0 of 50 \|",
     ),
     "crawls": (
-        {"ROUNDS": 1, "MADE_UP": ("--pages", "10")},
-        3,
+        {"ROUNDS": 1, "MADE_UP": ("--pages", "10"), "KINDS": (SCRAPY, OUR_SCHEDULER, OUR_FORMER), "ONCE": 5},
+        2,
         r"before one script, BloomScheduler, 5 ms +\|.* 10 to 10 \|",
     ),
     "memory": (

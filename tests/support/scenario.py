@@ -17,7 +17,6 @@ from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import crawling
 from tests.support.moments import Moments
-from tests.support.selection import long_unless
 
 PAGES = 121
 DELAY = 0.02
@@ -56,9 +55,11 @@ REACTORS: dict[str, Kind] = {
     "none": {"TWISTED_REACTOR": ""},
 }
 every_reactor = pytest.mark.parametrize("reactor", REACTORS.values(), ids=REACTORS)
-# Only `make test-all` runs the test under the others, too.
+# Only `make test-all` runs the test under another one, too.
 asyncio_first = pytest.mark.parametrize(
-    "reactor", long_unless(lambda reactor: reactor is REACTORS["asyncio"], REACTORS.values()), ids=REACTORS
+    "reactor",
+    [REACTORS["asyncio"], pytest.param(REACTORS["none"], marks=pytest.mark.long)],
+    ids=["asyncio", "none"],
 )
 
 
