@@ -15,6 +15,7 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
+from scrapy_redis.pipelines import RedisPipeline
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._filter_key import FilterKey, queue_of
@@ -81,7 +82,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     queue: Any
     spider: Spider
     _config = BloomSettings()
-    _has_opened = _has_found_requests = _holds_pages = False
+    _has_opened = _has_joined = _has_found_requests = _holds_pages = False
+    _kept = 0  # failed requests
 
     # The start.
 
@@ -158,8 +160,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         )
         self._set_up(spider)
         self._join()
+        self._has_joined = True
         logger.info("This worker is %s in the queue %r", self.worker_name, self.queue_keys.queue)
         warn_of_popped_start_urls(spider)
+        self._warn_of_lost_items()
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
         # Not in `close`: start URLs are released over this connection afterwards.
         spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
@@ -220,12 +224,31 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         config = self._config
         engine.follow_failures(self.spider.crawler, config.retry_statuses, self._failed.add, items=config.failed_items)
-        cursor, has_more = 0, True
+        cursor, has_more, number = 0, True, 0
         while has_more:
             cursor, portion = delivery.retry(partial(self._requests.read_failed, cursor), timeout)
-            worker.queue_again(self._again(offer) for run, offer in portion if run != worker.run)
+            again = [self._again(offer) for run, offer in portion if run != worker.run]
+            worker.queue_again(again)
             delivery.work_off(timeout)
-            has_more = cursor != 0
+            has_more, number = cursor != 0, number + len(again)
+        if number:
+            logger.info(
+                "Queued %s of earlier runs again in the queue %r (BLOOMFILTER_RETRY_FAILED = True)",
+                plural(number, "failed request"),
+                self.queue_keys.queue,
+            )
+
+    def _warn_of_lost_items(self) -> None:
+        """Warn of an item pipeline that loses the items of an outage, unless their pages count as failed ones."""
+        waiting = load_object("scrapy_bloom.RedisPipeline")  # modules on this level do not import each other
+        for each in () if self._config.failed_items else engine.item_pipelines(self.spider.crawler):
+            if isinstance(each, RedisPipeline) and not isinstance(each, waiting):
+                logger.warning(
+                    "ITEM_PIPELINES: %s.%s loses the items of an outage of Redis, whose pages count as done. Derive it "
+                    "from scrapy_bloom.RedisPipeline, whose items wait",
+                    type(each).__module__,
+                    type(each).__qualname__,
+                )
 
     def _again(self, kept: Offer) -> Offer:
         return kept._replace(fingerprint=self._fingerprint_in(kept.member, is_kept=True) or kept.fingerprint)
@@ -312,6 +335,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         ending = "finished" if reason in ("finished", QUEUE_LOST) else "stopped"
         mode = "keep" if self.persist or delivery.has_ended or self._holds_pages else ending
         worker.stop()
+        if not self._has_joined:  # a refused start has its error; the reply to a join may be lost
+            with contextlib.suppress(BloomError, *FAULTS):
+                delivery.retry(partial(delivery.leave, mode), LAST_TRY_SECONDS)
+            return
         self._note_finished()
         self.df.report.refresh()
         try:
@@ -327,6 +354,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         finally:
             delivery.confirm()
             delivery.report.warnings.flush()
+            if self._kept:
+                logger.info(
+                    "Kept %s of this process at %r. The next run with BLOOMFILTER_RETRY_FAILED = True fetches them",
+                    plural(self._kept, "failed request"),
+                    self.queue_keys.failed,
+                )
             is_alone = not (worker.has_met_others or self._has_found_requests)
             self.df.report.end(is_alone=is_alone, is_deleted=worker.is_deleted)
 
@@ -396,6 +429,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             if has_failed and is_local:
                 logger.warning("%s failed, and is not kept for the next run: it cannot be serialized", request)
             elif has_failed:
+                self._kept += 1
                 self._notifier.count(FAILED)
         self._failed.intersection_update(self._taken)
 

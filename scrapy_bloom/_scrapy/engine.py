@@ -195,6 +195,12 @@ def scheduler_of(crawler: Crawler) -> Any:
     return None if slot is None else slot.scheduler
 
 
+def item_pipelines(crawler: Crawler) -> Collection[Any]:
+    """Return the crawl's item pipelines, or none before they exist."""
+    scraper = getattr(_engine(crawler), "scraper", None)
+    return () if scraper is None else scraper.itemproc.middlewares
+
+
 def closing_scheduler(crawler: Crawler) -> Any:
     """Return the crawl's scheduler if the crawl is ending, else None."""
     slot = _slot(crawler)

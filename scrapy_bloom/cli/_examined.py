@@ -22,7 +22,6 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom._filter_key import start_key_of
 from scrapy_bloom._format import as_size, as_text
 from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
-from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored import StoredFilter
@@ -113,7 +112,6 @@ class Crawl(CrawlTarget):
     """The examined crawl. A property is None if settings or data do not determine it.
 
     Attributes:
-        uses_filter: the crawl uses the filter, according to its settings.
         leases: workers lease requests.
         shares: workers share a queue.
         config: the BLOOMFILTER_* settings, if the crawl uses the filter.
@@ -122,7 +120,6 @@ class Crawl(CrawlTarget):
     def __init__(self, options: Namespace, settings: Settings) -> None:
         super().__init__(options, settings, may_be_refused=True)
         self.idle, self.project = options.idle, settings
-        self.uses_filter = not self.has_spider or bool(self.kind("DUPEFILTER_CLASS", BloomRFPDupeFilter))
         self.leases = bool(self.kind("SCHEDULER", _BLOOM_SCHEDULER))
         self.shares = bool(self.kind("SCHEDULER", Scheduler))
         self.config = known(lambda: BloomSettings.from_settings(self.settings)) if self.uses_filter else None

@@ -39,6 +39,9 @@ _PLACE = "the name of a spider of the project, or --key KEY"
 PARAMETERS: dict[str, Option[Any]] = {
     PREFIX + each.name.upper(): each for each in (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 }
+_ADDON = "scrapy_bloom.Addon"
+# The place of a setting, by its priority.
+_PLACES = {15: "an add-on", 20: "the project's settings", 30: "the spider", 40: "the command line"}
 # A key with an attribute that only a spider has, see `key_of`.
 _OF_AN_INSTANCE = re.compile(r"%\((?!spider\)|name\))")
 
@@ -165,6 +168,30 @@ class CrawlTarget:
         if self._named_queue is not None:
             return str(self._named_queue)
         return queue_of(self.settings, self.spider) if self.has_spider and self.is_shared else None
+
+    @cached_property
+    def uses_filter(self) -> bool:
+        """True if the DUPEFILTER_CLASS uses the filter, or only keys are known."""
+        try:
+            kind = load_object(self.settings["DUPEFILTER_CLASS"])
+        except UNREADABLE:
+            kind = None
+        return not self.has_spider or (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter))
+
+    def remedy_for_dupefilter(self) -> str:
+        """Return the change after which the crawl uses the filter."""
+        addons = self.settings.getdict("ADDONS")
+        steps = []
+        if load_object(_ADDON) not in [load_object(each) for each, order in addons.items() if order is not None]:
+            steps.append(f"add {_ADDON!r}: 500 to ADDONS")
+            if where := self._place_of("ADDONS"):
+                steps[0] += f", which is {addons} in {where} (of two assignments the last one counts)"
+        if where := self._place_of("DUPEFILTER_CLASS"):
+            steps.append(f"remove DUPEFILTER_CLASS from {where}")
+        return ", and ".join(steps)
+
+    def _place_of(self, setting: str) -> str | None:
+        return _PLACES.get(self.settings.getpriority(setting) or 0)
 
     @cached_property
     def dupefilter(self) -> BloomRFPDupeFilter:

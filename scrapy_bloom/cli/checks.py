@@ -40,7 +40,6 @@ _MISSING, _LEASES = Script("missing", "filter"), Script("leases")
 _PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
 _JSON = "scrapy_bloom.serializers.json"
 _LOCAL = ("localhost", "127.", "::1", "unix:")
-_SET_FILTER = "set ADDONS = {'scrapy_bloom.Addon': 500}, or DUPEFILTER_CLASS = 'scrapy_bloom.BloomRFPDupeFilter'"
 _SET_SCHEDULER = "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
 _FLUSH = "SCHEDULER_FLUSH_ON_START = True"
 _START_OVER = f"start over, with {_FLUSH} for the first worker"
@@ -84,9 +83,9 @@ def dupefilter(crawl: Crawl) -> Findings:
     """Check the DUPEFILTER_CLASS."""
     text = f"DUPEFILTER_CLASS = {_name_of(crawl, 'DUPEFILTER_CLASS')}"
     if crawl.kind("DUPEFILTER_CLASS") is None:
-        yield refused(f"{text} cannot be imported", _SET_FILTER)
+        yield refused(f"{text} cannot be imported", crawl.remedy_for_dupefilter())
     elif not crawl.uses_filter:
-        yield loss(f"{text}: another package's class, which does not use the filter", _SET_FILTER)
+        yield loss(f"{text}: another package's class, which does not use the filter", crawl.remedy_for_dupefilter())
     yield text
 
 
@@ -123,8 +122,12 @@ def item_pipelines(crawl: Crawl) -> Findings:
     kinds = [known(partial(load_object, each)) for each, order in found.items() if order is not None]
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, RedisPipeline) and not issubclass(kind, _WAITING_PIPELINE):
-            text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis, whose pages count as done"
-            yield loss(text, "set 'scrapy_bloom.RedisPipeline', or derive the class from it")
+            text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis"
+            remedy = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
+            if crawl.config and crawl.config.failed_items:
+                yield advice(f"{text} until the next run, which fetches their pages again", remedy)
+            else:
+                yield loss(f"{text}, and their pages count as done", remedy)
     yield "none of scrapy-redis's, which lose items in an outage"
 
 
@@ -196,6 +199,10 @@ def filter_(crawl: Crawl) -> Findings:
         return
     try:
         found = crawl.read_filter()
+        if found and found.unfinished:
+            action = f"`scrapy bloom {found.unfinished}`"
+            yield refused(f"incomplete: {action} is filling it, or was stopped", "run that again")
+            return
         if found and crawl.has_spider and (wanted := known(crawl.parameters)):
             wanted.verify(key, found.parameters.to_json())
     except (MismatchError, WrongTypeError) as error:
@@ -214,8 +221,6 @@ def filter_(crawl: Crawl) -> Findings:
 
 def _stored(crawl: Crawl, found: StoredFilter) -> Findings:
     info, parameters = found.info, found.parameters
-    if action := found.unfinished:
-        yield refused(f"incomplete: `scrapy bloom {action}` is filling it, or was stopped", "run that again")
     if lost := info.lost_shards + int(_MISSING.call(crawl.client, [found.key], [found.id])):
         text = f"{lost:,} of {plural(info.shards, 'shard')} evicted or deleted: their pages are fetched again"
         yield loss(text, "see the server's checks; workers go on with empty ones")

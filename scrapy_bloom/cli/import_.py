@@ -26,7 +26,7 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._filling import Filling, place_of_set
 from scrapy_bloom.cli._requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
 from scrapy_bloom.cli._target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options
-from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
+from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -56,12 +56,17 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         raise UsageError("set the parameters as BLOOMFILTER_* in the spider's settings instead", print_help=False)
     if options.from_file and options.delete_source:
         raise UsageError("--from-file: --delete-source is for a SET", print_help=False)
+    if not target.uses_filter:
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = {target.settings['DUPEFILTER_CLASS']!r}: a crawl with this class does not use the "
+            f"filter; {target.remedy_for_dupefilter()}, and run this again"
+        )
     started, parameters = time.monotonic(), target.parameters()
     with _console.advise_on_ctrl_c("run the same command again; nothing is lost"):
         if options.from_file:
-            source, members, added = _import_file(options.from_file, target, parameters)
+            source, members, added, is_deleted = *_import_file(options.from_file, target, parameters), False
         else:
-            source, members, added = _import_set(target, parameters, deletes_set=options.delete_source)
+            source, members, added, is_deleted = _import_set(target, parameters, deletes_set=options.delete_source)
     seconds = time.monotonic() - started
     report = {
         "key": target.key,
@@ -71,7 +76,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         "already_known": members - added,
         "seconds": round(seconds, 3),
         "members_a_second": round(members / seconds, 1),
-        "deleted_source": options.delete_source,
+        "deleted_source": is_deleted,
     }
     pace = f"({seconds:,.1f} s, {members / seconds:,.0f} a second)"
     if options.from_file:
@@ -83,7 +88,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         kept = f"The SET is at {source!r} until you run this again with --delete-source."
         text = (
             f"The filter at {target.key!r} has every member of the SET: {members:,} {pace}. "
-            f"{'The SET was deleted.' if options.delete_source else kept}\n"
+            f"{'The SET was deleted.' if is_deleted else kept}\n"
             "Start the workers with scrapy-bloom, by its add-on or its classes, and these settings."
         )
     return _console.report(options, report, text)
@@ -115,8 +120,12 @@ def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) 
     return str(path), members, added
 
 
-def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_set: bool) -> tuple[str, int, int]:
-    """Import the SET at the key, or that of an interrupted import; return its key, its size, and the new members."""
+def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_set: bool) -> tuple[str, int, int, bool]:
+    """Import the SET at the key, or that of an interrupted import.
+
+    Returns:
+        Its key, its size, the number of new members, and whether it is deleted.
+    """
     key, source = target.key, place_of_set(target.key)
     if parameters.fingerprint != _SCHEME_OF_SETS:
         raise ConfigError(
@@ -128,9 +137,10 @@ def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_se
     if isinstance(found, StoredFilter) and not found.unfinished:
         if not (members := int(target.send("HGET", key, "imported") or 0)):
             raise WrongTypeError(f"the key {key!r} holds a filter already: there is nothing to import")
+        _require_same(target, found.parameters, parameters, source)
         if deletes_set:
             target.send("UNLINK", source)
-        return source, members, members
+        return source, members, members, not target.send("EXISTS", source)
     _examine(target, key if found == "set" else source, parameters)
     sizes = "".join("{} {} {} {};".format(*size) for size in parameters.sizes())
     filling = Filling(target, "import", parameters.to_json(), sizes, new_secret(), found=found)
@@ -148,7 +158,21 @@ def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_se
         raise RefusedError(
             f"the server returned {read:,} of {members:,} members of the SET at {source!r}: run this again"
         )
-    return source, members, filling.complete(members, deletes_set=deletes_set)
+    return source, members, filling.complete(members, deletes_set=deletes_set), deletes_set
+
+
+def _require_same(target: CrawlTarget, stored: FilterParameters, given: FilterParameters, source: str) -> None:
+    """Refuse other parameters than those with which the SET was imported."""
+    ours, theirs = given.arguments(), stored.arguments()
+    differing = [f"{name} = {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]
+    if differing:
+        remedy = "the SET is deleted, so they cannot be changed"
+        if target.send("EXISTS", source):
+            remedy = f"to change them, run `scrapy bloom clear --yes --key {target.key}`, and this again"
+        raise MismatchError(
+            f"{', '.join(differing)}: the filter at {target.key!r} has every member of the SET already, with other "
+            f"parameters. Use those; {remedy}"
+        )
 
 
 def _find(target: CrawlTarget, source: str) -> StoredFilter | str:

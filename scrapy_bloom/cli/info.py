@@ -197,7 +197,8 @@ def _filter_text(found: StoredFilter, first: StoredFilter | None) -> str:
         rows.append(("used by", ", ".join(info.users)))
     if found.unfinished:
         rows.append(("INCOMPLETE", f"`scrapy bloom {found.unfinished}` is filling it, or was stopped"))
-    layers = "The filter is empty: the first request allocates its memory." if found.is_empty else _layer_table(found)
+    empty = "No request was added yet. The memory is that of the first layer, which the first worker allocates."
+    layers = empty if found.is_empty else _layer_table(found)
     return f"\n{_console.pairs(rows)}\n\n{layers}"
 
 

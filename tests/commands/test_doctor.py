@@ -116,8 +116,8 @@ def without_hash(client: Any, key: str) -> None:
 
 
 def marked(client: Any, key: str) -> None:
-    """Make a filter as an import that was stopped leaves it."""
-    text = filled(1)(client, key).parameters.to_json()
+    """Make a filter of other parameters as an import that was stopped leaves it."""
+    text = filled(1, capacity=5)(client, key).parameters.to_json()
     client.hset(filter_of(key), "parameters", json.dumps({**json.loads(text), "unfinished": "import"}))
 
 
@@ -176,7 +176,7 @@ STATES = {
     "a SET": State(lambda client, key: client.sadd(filter_of(key), "a"), "filter", "loss", "scrapy bloom import"),
     "foreign data": State(lambda client, key: client.set(filter_of(key), "a"), "filter", "loss", "is not a filter"),
     "other parameters": State(filled(1, capacity=5), "filter", "loss", "capacity = 1000000 here, 5 in the stored", {}),
-    "unfinished": State(marked, "filter", "loss", "incomplete: `scrapy bloom import` is filling it"),
+    "unfinished": State(marked, "filter", "loss", "incomplete: `scrapy bloom import` is filling it", {}),
     "lost shards": State(without_shards, "filter", "loss", "1 of 1 shard evicted or deleted"),
     "replaced shards": State(with_new_shards, "filter", "loss", "1 of 1 shard evicted or deleted"),
     "a lost hash": State(without_hash, "filter", "loss", "its hash was evicted or deleted, and 1 shard of it"),

@@ -115,6 +115,12 @@ MISTAKES = {
     "items by scrapy-redis": Mistake(
         "item pipelines", "loss", f"ITEM_PIPELINES: {STOCK_ITEMS} loses the items", {"ITEM_PIPELINES": {STOCK_ITEMS: 1}}
     ),
+    "items by scrapy-redis whose pages count as failed": Mistake(
+        "item pipelines",
+        "advice",
+        "until the next run, which fetches their pages again",
+        {"ITEM_PIPELINES": {STOCK_ITEMS: 1}, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_FAILED_ITEMS": True},
+    ),
     "flush": Mistake("flush", "loss", "each starting worker deletes", FLUSH),
     "flush of a kept crawl": Mistake("flush", "loss", "SCHEDULER_PERSIST = True", {**FLUSH, "SCHEDULER_PERSIST": True}),
     "flush of one process": Mistake(
@@ -149,6 +155,34 @@ def test_mistakes(name: str, own: Server, capsys: pytest.CaptureFixture[str]) ->
         # It causes no further finding.
         assert wrong(found).keys() - {check} <= {"scheduler"}
     assert {"versions", "eviction", "persistence", "filter", "permissions"} <= found.keys()
+
+
+PROJECT, LAST = "the project's settings", "(of two assignments the last one counts)"
+OURS_AS_ADDON = "add 'scrapy_bloom.Addon': 500 to ADDONS"
+# The advice on the dupefilter by the spider and the settings.
+REMEDIES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "nothing set": ("shop", {}, OURS_AS_ADDON),
+    "ADDONS of a new project": (
+        "shop",
+        {"ADDONS": {}},
+        f"{OURS_AS_ADDON}, which is {{}} in {PROJECT} {LAST}",
+    ),
+    "an add-on that is switched off": (
+        "shop",
+        {"ADDONS": {"scrapy_bloom.Addon": None}},
+        f"{OURS_AS_ADDON}, which is {{'scrapy_bloom.Addon': None}} in {PROJECT} {LAST}",
+    ),
+    "the old class": ("shop", {**ADDON, "DUPEFILTER_CLASS": STOCK}, f"remove DUPEFILTER_CLASS from {PROJECT}"),
+    "custom_settings": ("foreign", ADDON, "remove DUPEFILTER_CLASS from the spider"),
+    "both": ("foreign", {}, f"{OURS_AS_ADDON}, and remove DUPEFILTER_CLASS from the spider"),
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_the_cause_of_another_dupefilter(name: str, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The advice names the place of the setting that keeps this package's dupefilter away."""
+    spider, settings, remedy = REMEDIES[name]
+    assert examine(own.url, capsys, spider, **settings)[1]["dupefilter"][2] == remedy
 
 
 # Values exactly at a limit, which are no mistakes.

@@ -106,6 +106,8 @@ def test_outside_a_project(server: Server, key: str, capsys: pytest.CaptureFixtu
         assert "The SET was deleted." in capsys.readouterr().out
         assert not client.exists(backup(key))
         assert all(bloom.contains_many(members))
+        assert command.call(*at) == 0
+        assert "The SET was deleted." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}], ids=str)
@@ -197,6 +199,8 @@ def test_a_killed_import_begins_again(client: redis.Redis, key: str, tmp_path: P
     """A second run may have other parameters, and the first one's shards are gone; no file is imported before."""
     (tmp_path / "urls").write_text("https://example.com/\n")
     members = fill(client, key, 1200)
+    fill(client, f"{key}:first", 3)
+    assert run(at=f"{key}:first")[0] == 0  # makes the scripts known
     with pytest.raises(KilledError):
         run(kind=faulty(at=12))
     begun = stored.read(client, key)
@@ -386,6 +390,38 @@ def test_refusals(client: redis.Redis, key: str, run: Run) -> None:
     refused("`scrapy bloom restore` is filling")
     client.hset(key, "parameters", json.dumps({**mark, "unfinished": "import"}))
     refused("there is no SET at")
+
+
+def test_other_parameters(client: redis.Redis, key: str, run: Run) -> None:
+    """Other parameters than those of the import are refused, with a way that changes them only if the SET is there."""
+    members = fill(client, key, 20)
+    assert run("--error-rate", "1e-4")[0] == 0
+    for option, value, there in (("capacity", 5000, 1000), ("error-rate", 1e-6, 0.0001)):
+        code, _, err = run(*(() if option == "error-rate" else ("--error-rate", "1e-4", "--capacity", "5000")))
+        assert code == 2
+        assert f"{option.replace('-', '_')} = {value!r}, not {there!r}: the filter at '{key}' has every member" in err
+        assert f"run `scrapy bloom clear --yes --key {key}`, and this again" in err
+    BloomFilter(client, key, **{**OPTIONS, "error_rate": 1e-4}).clear()
+    assert run("--delete-source")[0] == 0
+    assert has_all(client, key, members)
+    code, _, err = run("--capacity", "5000")
+    assert (code, "the SET is deleted, so they cannot be changed" in err) == (2, True)
+
+
+def test_a_crawl_with_another_dupefilter(client: redis.Redis, key: str, url: str, tmp_path: Path) -> None:
+    """A SET or a file is not imported for a crawl with another package's dupefilter, which would never open it."""
+    members = fill(client, key, 3)
+    (tmp_path / "urls").write_text("https://example.com/\n")
+    settings, stock = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key}, "scrapy_redis.dupefilter.RFPDupeFilter"
+    own = command.make_project(tmp_path / "own", **settings)
+    other = command.make_project(tmp_path / "other", **settings, DUPEFILTER_CLASS=stock)
+    for words in ((), ("--from-file", str(tmp_path / "urls"))):
+        said = command.run("import", "shop", *words, cwd=other)
+        assert said.returncode == 2
+        assert f"DUPEFILTER_CLASS = {stock!r}: a crawl with this" in said.stderr
+        assert "remove DUPEFILTER_CLASS from the project's settings, and run this again" in said.stderr
+    assert client.smembers(key) == {member.encode() for member in members}
+    assert command.run("import", "shop", cwd=own).returncode == 0
 
 
 def test_another_filter_is_there_since(client: redis.Redis, key: str, run: Run) -> None:

@@ -116,6 +116,10 @@ def test_failures_of_every_kind_are_kept(valkey: Server, key: str, tmp_path: Pat
         # A kept request has the meta of the first worker, too, so these failed again.
         assert Counter(played.site.paths[before:]) == dict.fromkeys({*RAISING, "/"}, 1)
     assert first.stats["bloomfilter/failed"] == len(kept)
+    place = f"in the queue '{key}:queue'"
+    assert f"Kept {len(kept)} failed requests of this process at '{{{key}:queue}}:failed'" in first.log
+    assert f"Queued {len(kept)} failed requests of earlier runs again {place}" in second.log
+    assert f"Queued {len(RAISING)} failed requests of earlier runs again {place}" in third.log
     assert [each.stats["finish_reason"] for each in (second, third)] == ["finished"] * 2
 
 

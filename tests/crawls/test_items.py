@@ -84,13 +84,14 @@ def test_redis_killed(reactor: Kind, durable: Server, key: str, tmp_path: Path) 
 def test_redis_killed_beside_the_stock_pipeline(
     durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: scrapy-redis's pipeline loses items of pages that count as done."""
+    """The control: scrapy-redis's pipeline loses items of pages that count as done, and a warning says so."""
     with scene(tree(PAGES), tmp_path, durable.url, key) as played, durable.client() as client:
         played.moments.when(MIDDLE, lambda _: durable.kill())
         worker = played.start("worker", storing_in(played, key, OURS, STOCK))
         until(lambda: "Error processing" in played.log("worker"))
         durable.start()
-        worker.wait()
+        ended = worker.wait()
+        assert f"ITEM_PIPELINES: {pipelines.__name__}.StockPipeline loses the items of an outage" in ended.log
         assert played.missed == set()
         lost = set(played.site.links) - set(stored(client, key))
         assert lost
@@ -207,6 +208,8 @@ def test_failed_items(kind: Kind, counts: bool, valkey: Server, key: str, tmp_pa
         played.crawl(settings, "second")
         again = {path for _, path in played.site.fetched[before:]}
     assert again - {"/"} == (FAILED if counts else set())
+    # Only pages that count as done lose items.
+    assert ("FailingPipeline loses the items of an outage" in first.log) == (kind is OURS and not counts)
     # Three items of a page are one failure.
     assert "ignores links" not in first.log
     stat = "bloomfilter/failed" if kind is OURS else "bloomfilter/forgotten"

@@ -127,6 +127,7 @@ def assert_refused(ended: subprocess.CompletedProcess[str], part: str) -> None:
     ours = [line for line in lines if line.startswith("scrapy_bloom: ")]
     assert ours == lines[-1:], ended.stderr[-3000:]
     assert part in ours[0]
+    assert not [text for text in ("could not leave", "The fill of the filter") if text in ended.stderr]
 
 
 # scrapy-redis's Scheduler itself does not start without Redis.

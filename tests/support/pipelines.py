@@ -23,7 +23,7 @@ class StockPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         return await maybe_deferred_to_future(super().process_item(item, spider or self._crawler.spider))
 
 
-class FailingPipeline:
+class FailingPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
     """Raises for the items of the pages in the setting FAILS, and drops those of the others."""
 
     def __init__(self, fails: list[str]) -> None:
