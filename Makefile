@@ -68,7 +68,7 @@ simulate: $(VENV)/.test
 soak: $(VENV)/.test
 	$(BIN)/python -m devtools.soak $(ARGS)
 
-SPHINX := $(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going
+SPHINX := $(BIN)/python -m sphinx --quiet --fresh-env --jobs auto --fail-on-warning --keep-going
 
 # The site in build/docs, in Chinese in its folder zh-cn. A warning is an error, such as a link to a missing heading, and
 # so is an entry of the Chinese catalogues that is missing, fuzzy, faulty or obsolete.

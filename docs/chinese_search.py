@@ -32,6 +32,7 @@ var splitQuery = function (query) {
         return words + [run[start : start + 2] for run in runs for start in range(max(len(run) - 1, 1))]
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Replace Sphinx's Chinese search."""
     app.add_search_language(ChineseSearch)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""Put known mistakes into copies of the project, one at a time, and check that the tests fail: `make mutants`.
+"""Put known mistakes into copies of the project, one in each, and check that the tests fail: `make mutants`.
 
 A mutant is a `[[mutant]]` table in one of the `.toml` files beside this module. It replaces the `old` text, which
 occurs exactly once in `file`, by the `new` text. At least one of its `tests` must fail, and `hurts` describes the
@@ -18,6 +18,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +30,8 @@ PARENT = "HEAD^"
 # Seconds; the tests of one mutant take a few, or hang. A multiple of their time without it is a shorter limit.
 LIMIT = 300.0
 _GRACE, _SLOWER = 30.0, 10
+# Mutants that are tried at a time: their tests wait for servers and crawls more than they compute.
+_AT_ONCE = 2
 # pytest's exit codes for "all passed" and "some failed"; any other means that they could not run.
 _PASSED, _FAILED = 0, 1
 
@@ -188,11 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.most is not None:
         mutants = drawn(mutants, options.most)
     failed = 0
-    for mutant in mutants:
-        found = judge(mutant)
-        is_killed = found in {Outcome.KILLED, Outcome.HUNG}
-        failed += not is_killed
-        print(f"{found:<13} {mutant.name}" + ("" if is_killed else f": {mutant.hurts}"), flush=True)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for mutant, found in zip(mutants, pool.map(judge, mutants), strict=True):
+            is_killed = found in {Outcome.KILLED, Outcome.HUNG}
+            failed += not is_killed
+            print(f"{found:<13} {mutant.name}" + ("" if is_killed else f": {mutant.hurts}"), flush=True)
     return 1 if failed else 0
 
 
