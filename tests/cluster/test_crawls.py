@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.clusters import Cluster, kill, replicated_cluster, reshard
+from tests.support.outcomes import assert_complete, tell
 from tests.support.pages import tree
-from tests.support.scenario import MIDDLE, OURS, PAGES, Kind, assert_complete, scene, tell
+from tests.support.scenario import MIDDLE, OURS, PAGES, Kind, scene
 
 pytestmark = [pytest.mark.crawl, pytest.mark.long]
 

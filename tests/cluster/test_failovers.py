@@ -10,7 +10,7 @@ import redis
 
 from scrapy_bloom import FromSentinel
 from tests.support.additions import BATCH, PROCESSES, adding
-from tests.support.scenario import tell
+from tests.support.outcomes import tell
 from tests.support.sentinels import MASTER, watched_pair
 from tests.support.servers import KINDS
 

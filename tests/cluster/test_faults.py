@@ -9,7 +9,7 @@ import redis
 
 from tests.support.additions import BATCH, PROCESSES, adding
 from tests.support.clusters import Cluster, kill, replicated_cluster, reshard
-from tests.support.scenario import tell
+from tests.support.outcomes import tell
 from tests.support.servers import KINDS
 
 ITEMS = 200_000

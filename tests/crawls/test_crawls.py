@@ -12,19 +12,9 @@ from devtools.crawl_process import Crawl
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.monitoring import stats
+from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in, keys_of_the_filter
 from tests.support.pages import linked, tree
-from tests.support.scenario import (
-    FILTER_ALONE,
-    SCRAPY,
-    Kind,
-    assert_complete,
-    assert_ended_well,
-    complaints_in,
-    every_scheduler,
-    keys_of,
-    keys_of_the_filter,
-    scene,
-)
+from tests.support.scenario import FILTER_ALONE, SCRAPY, Kind, every_scheduler, keys_of, scene
 from tests.support.servers import Server
 
 # Shown where there is something to show.

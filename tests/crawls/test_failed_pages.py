@@ -11,8 +11,9 @@ import pytest
 
 from tests.support import crawling
 from tests.support.extensions import HOOKS, Hooks, enabling
+from tests.support.outcomes import assert_ended_well
 from tests.support.pages import star
-from tests.support.scenario import FILTER_ALONE, OURS, Kind, Scene, assert_ended_well, scene
+from tests.support.scenario import FILTER_ALONE, OURS, Kind, Scene, scene
 from tests.support.servers import Server
 from tests.support.spiders import failing, raising, unfiltered
 

@@ -1,21 +1,26 @@
-"""Crawls over a difficult Redis: slow, busy, or echoing commands that it does not know."""
+"""Crawls over a difficult Redis: slow, busy, echoing commands that it does not know, or away while much is found."""
 
 import json
 import re
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from devtools.crawl_process import LIMIT, CrawlProcess
 from devtools.proxy.link import Link, forwarding
 from devtools.waiting import until
 from scrapy_bloom.transport.failures import advice_for
-from tests.support.pages import star, tree
-from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, assert_cleared, assert_complete, keys_of, scene
+from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, enabling
+from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
+from tests.support.pages import chain, star, tree
+from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, keys_of, scene
 from tests.support.servers import Server, running
-from tests.support.spiders import noted
+from tests.support.spiders import burst, noted
 
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
 
@@ -120,3 +125,68 @@ def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
             # It would continue without it.
             assert expiries[0] > 0
         assert keys_of(client, key) == set()
+
+
+# Very many requests are found while Redis is unreachable: all are delivered, in bounded memory.
+
+
+FOUND = 30_000
+# A worker without work takes 80 MB.
+MOST_MEMORY_MB = 190
+# Of the CPU time of all turns of the reactor. The longest takes a hundredth.
+MOST_IN_A_TURN = 0.1
+
+
+def peak_memory_mb(worker: CrawlProcess) -> float:
+    """Return the peak memory of a worker so far."""
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+@pytest.mark.long
+def test_many_found_while_redis_is_away(
+    durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """30,000 pages found while Redis is unreachable take bounded memory and are queued.
+
+    The reactor keeps running.
+    """
+    settings: Kind = {
+        **OURS,
+        **LEASE,
+        **enabling(Ticker),
+        "BURST": FOUND,
+        "BLOOMFILTER_CAPACITY": 100_000,
+        "CONCURRENT_REQUESTS": 1,
+    }
+    with durable.client() as client, scene(chain(1), tmp_path, durable.url, key, delay=0) as played:
+        played.spider = burst.__file__
+        release = threading.Event()
+
+        def hold(_: str) -> None:
+            if len(played.site.fetched) > 1:
+                release.wait(LIMIT)
+
+        played.site.before = hold
+        played.site.on["/"] = lambda _: durable.kill()
+        worker = played.start("worker", settings)
+        until((tmp_path / "given").exists)
+        ticked = tmp_path / TICKED
+        ticked.unlink(missing_ok=True)
+        until(ticked.exists)
+        durable.start()
+        begin = time.monotonic()
+        # Some of them are taken at once.
+        until(lambda: number_kept(client, f"{key}:queue") >= FOUND, 2 * LIMIT)
+        seconds, memory = time.monotonic() - begin, peak_memory_mb(worker)
+        worker.process.send_signal(signal.SIGTERM)
+        release.set()
+        stats = worker.wait().stats
+        tell(
+            capsys,
+            f"{FOUND:,} found during an outage: delivered in {seconds:.1f} s, {memory:.0f} MB at most, the reactor "
+            f"took {stats[LONGEST_STALL]:.2f} of {stats[ALL_TURNS]:.0f} s of CPU for a turn",
+        )
+    assert memory < MOST_MEMORY_MB
+    assert stats[LONGEST_STALL] < MOST_IN_A_TURN * stats[ALL_TURNS]

@@ -5,7 +5,6 @@ The items of each page that counts as done are there.
 
 import json
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ import redis
 
 from devtools.waiting import until
 from tests.support import pipelines
+from tests.support.outcomes import assert_ended_well, complaints_in, tell
 from tests.support.pages import star, tree
 from tests.support.scenario import (
     FILTER_ALONE,
@@ -25,12 +25,9 @@ from tests.support.scenario import (
     SLOWER_THAN_SCRAPY,
     Kind,
     Scene,
-    assert_ended_well,
     asyncio_first,
-    complaints_in,
     keys_of,
     scene,
-    tell,
 )
 from tests.support.servers import Server, running
 from tests.support.spiders import storing
@@ -64,16 +61,9 @@ def stored(client: redis.Redis, key: str) -> list[str]:
 @asyncio_first
 def test_redis_killed(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
     """Redis is killed and comes back: every item is stored, and each page is acknowledged."""
-    away = threading.Timer(2, durable.start)
     with scene(tree(PAGES), tmp_path, durable.url, key) as played, durable.client() as client:
-
-        def kill(_: str) -> None:
-            durable.kill()
-            away.start()
-
-        played.moments.when(MIDDLE, kill)
-        ended = played.crawl(storing_in(played, key, OURS, WAITING, reactor))
-        away.join()
+        with played.outage(durable, 2):
+            ended = played.crawl(storing_in(played, key, OURS, WAITING, reactor))
         assert set(stored(client, key)) == set(played.site.links)
         assert played.twice == 0
         assert keys_of(client, key) == {f"{key}:items"}
@@ -101,16 +91,9 @@ def test_redis_killed_beside_the_stock_pipeline(
 def test_under_another_scheduler(durable: Server, key: str, tmp_path: Path) -> None:
     """Under Scrapy's own scheduler the items wait, too."""
     settings: Kind = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-    away = threading.Timer(1, durable.start)
     with scene(star(40), tmp_path, durable.url, key) as played, durable.client() as client:
-
-        def kill(_: str) -> None:
-            durable.kill()
-            away.start()
-
-        played.moments.when(20, kill)
-        ended = played.crawl(storing_in(played, key, settings, WAITING))
-        away.join()
+        with played.outage(durable, 1, at=20):
+            ended = played.crawl(storing_in(played, key, settings, WAITING))
         assert set(stored(client, key)) == set(played.site.links)
     assert PAUSES in ended.log
     assert_ended_well(ended)

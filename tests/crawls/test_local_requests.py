@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.outcomes import assert_cleared, assert_complete
 from tests.support.pages import tree
-from tests.support.scenario import LEASE, OURS, PAGES, Kind, assert_cleared, assert_complete, scene
+from tests.support.scenario import LEASE, OURS, PAGES, Kind, scene
 from tests.support.servers import Server
 from tests.support.spiders import local_links
-
-pytestmark = pytest.mark.crawl
 
 # A lambda, a closure, a partial, and an object in meta: half of the pages.
 KINDS = 4

@@ -1,10 +1,12 @@
-"""Crawls during which Redis dies, returns, or refuses commands: every page is fetched.
+"""Crawls whose Redis dies, returns, refuses commands, fails over, goes back in time, or loses replies.
 
-Each page is linked once, so that one lost request is one missed page.
+Every page is fetched. Each page is linked once, so that one lost request is one missed page.
 """
 
-import threading
+import json
+import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,12 @@ import redis
 from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from tests.support import crawling
+from tests.support.clusters import running_cluster
+from tests.support.faults import CUTS, Place, at_random, proxying
+from tests.support.outcomes import assert_cleared, assert_complete, assert_ended_well, complaints_in, tell
 from tests.support.pages import chain, tree
 from tests.support.scenario import (
+    FILTER_ALONE,
     LEASE,
     MIDDLE,
     OURS,
@@ -23,15 +29,11 @@ from tests.support.scenario import (
     SLOWER_THAN_SCRAPY,
     STOCK,
     Kind,
-    assert_cleared,
-    assert_complete,
-    assert_ended_well,
-    complaints_in,
     keys_of,
     scene,
-    tell,
 )
-from tests.support.servers import Server, free_port
+from tests.support.sentinels import MASTER, watched_pair
+from tests.support.servers import Server, free_port, running
 
 # By name: the shape of the site, and the seconds without Redis.
 OUTAGES = {"tree, 2 s": (tree(PAGES), 2.0), "chain, 2 s": (chain(PAGES), 2.0), "tree, 15 s": (tree(PAGES), 15.0)}
@@ -56,16 +58,9 @@ def test_redis_killed(
     The control: scrapy-redis misses pages.
     """
     links, seconds = OUTAGES[outage]
-    away = threading.Timer(seconds, durable.start)
     with scene(links, tmp_path, durable.url, key) as played, durable.client() as client:
-
-        def kill(_: str) -> None:
-            durable.kill()
-            away.start()
-
-        played.moments.when(MIDDLE, kill)
-        ended = played.crawl(OURS if kind == "ours" else STOCK)
-        away.join()
+        with played.outage(durable, seconds):
+            ended = played.crawl(OURS if kind == "ours" else STOCK)
         tell(capsys, f"Redis killed ({outage}): {kind} missed {len(played.missed)}, {played.twice} fetched twice")
         assert bool(played.missed) == (kind == "scrapy-redis")
         if kind == "ours":
@@ -158,3 +153,94 @@ def test_redis_never_up(client: Kind, key: str, tmp_path: Path) -> None:
     errors = {line for line in ended.log.splitlines() if line.startswith("scrapy_bloom.errors.")}
     assert len(errors) == 1
     assert "(BLOOMFILTER_RETRY_TIMEOUT) = 0.5" in errors.pop()
+
+
+# A Sentinel promotes the replica of a lost master.
+
+
+@pytest.mark.parametrize("kind", [OURS, pytest.param(STOCK, marks=pytest.mark.long)], ids=["ours", "scrapy-redis"])
+def test_failover(kind: Kind, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The master is killed for good: the crawl pauses until there is another, and fetches every page there.
+
+    The control: scrapy-redis misses pages.
+    """
+    with watched_pair("valkey", tmp_path) as pair:
+        # The first of the Sentinels is gone.
+        hosts = f"127.0.0.1:{free_port()},127.0.0.1:{pair.sentinel}"
+        url, params = f"redis+sentinel://{hosts}/{MASTER}", {}
+        if kind is STOCK:
+            url, params = f"redis://{hosts}", {"redis_cls": "scrapy_bloom.FromSentinel", "service_name": MASTER}
+        with scene(tree(PAGES), tmp_path, url, key) as played:
+            played.moments.when(MIDDLE, lambda _: pair.master.kill())
+            ended = played.crawl(kind, REDIS_PARAMS=json.dumps(params))
+    tell(capsys, f"Sentinel failover: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
+    assert bool(played.missed) == (kind is STOCK)
+    if kind is OURS:
+        assert_ended_well(ended)
+        assert played.twice == 0
+        assert [line for line in complaints_in(ended.log) if "the crawl resumes" in line]
+
+
+# A server returns without its latest writes, as a promoted replica may. It loses the same time span of filter and
+# queue: requests that the filter forgets are fetched again.
+
+
+# When the server's data are saved; it returns with them in the middle.
+SAVED = 15
+CLUSTER: Kind = {"REDIS_PARAMS": '{"redis_cls": "redis.RedisCluster"}'}
+COMMON: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4, "BLOOMFILTER_ERROR_RATE": 1e-12}
+
+
+@pytest.mark.parametrize("kind", ["server", pytest.param("cluster", marks=pytest.mark.long)])
+def test_rollback(kind: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server writes all keys in one stream: if its tail is lost, no page is.
+
+    In a cluster queue and filter are in one slot, and so on one node.
+    """
+    in_one_slot = f"{{{key}}}"
+    with ExitStack() as stack:
+        if kind == "cluster":
+            cluster = stack.enter_context(running_cluster(2))
+            server, settings = cluster.owner_of(in_one_slot), CLUSTER
+        else:
+            server, settings = stack.enter_context(running("valkey")), {}
+        client = stack.enter_context(server.client())
+        played = stack.enter_context(scene(tree(PAGES), tmp_path, server.url, in_one_slot, delay=0.05))
+
+        def roll_back(_: str) -> None:
+            server.kill()
+            server.start()
+
+        played.moments.when(SAVED, lambda _: client.save())
+        played.moments.when(MIDDLE, roll_back)
+        assert_ended_well(played.crawl({**COMMON, **settings}))
+    tell(capsys, f"rollback of a {kind}: missed {len(played.missed)} of {PAGES}, {played.twice} twice")
+    assert played.missed == set()
+    assert played.twice > 0
+
+
+# Replies are lost; stock scrapy-redis shows the loss.
+
+
+@pytest.mark.parametrize("kind", [FILTER_ALONE, pytest.param(STOCK, marks=pytest.mark.long)], ids=["ours", "stock"])
+def test_replies_lost_to_the_filter_alone(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Under scrapy-redis's Scheduler no lost reply of the filter loses a page; its own filter misses pages."""
+    with proxying(valkey.port, "EVALSHA", "SADD") as proxy, scene(tree(PAGES), tmp_path, proxy.url, key) as played:
+        # Never two in a row: scrapy-redis retries once, so the loss stays unnoticed.
+        proxy.plan = iter([None, None, None, Place.AFTER, None, None, Place.REPLY] * 10)
+        ended = played.crawl(kind)
+        assert bool(played.missed) == (kind is STOCK)
+        if kind is FILTER_ALONE:
+            assert (played.twice, proxy.faults) == (0, 20)
+    assert_ended_well(ended)
+
+
+def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
+    """The connection is cut at arbitrary points, heartbeats included: no page is lost."""
+    with proxying(valkey.port) as proxy, scene(tree(PAGES), tmp_path, proxy.url, key) as played:
+        # Not during the start, which waits in another way.
+        parameters = at_random(random.Random(5), CUTS, 8, 3)
+        played.moments.when(2, lambda _: setattr(proxy, "plan", parameters))
+        ended = played.crawl(OURS)
+        assert_complete(played, ended)
+        assert proxy.faults == 8

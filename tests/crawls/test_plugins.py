@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import Crawl
+from tests.support.outcomes import assert_cleared
 from tests.support.pages import tree
-from tests.support.scenario import Scene, assert_cleared, scene
+from tests.support.scenario import Scene, scene
 from tests.support.servers import Server
 from tests.support.spiders import page_objects
 from tests.support.zyte_api import fetching

@@ -1,4 +1,4 @@
-"""Crawls by BloomScheduler in difficult setups: fed, flooded, in a cluster, by several workers."""
+"""Crawls by BloomScheduler in difficult setups: fed, flooded, started again, by workers that it refuses."""
 
 import threading
 import time
@@ -11,7 +11,8 @@ from devtools.crawl_process import LIMIT
 from devtools.waiting import until
 from scrapy_bloom.delivery import MAX_PAUSE
 from scrapy_bloom.queue.inspection import RegisteredWorker, inspect
-from tests.support.pages import chain, tree
+from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
+from tests.support.pages import chain, star, tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -19,9 +20,8 @@ from tests.support.scenario import (
     PAGES,
     SLOWER_THAN_SCRAPY,
     Kind,
-    assert_ended_well,
+    Scene,
     asyncio_first,
-    complaints_in,
     keys_of,
     scene,
 )
@@ -109,3 +109,174 @@ def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_pat
         assert found <= 2 * (time.monotonic() - begin) / MAX_PAUSE + 10
         release.set()
         assert_ended_well(*(worker.wait() for worker in workers))
+
+
+# BLOOMFILTER_ALWAYS: each run fetches the pages once, also if they link to themselves.
+
+
+FRONT, LISTS, LEAVES = "/", {"/list/1", "/list/2"}, {"/page/1", "/page/2"}
+# A front page that links to itself, and two lists that link to each other.
+SITE = {
+    FRONT: [FRONT, *LISTS],
+    "/list/1": [FRONT, "/list/2", "/page/1"],
+    "/list/2": [FRONT, "/list/1", "/page/2"],
+    "/page/1": [FRONT, "/list/1"],
+    "/page/2": ["/list/2"],
+}
+ALWAYS: Kind = {
+    "BLOOMFILTER_ALWAYS": r"^http://[^/]+/?$|/list/\d$",
+    "SCHEDULER_PERSIST": True,
+    # Otherwise a crawl that fetches them again and again would run until the limit of the tests.
+    "CLOSESPIDER_PAGECOUNT": 40,
+}
+
+
+@pytest.mark.parametrize("kind", [OURS, FILTER_ALONE], ids=["BloomScheduler", "scrapy-redis's"])
+def test_pages_that_link_to_each_other(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Each of two runs fetches them once, and the other pages only in the first one; the second says so."""
+    with scene(SITE, tmp_path, valkey.url, key, delay=0) as played:
+        first = played.crawl({**kind, **ALWAYS}, "first")
+        assert played.fetched == dict.fromkeys(SITE, 1)
+        second = played.crawl({**kind, **ALWAYS}, "second")
+        assert played.fetched == {**dict.fromkeys({FRONT, *LISTS}, 2), **dict.fromkeys(LEAVES, 1)}
+    assert_ended_well(first, second)
+    assert "nothing new was fetched" not in first.log
+    assert "nothing new was fetched" in second.log
+
+
+# Starts over a kept filter that knows all requests: no page is fetched, and the log says why.
+
+
+KEPT: Kind = {"SCHEDULER_PERSIST": True}
+KINDS: dict[str, tuple[Kind, str]] = {
+    "BloomScheduler": (OURS, "WARNING"),
+    # It does not know its workers.
+    "scrapy-redis's": (FILTER_ALONE, "INFO"),
+}
+NOTHING = "nothing was fetched"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_complete_crawl(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A complete crawl that is started again logs why nothing was fetched, and how to start afresh.
+
+    So does a crawl that deletes the filter of the earlier one at its end.
+    """
+    settings, level = KINDS[kind]
+    with scene(tree(4), tmp_path, valkey.url, key) as played:
+        first = played.crawl({**settings, **KEPT}, "first")
+        again = played.crawl({**settings, **KEPT}, "again", STATS_CLASS="scrapy.statscollectors.DummyStatsCollector")
+        deleting = played.crawl(settings, "deleting")
+        assert played.twice == 0
+        anew = played.crawl({**settings, **KEPT}, "anew")
+        assert played.twice == 4
+        flushed = played.crawl({**settings, **KEPT}, "flushed", SCHEDULER_FLUSH_ON_START=True)
+        assert played.twice == 8
+    assert_ended_well(first, deleting, anew, flushed)
+    lines = [line for crawl in (again, deleting) for line in crawl.log.splitlines() if NOTHING in line]
+    for line in lines:
+        assert f" {level}: All 1 start requests that went through the filter at {key!r} were known to it" in line
+    of_again, of_deleting = lines
+    assert "SCHEDULER_FLUSH_ON_START = True" in of_again
+    assert "`scrapy bloom clear --yes`" in of_again
+    assert "dont_filter=True" in of_again
+    assert ("Either other workers crawl" in of_again) == (level == "INFO")
+    assert "start the crawl again: its end has deleted the filter." in of_deleting
+    assert "SCHEDULER_FLUSH_ON_START" not in of_deleting
+    assert NOTHING not in first.log + anew.log + flushed.log
+    assert complaints_in(again.log) == ([of_again] if level == "WARNING" else [])
+
+
+# Workers that a queue refuses, and schedulers and queue classes that BloomScheduler does.
+
+
+OVERRIDES = """
+from scrapy_redis.queue import PriorityQueue
+from scrapy_bloom import BloomScheduler
+
+class OwnQueue(PriorityQueue):
+    def {name}(self, *args):
+        return super().{name}(*args)
+
+class OwnScheduler(BloomScheduler):
+    def enqueue_request(self, request):
+        self.{call}
+        return True
+
+class Preferring(BloomScheduler):
+    def enqueue_request(self, request):
+        request.priority = 7 if request.url.endswith("/page/3") else 0
+        return super().enqueue_request(request)
+"""
+
+
+def refused(played: Scene, parts: list[str], **settings: object) -> None:
+    """Assert that a second worker is refused with these parts, and the first one ends well."""
+    held, release = played.hold("/")
+    first = played.start("first", OURS)
+    assert held.wait(LIMIT)
+    spider, played.spider = played.spider, str(settings.pop("spider", played.spider))
+    ended = played.start("refused", OURS, **settings).wait()
+    played.spider = spider
+    release.set()
+    line = ended.log.rstrip().splitlines()[-1]
+    assert ended.exit_code == 1
+    assert line.startswith("scrapy_bloom: ")
+    assert [part for part in parts if part not in line] == []
+    ended = first.wait()
+    assert_ended_well(ended)
+    assert complaints_in(ended.log) == []
+    assert played.missed == set()
+    assert played.twice == 0
+
+
+def test_another_filter_key(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Two workers of a queue with different filters: the second is refused."""
+    with scene(tree(13), tmp_path, valkey.url, key) as played:
+        parts = [f"SCHEDULER_DUPEFILTER_KEY = '{key}:other'", f"use the filter '{key}'"]
+        refused(played, parts, SCHEDULER_DUPEFILTER_KEY=f"{key}:other")
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_another_spider(flush: bool, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A spider that starts on another one's queue is refused, and deletes nothing."""
+    with scene(tree(13), tmp_path, valkey.url, key) as played:
+        text = Path(played.spider).read_text().replace("LinksSpider", "OtherSpider")
+        (tmp_path / "other.py").write_text(text)
+        parts = ["SCHEDULER_QUEUE_KEY: workers of the spider 'links.LinksSpider' are ", f"'{key}:queue'", "%(spider)s"]
+        refused(played, parts, spider=tmp_path / "other.py", SCHEDULER_FLUSH_ON_START=flush)
+
+
+@pytest.mark.parametrize("name", ["push", "pop", "clear"])
+def test_own_queue(name: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A PriorityQueue that overrides a method without effect is refused."""
+    (tmp_path / "own.py").write_text(OVERRIDES.format(name=name, call="queue"))
+    with scene(tree(13), tmp_path, valkey.url, key) as played:
+        ended = played.crawl(OURS, SCHEDULER_QUEUE_CLASS="own.OwnQueue")
+        assert ended.exit_code == 1
+        assert played.site.fetched == []
+    line = ended.log.rstrip().splitlines()[-1]
+    assert f"SCHEDULER_QUEUE_CLASS = 'own.OwnQueue': overrides {name}" in line
+
+
+def test_advice_for_own_queues(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A scheduler that sets priorities, as the refusal advises, changes the order."""
+    (tmp_path / "own.py").write_text(OVERRIDES.format(name="push", call="queue"))
+    with scene(star(13), tmp_path, valkey.url, key) as played:
+        ended = played.crawl(OURS, SCHEDULER="own.Preferring", CONCURRENT_REQUESTS=1)
+        assert played.site.paths[:2] == ["/", "/page/3"]
+        assert_complete(played, ended)
+
+
+def test_own_enqueue(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A scheduler with its own way to queue ends the crawl, with one line and an exit code."""
+    (tmp_path / "own.py").write_text(OVERRIDES.format(name="push", call="queue.push(request)"))
+    with scene(tree(13), tmp_path, valkey.url, key) as played:
+        ended = played.crawl(OURS, SCHEDULER="own.OwnScheduler")
+        assert played.site.fetched == []
+    assert ended.exit_code == 1
+    # Scrapy's own reason is "shutdown" if start() has failed.
+    assert ended.stats["finish_reason"] != "finished"
+    line = ended.log.rstrip().splitlines()[-1]
+    assert line.startswith("scrapy_bloom: SCHEDULER = ")
+    assert "super().enqueue_request(request)" in line

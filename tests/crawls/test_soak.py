@@ -9,7 +9,7 @@ import pytest
 from devtools.crawl_process import ROOT
 from devtools.soak import plan
 from devtools.soak.plan import Kind
-from tests.support.scenario import tell
+from tests.support.outcomes import tell
 
 CRAWLS, SEED = 2, 25889
 # Seconds. These crawls take half a minute; each that hangs is killed after five.

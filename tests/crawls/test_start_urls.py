@@ -1,7 +1,6 @@
 """Crawls fed by Redis, with killed workers and outages: no start URL is lost."""
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +15,8 @@ from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.start_urls import leases
 from tests.support.clusters import running_cluster
 from tests.support.faults import proxying
-from tests.support.scenario import (
-    FILTER_ALONE,
-    LEASE,
-    OURS,
-    SINGLE_CONNECTION,
-    Kind,
-    Scene,
-    assert_complete,
-    assert_ended_well,
-    complaints_in,
-    scene,
-)
+from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, SINGLE_CONNECTION, Kind, Scene, scene
 from tests.support.selection import long_unless
 from tests.support.servers import Server
 from tests.support.spiders import started, stock_started
@@ -131,17 +120,10 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
 @list_first
 def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
     """Redis is unreachable for a second: a worker without work waits, then continues."""
-    away = threading.Timer(1, durable.start)
     with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
         fed.feed(kind, PATHS)
-
-        def kill(_: str) -> None:
-            durable.kill()
-            away.start()
-
-        fed.played.moments.when(20, kill)
-        ended = fed.played.crawl({**OURS, **fed.settings, **KINDS[kind]})
-        away.join()
+        with fed.played.outage(durable, 1, at=20):
+            ended = fed.played.crawl({**OURS, **fed.settings, **KINDS[kind]})
         assert_complete(fed.played, ended)
         assert fed.leased == 0
 

@@ -7,20 +7,9 @@ import pytest
 from scrapy_redis.queue import PriorityQueue
 
 from devtools.crawl_process import Crawl
+from tests.support.outcomes import assert_complete, complaints_in
 from tests.support.pages import tree
-from tests.support.scenario import (
-    FILTER_ALONE,
-    MIDDLE,
-    OURS,
-    PAGES,
-    Kind,
-    Scene,
-    assert_complete,
-    asyncio_first,
-    complaints_in,
-    keys_of,
-    scene,
-)
+from tests.support.scenario import FILTER_ALONE, MIDDLE, OURS, PAGES, Kind, Scene, asyncio_first, keys_of, scene
 from tests.support.servers import Server
 
 KINDS = {"BloomScheduler": OURS, "the filter alone": FILTER_ALONE}

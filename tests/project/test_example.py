@@ -14,8 +14,8 @@ from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
 from devtools.waiting import until
 from tests.support import forked
+from tests.support.outcomes import assert_ended_well
 from tests.support.pages import linked
-from tests.support.scenario import assert_ended_well
 from tests.support.servers import Server
 
 PAGES = 60

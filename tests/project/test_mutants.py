@@ -12,7 +12,7 @@ from devtools.mutants.__main__ import ROOT, Mutant, Outcome
 
 MUTANTS = driver.read()
 FILE, LINE = "scrapy_bloom/_format.py", '        return plural(size, "byte")\n'
-TESTS = ("tests/unit/test_text.py",)
+TESTS = ("tests/unit/test_format.py",)
 
 
 def mutant(new: str, *, old: str = LINE, tests: Sequence[str] = TESTS) -> Mutant:

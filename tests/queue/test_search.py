@@ -11,7 +11,7 @@ from tests.queue.search.moves import Crawl
 from tests.queue.search.scenarios import LOST, SCENARIOS, scripts
 from tests.queue.search.world import Scenario
 from tests.support.explore import BrokenPromiseError
-from tests.support.scenario import tell
+from tests.support.outcomes import tell
 from tests.support.selection import long_unless
 
 # Scenarios of which all states are few.

@@ -8,7 +8,7 @@ from scrapy import Request
 
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
-from tests.support.scenario import holders_of
+from tests.support.outcomes import holders_of
 from tests.support.servers import Server
 
 URL = "http://shop.test/"

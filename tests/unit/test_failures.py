@@ -1,10 +1,13 @@
 """The table of a server's errors, row by row: waits and advice."""
 
+import pickle
+
 import pytest
 from redis import exceptions
 from redis.sentinel import MasterNotFoundError
 
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom import UnavailableError
+from scrapy_bloom.errors import ConfigError, StoppedError
 from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.failures import advice_for, decisive, describe, is_from_replica, was_not_executed
 
@@ -183,3 +186,11 @@ def test_a_url_in_an_error_is_told_without_its_password() -> None:
 def test_errors_of_ours_are_described_by_their_text() -> None:
     """They already contain advice, and hide secrets."""
     assert describe(ConfigError("capacity = 0: must be more")) == "capacity = 0: must be more"
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, StoppedError])
+def test_unavailable_error_is_pickled(kind: type[UnavailableError]) -> None:
+    """An error comes back with its text and its cause."""
+    error = kind(3.0, "ConnectionError: refused")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    assert (str(again), again.cause, again.timeout) == (str(error), error.cause, 3.0)
