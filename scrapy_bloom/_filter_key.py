@@ -52,7 +52,14 @@ class FilterKey:
         # Spiders that share a queue would share this filter, too.
         if is_clustered and not template and "%(" in _queue_template(settings):
             name = keys.dupefilter
-        _refuse_common_keys(name, keys)
+        # The keys that the filter makes.
+        of_filter = rf"{re.escape(tagged(name))}:(call:\w+|\w+:\d+:\d+)"
+        if keys.include(name) or re.fullmatch(of_filter, keys.queue):
+            raise ConfigError(
+                f"SCHEDULER_QUEUE_KEY = {keys.queue!r} and {_SETTING} = {name!r}: must not name the same keys, nor one "
+                "a key that the other makes; set two names, as the defaults are, '%(spider)s:requests' and "
+                "'%(spider)s:dupefilter'"
+            )
         return cls(name, read_flag(settings, "SCHEDULER_PERSIST"), read_flag(settings, "SCHEDULER_FLUSH_ON_START"))
 
     @classmethod
@@ -103,14 +110,3 @@ def start_key_of(settings: BaseSettings, spider: Any) -> str:
 
 def _queue_template(settings: BaseSettings) -> str:
     return as_text(settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY)
-
-
-def _refuse_common_keys(key: str, of_queue: QueueKeys) -> None:
-    """Refuse a queue and a filter that would write to the same keys."""
-    of_filter = rf"{re.escape(tagged(key))}:(call:\w+|\w+:\d+:\d+)"
-    if of_queue.include(key) or re.fullmatch(of_filter, of_queue.queue):
-        raise ConfigError(
-            f"SCHEDULER_QUEUE_KEY = {of_queue.queue!r} and {_SETTING} = {key!r}: must not name the same keys, nor one "
-            "a key that the other makes; set two names, as the defaults are, '%(spider)s:requests' and "
-            "'%(spider)s:dupefilter'"
-        )

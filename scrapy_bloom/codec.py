@@ -5,7 +5,7 @@ import operator
 import sys
 from typing import Any
 
-from scrapy import Request, Spider
+from scrapy import Request
 
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom._scrapy import engine
@@ -50,12 +50,16 @@ class RequestCodec:
         """
         try:
             request.priority = operator.index(request.priority)
-            member = as_bytes(self._queue._encode_request(request))
+            member, local = as_bytes(self._queue._encode_request(request)), None
         except Exception as error:  # any error of the serializer
             self._warn(request, error)
             self._local += 1
-            return Offer(_score_of(request.priority), b"local %d" % self._local, fingerprint, request)
-        return Offer(_score_of(request.priority), member, fingerprint)
+            member, local = b"local %d" % self._local, request
+        try:
+            score = float(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE))  # the lowest one goes first
+        except TypeError:
+            score = 0.0
+        return Offer(score, member, fingerprint, local)
 
     def _warn(self, request: Request, error: Exception) -> None:
         callback = getattr(request.callback, "func", request.callback)  # of a partial
@@ -63,11 +67,17 @@ class RequestCodec:
         if name in self._told or len(self._told) == _MAX_CALLBACKS:
             return
         self._told.add(name)
+        reason = (
+            f"{type(error).__name__}: {error}. For a shared queue its callback must be a method of the spider, and "
+            "SCHEDULER_SERIALIZER must be able to serialize all of its values"
+        )
+        if not isinstance(request.priority, int):
+            reason = f"priority = {request.priority!r}: must be a whole number; set an int"
         logger.warning(
             "%s cannot be serialized: %s. Only this process can crawl it; after a kill, the page that led to it is "
             "fetched again. Further requests of the callback %s are counted in scheduler/unserializable",
             request,
-            _why_not(request, error),
+            reason,
             name,
         )
 
@@ -83,10 +93,18 @@ class RequestCodec:
         except Exception as error:  # any error of the serializer or the spider
             self._failures += 1
             self._notifier.count(DEAD_LETTERS)
+            # Without the error's text, which may cite any part of the request.
+            cause = type(error).__name__
+            if callback := engine.missing_callback(error):
+                cause = (
+                    f"the spider {self._queue.spider.name!r} has no method {callback!r}: another spider has queued the "
+                    "request, or another version of this one. SCHEDULER_QUEUE_KEY must name a key of this spider "
+                    "alone; set one with %(spider)s in it"
+                )
             logger.error(
                 "A request of the queue %r cannot be read, and is kept as a dead letter: %s",
                 self._keys.queue,
-                _cause_of(error, self._queue.spider),
+                cause,
                 exc_info=self._failures <= _MAX_TRACEBACKS,
             )
             return None
@@ -105,32 +123,3 @@ class RequestCodec:
             self._max_deliveries,
             self._keys.dead_letters,
         )
-
-
-def _score_of(priority: Any) -> float:
-    """Return the score of a priority, or 0 if that is no number: the lowest score goes first."""
-    try:
-        return float(max(min(-priority, _MAX_SCORE), -_MAX_SCORE))
-    except TypeError:
-        return 0.0
-
-
-def _why_not(request: Request, error: Exception) -> str:
-    """Return why a request cannot be serialized, and the action to take."""
-    if not isinstance(request.priority, int):
-        return f"priority = {request.priority!r}: must be a whole number; set an int"
-    return (
-        f"{type(error).__name__}: {error}. For a shared queue its callback must be a method of the spider, and "
-        "SCHEDULER_SERIALIZER must be able to serialize all of its values"
-    )
-
-
-def _cause_of(error: Exception, spider: Spider) -> str:
-    """Return why a request cannot be read, without the error's text, which may cite any part of the request."""
-    callback = engine.missing_callback(error)
-    if callback is None:
-        return type(error).__name__
-    return (
-        f"the spider {spider.name!r} has no method {callback!r}: another spider has queued the request, or another "
-        "version of this one. SCHEDULER_QUEUE_KEY must name a key of this spider alone; set one with %(spider)s in it"
-    )

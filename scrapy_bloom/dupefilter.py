@@ -86,7 +86,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._run = self._runtime.token_hex(8).encode()
         self._to_forget: tuple[bytes, ...] = ()
         self._failures: Counter[bytes] = Counter()
-        self._given_up: set[bytes] = set()
         self.fingerprint_of = self._choose_fingerprints()
 
     @classmethod
@@ -188,26 +187,24 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         try:
             key = choose_key(self.server)
             self.key, self.persist = key.name, key.persists
-            self._open_for_crawl(crawler, flush=key.begins_anew)
+            flush = key.begins_anew
+            bloom = self._filter = self._open(flush=flush)
+            collector = crawler.stats if crawler else None
+            self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
+            self.report.begin(self.server, self.config.ttl, is_anew=flush)
         except BaseException:
             disconnect(self.server)
             raise
+        if crawler is None:
+            return self
+        if self.config.retry_failed:
+            engine.follow_failures(
+                crawler, self.config.retry_statuses, self._note_failed, items=self.config.failed_items
+            )
+            crawler.signals.connect(self._forget_due, signals.spider_closed)
+        self.report.follow(crawler, self.is_always_new)
+        crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self
-
-    def _open_for_crawl(self, crawler: Crawler | None, *, flush: bool) -> None:
-        """Open the filter, report it, and follow the crawl's signals."""
-        bloom = self._filter = self._open(flush=flush)
-        collector = crawler.stats if crawler else None
-        self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
-        self.report.begin(self.server, self.config.ttl, is_anew=flush)
-        if crawler is not None:
-            if self.config.retry_failed:
-                engine.follow_failures(
-                    crawler, self.config.retry_statuses, self._note_failed, items=self.config.failed_items
-                )
-                crawler.signals.connect(self._forget_due, signals.spider_closed)
-            self.report.follow(crawler, self.is_always_new)
-            crawler.signals.connect(self._disconnect, signals.spider_closed)
 
     def _disconnect(self) -> None:
         with contextlib.suppress(BloomError):
@@ -237,7 +234,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return False
         mark = self.mark_of(request, self._run)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
-        if bloom.is_cached(mark) or mark in self._given_up:
+        if bloom.is_cached(mark) or self._failures.get(mark, 0) >= _MAX_FAILURES:
             return True
         try:
             (is_new,) = bloom.add_many([mark])  # `add` would look into the cache again
@@ -288,20 +285,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
         failed = tuple(map(self.fingerprint_of, (request, *redirected)))
         if self.config.ttl and not self._failures:
-            self._runtime.call_later(self.config.ttl, self._reset_failures)
+            self._runtime.call_later(self.config.ttl, self._failures.clear)
         self._failures.update(failed)
         if self._failures[failed[0]] == _MAX_FAILURES:
             logger.info("%s failed %d times: this worker ignores links to it from now on", request, _MAX_FAILURES)
-        self._given_up.update(each for each in failed if self._failures[each] >= _MAX_FAILURES)
-        self._forget_later(failed)
-
-    def _reset_failures(self) -> None:
-        self._failures.clear()
-        self._given_up.clear()
-
-    def _forget_later(self, fingerprints: tuple[bytes, ...]) -> None:
         is_due = not self._to_forget and not self._runtime.call_later(_FORGET_SECONDS, self._forget_due)
-        self._to_forget += fingerprints
+        self._to_forget += failed
         if is_due:
             self._forget_due()
 
@@ -378,8 +367,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def _warn_of_deleted_requests(self) -> None:
         """Warn if scrapy-redis's Scheduler is about to delete waiting requests: it logs nothing itself."""
-        scheduler = engine.closing_scheduler(self._crawler) if self._crawler else None
-        if scheduler is None or not _bypasses_audit(type(scheduler)):
+        if self._crawler is None or not engine.is_closing(self._crawler):
+            return
+        scheduler = engine.scheduler_of(self._crawler)
+        if not _bypasses_audit(type(scheduler)):
             return
         # An error here must not prevent the deletion.
         with contextlib.suppress(Exception):

@@ -12,7 +12,7 @@ class BloomError(Exception):
         ...     _ = MemoryBloomFilter(expansion=-1)
         ... except BloomError as error:
         ...     print(error)
-        expansion (BLOOMFILTER_EXPANSION) = -1: must be a whole number of at least 0; set how many times larger ...
+        expansion (BLOOMFILTER_EXPANSION) = -1: must be a whole number of at least 0; set the growth factor of ...
     """
 
 

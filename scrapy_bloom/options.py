@@ -24,8 +24,7 @@ class Option(Generic[Number]):
         name: the argument's name.
         default: the default.
         allowed: the allowed values in an error, after "must".
-        purpose: the advice in an error, from "set" on.
-        meaning: the meaning in the documentation.
+        meaning: the meaning in the documentation; up to a semicolon, in errors, too.
         least: the smallest allowed number.
         limit: the smallest number that is too large; infinity is never allowed.
         is_integer: only whole numbers are allowed.
@@ -36,7 +35,6 @@ class Option(Generic[Number]):
     name: str
     default: Number
     allowed: str
-    purpose: str
     meaning: str
     least: float = 0
     limit: float = math.inf
@@ -66,12 +64,10 @@ class Option(Generic[Number]):
         if self.or_zero and (value is self.zero or _number(value) == 0):
             return self.zero  # type: ignore[return-value]  # `zero` is a value of such an option
         number = _number(value)
-        if number is None or not self._allows(number):
-            raise ConfigError(f"{self.label} = {value!r}: must {self.allowed}; {self.purpose}")
+        if number is None or not self.least <= number < self.limit or (self.is_integer and number != int(number)):
+            meaning = self.meaning.partition(";")[0]
+            raise ConfigError(f"{self.label} = {value!r}: must {self.allowed}; set the {meaning}")
         return int(number) if self.is_integer else number  # type: ignore[return-value]  # as is_integer says
-
-    def _allows(self, number: float) -> bool:
-        return self.least <= number < self.limit and not (self.is_integer and number != int(number))
 
     @property
     def default_text(self) -> str:
@@ -94,7 +90,6 @@ CAPACITY = Option[int](
     "capacity",
     1_000_000,
     "be a whole number of at least 1",
-    "set how many distinct requests the crawl is expected to meet",
     "expected number of distinct requests; a layer takes at most 34 GB",
     least=1,
     is_integer=True,
@@ -104,7 +99,6 @@ ERROR_RATE = Option[float](
     1e-6,
     # No crawl has so many pages that a smaller rate would make a difference.
     "lie between 0 and 1, both excluded, and not below 1e-15",
-    "set the share of new requests that may be taken for seen, for example 1e-6 for one page in a million",
     "share of new requests that may be taken for seen, over the whole filter",
     least=1e-15,
     limit=1,
@@ -113,7 +107,6 @@ EXPANSION = Option[int](
     "expansion",
     2,
     "be a whole number of at least 0",
-    "set how many times larger each further layer is, 1 for equal layers, 0 to never grow",
     "growth factor of each further layer; 1: equal layers; 0: the filter never grows",
     is_integer=True,
 )
@@ -122,7 +115,6 @@ TTL = Option[float | None](
     None,
     # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
     "be 0 (for ever) or at least 1 second",
-    "set how long a request is remembered at least, 0 for ever",
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: for ever",
     least=1.0,
     or_zero=True,
@@ -131,15 +123,13 @@ CACHE_SIZE = Option[int](
     "cache_size",
     65_536,
     "be a whole number of at least 0",
-    "set how many repeats the process remembers, 0 for none",
-    "repeats in a worker's cache, about 260 bytes each; 0: no cache",
+    "number of repeats in a worker's cache, about 260 bytes each; 0: no cache",
     is_integer=True,
 )
 RETRY_TIMEOUT = Option[float](
     "retry_timeout",
     30.0,
     "be a number of seconds",
-    "set how long to retry while Redis is unreachable, 0 for no retries",
     "seconds for which a worker retries while Redis is unreachable",
 )
 BATCH_SIZE = Option[int](
@@ -147,8 +137,7 @@ BATCH_SIZE = Option[int](
     100,
     # Redis executes a sync as one script, and other clients wait for it.
     "be a whole number from 1 to 1,000",
-    "set how many requests BloomScheduler checks and queues in one batch",
-    "requests that `BloomScheduler` checks and queues in one batch",
+    "number of requests that `BloomScheduler` checks and queues in one batch",
     least=1,
     limit=1001,
     is_integer=True,
@@ -157,7 +146,6 @@ LEASE = Option[float](
     "lease",
     60.0,
     "be above 0, and at most 86,400",
-    "set the seconds without a heartbeat after which a worker's requests are requeued",
     "seconds without a heartbeat after which the requests of a worker are requeued",
     least=math.nextafter(0, 1),
     limit=math.nextafter(86_400, math.inf),
@@ -166,8 +154,7 @@ MAX_DELIVERIES = Option[int](
     "max_deliveries",
     5,
     "be 0 (no limit) or a whole number of at least 2",
-    "set the number of workers whose deaths make their request a dead letter in BloomScheduler, for example 5",
-    "deaths of workers with the same request that make it a dead letter; 0: no limit",
+    "number of workers whose deaths with the same request make it a dead letter; 0: no limit",
     least=2,
     is_integer=True,
     or_zero=True,

@@ -41,25 +41,23 @@ class Script:
         Returns:
             The script's reply.
         """
+        arguments = (len(keys), *keys, *args)
         try:
-            return self._execute(client, (len(keys), *keys, *args))
+            try:
+                return client.execute_command("EVALSHA", self._hash, *arguments, **_AS_BYTES)
+            except NoScriptError:
+                pass
+            except NoPermissionError as error:
+                # An ACL may allow EVAL alone. Inside a script the error names the command that the script called.
+                if "'evalsha'" not in str(error):
+                    raise
+            return client.execute_command("EVAL", self.text, *arguments, **_AS_BYTES)
         except BaseException as error:
             # Behind a load balancer or a name only a new connection leads to the new master. After Ctrl-C the next call
             # could take this one's reply for its own.
             if not isinstance(error, Exception) or is_from_replica(error):
                 drop_connections(client)
             raise
-
-    def _execute(self, client: Any, arguments: tuple[str | bytes | int, ...]) -> Any:
-        try:
-            return client.execute_command("EVALSHA", self._hash, *arguments, **_AS_BYTES)
-        except NoScriptError:
-            pass
-        except NoPermissionError as error:
-            # An ACL may allow EVAL alone. Inside a script the error names the command that the script called.
-            if "'evalsha'" not in str(error):
-                raise
-        return client.execute_command("EVAL", self.text, *arguments, **_AS_BYTES)
 
 
 def _lines_of(name: str) -> str:

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
-from scrapy.settings import BaseSettings
 from scrapy_redis import spiders
 
 from scrapy_bloom._filter_key import start_key_of
@@ -42,7 +41,9 @@ class LeasedStartUrls:
             if not isinstance(self.redis_key, list):  # newer versions of scrapy-redis read several keys
                 key = start_key_of(mine.settings, self)
                 self.redis_key = key.replace("%", "%%")  # scrapy-redis inserts the spider's name
-            _wait_for_redis(mine.settings, self._runtime)
+            timeout = BloomSettings.from_settings(mine.settings).retry_timeout
+            # The clients of a cluster and of a single connection connect when they are created.
+            disconnect(retry_until(lambda: connect(mine.settings), timeout, runtime=self._runtime))
             # scrapy-redis reads only these two, and some URLs only with settings of ours.
             settings = RedisSettings(mine.settings).for_scrapy_redis()
             super().setup_redis(SimpleNamespace(settings=settings, signals=mine.signals))  # type: ignore[misc]  # scrapy-redis's
@@ -58,12 +59,6 @@ class LeasedStartUrls:
         super().spider_idle()  # type: ignore[misc]  # scrapy-redis's
         if self._start_url_feed.is_unsure or self._start_url_feed.others_hold:
             raise DontCloseSpider
-
-
-def _wait_for_redis(settings: BaseSettings, runtime: Runtime) -> None:
-    """Wait until a client can be created: the clients of a cluster and of a single connection connect at once."""
-    timeout = BloomSettings.from_settings(settings).retry_timeout
-    disconnect(retry_until(lambda: connect(settings), timeout, runtime=runtime))
 
 
 class RedisSpider(LeasedStartUrls, spiders.RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types

@@ -91,22 +91,18 @@ def require_serializer(settings: BaseSettings) -> None:
         return
     try:
         module = importlib.import_module(serializer) if isinstance(serializer, str) else serializer
-        _try_one_request(module)
+        request = Request("https://example.com/", headers={"Accept": "text/html"}, body=b"body")
+        stored = module.dumps(request.to_dict())
+        if not isinstance(stored, (str, bytes)):
+            raise TypeError(f"`dumps` returns {type(stored).__name__}, neither bytes nor str")
+        restored = request_from_dict(module.loads(as_bytes(stored)))
+        if restored.url != request.url:
+            raise ValueError(f"`loads` returns a request of {restored.url!r} for one of {request.url!r}")
     except Exception as error:  # any error of the user's module
         raise ConfigError(
             f"SCHEDULER_SERIALIZER = {serializer!r}: cannot store a request and read it again ({type(error).__name__}: "
             f"{error}); set the full path of a module with `dumps` and `loads`, as in {_JSON!r}"
         ) from error
-
-
-def _try_one_request(serializer: Any) -> None:
-    request = Request("https://example.com/", headers={"Accept": "text/html"}, body=b"body")
-    stored = serializer.dumps(request.to_dict())
-    if not isinstance(stored, (str, bytes)):
-        raise TypeError(f"`dumps` returns {type(stored).__name__}, neither bytes nor str")
-    restored = request_from_dict(serializer.loads(as_bytes(stored)))
-    if restored.url != request.url:
-        raise ValueError(f"`loads` returns a request of {restored.url!r} for one of {request.url!r}")
 
 
 def require_scheduler_settings(settings: BaseSettings, dupefilter: type[Any]) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Set
+from collections.abc import AsyncIterator, Callable, Collection, Set
 from typing import Any
 from weakref import WeakSet
 
@@ -138,8 +138,16 @@ def follow_start(
     and a scheduler has no way to slow it down.
     """
     engine = _engine(crawler)
+
+    async def followed(start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for item_or_request in start:
+            note(item_or_request)
+            yield item_or_request
+            while not has_room():
+                await runtime.pause(seconds)
+
     if engine is not None and engine._start is not None:
-        engine._start = _followed(engine._start, note, has_room, lambda: runtime.pause(seconds))
+        engine._start = followed(engine._start)
 
 
 class Ticker:
@@ -199,25 +207,6 @@ def item_pipelines(crawler: Crawler) -> Collection[Any]:
     """Return the crawl's item pipelines, or none before they exist."""
     scraper = getattr(_engine(crawler), "scraper", None)
     return () if scraper is None else scraper.itemproc.middlewares
-
-
-def closing_scheduler(crawler: Crawler) -> Any:
-    """Return the crawl's scheduler if the crawl is ending, else None."""
-    slot = _slot(crawler)
-    return None if slot is None or slot.closing is None else slot.scheduler
-
-
-async def _followed(
-    start: AsyncIterator[Any],
-    note: Callable[[Any], object],
-    has_room: Callable[[], bool],
-    pause: Callable[[], Awaitable[None]],
-) -> AsyncIterator[Any]:
-    async for item_or_request in start:
-        note(item_or_request)
-        yield item_or_request
-        while not has_room():
-            await pause()
 
 
 def _engine(crawler: Crawler) -> Any:

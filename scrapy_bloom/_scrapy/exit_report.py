@@ -32,7 +32,10 @@ def reports_at_exit() -> Iterator[None]:
     except BloomError as error:
         report_at_exit(str(error))
         raise
-    _withdraw()
+    # Withdraw earlier reports: the caller caught the error, and the crawl starts after all.
+    atexit.unregister(_print)
+    while _commands:
+        _commands.pop().exitcode = 0
 
 
 def report_at_exit(text: str) -> None:
@@ -53,13 +56,6 @@ def running_command() -> str | None:
     """Return the name of the running `scrapy` command, or None in another program."""
     command = _running_command()
     return None if command is None else type(command).__module__.rpartition(".")[2]
-
-
-def _withdraw() -> None:
-    """Withdraw earlier reports: the caller caught the error, and the crawl starts after all."""
-    atexit.unregister(_print)
-    while _commands:
-        _commands.pop().exitcode = 0
 
 
 def _running_command() -> Any:

@@ -17,8 +17,6 @@ Item = str | bytes
 
 # A script of so many new items blocks the server for some 5 ms.
 _BATCH = 500
-# A cache that answers everything for longer may have missed a forgotten item.
-_STALE_SECONDS = 5.0
 
 
 class BaseBloomFilter(ABC):
@@ -33,7 +31,6 @@ class BaseBloomFilter(ABC):
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(options.CACHE_SIZE.read(cache_size))
         self._clearings = 0  # of the cache
         self._cache_until = math.inf  # the end of the oldest layer, by the process's clock
-        self._contact = self._runtime.monotonic()
         # New items that the filter has, but of which the caller has got no result, perhaps of an interrupted call.
         self._owed: set[bytes] = set()
 
@@ -262,30 +259,6 @@ class BaseBloomFilter(ABC):
         """
         self._clearings += 1
         self._cache.clear()
-
-    @property
-    def is_stale(self) -> bool:
-        """True if the server has not answered for some seconds, so that the cache may have missed a forgotten item.
-
-        Example:
-            >>> MemoryBloomFilter().is_stale
-            False
-        """
-        return self._runtime.monotonic() > self._contact + _STALE_SECONDS
-
-    def refresh_cache(self) -> None:
-        """Clear the cache if an item was forgotten meanwhile, which takes a round trip.
-
-        Call it now and then if the filter `is_stale`: the cache may answer everything.
-
-        Raises:
-            BloomError: the server failed.
-
-        Example:
-            >>> MemoryBloomFilter().refresh_cache()
-        """
-        self._begin()
-        self._look_up([])
 
     def _begin(self) -> None:
         """Begin a call."""

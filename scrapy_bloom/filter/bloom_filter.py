@@ -141,6 +141,7 @@ class BloomFilter(BaseBloomFilter):
         self._id = self._lost_id = ""
         self._secret = b""
         self._state = (0, 0)  # forgets and lost shards
+        self._contact = 0.0  # the last reply, by the process's clock
         self._process = os.getpid()
         self._record = ""  # the key of this caller's record; empty before the first call
         self._number = 0

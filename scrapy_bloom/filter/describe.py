@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from scrapy_bloom.filter import sizing
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -104,14 +104,6 @@ class Counters:
     losses: int = 0
 
 
-class StoredLayer(NamedTuple):
-    """A layer as its filter stores it."""
-
-    size: LayerSize
-    items: int
-    created: float
-
-
 def describe_reply(parameters: FilterParameters, reply: Sequence[Any]) -> FilterInfo:
     """Return the description of a stored filter, from the reply of `info.lua` behind its status.
 
@@ -119,15 +111,19 @@ def describe_reply(parameters: FilterParameters, reply: Sequence[Any]) -> Filter
     """
     sizes, lost, layers, forgotten, users = reply
     first = LayerSize(*map(int, sizes.split(b";")[0].split()))
-    stored = [StoredLayer(LayerSize(*size), items, created / 1000) for *size, items, created in layers]
+    stored = [(LayerSize(*size), items, created / 1000) for *size, items, created in layers]
     names = sorted(user.decode(errors="backslashreplace") for user in users)
-    return describe(parameters, stored or [StoredLayer(first, 0, 0.0)], lost, forgotten, names)
+    return describe(parameters, stored or [(first, 0, 0.0)], lost, forgotten, names)
 
 
 def describe(
-    parameters: FilterParameters, layers: Sequence[StoredLayer], lost: int, forgotten: int, users: Sequence[str] = ()
+    parameters: FilterParameters,
+    layers: Sequence[tuple[LayerSize, int, float]],
+    lost: int,
+    forgotten: int,
+    users: Sequence[str] = (),
 ) -> FilterInfo:
-    """Return the description of a filter with at least one layer."""
+    """Return the description of a filter; `layers` has size, items and Unix time of each layer, at least of one."""
     by_layer = tuple(_describe_layer(parameters, *layer) for layer in layers)
     bits = sum(layer.bits for layer in by_layer)
     return FilterInfo(

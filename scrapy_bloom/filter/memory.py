@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from scrapy_bloom import options
 from scrapy_bloom.filter import hashing, sizing
 from scrapy_bloom.filter.base import BaseBloomFilter
-from scrapy_bloom.filter.describe import FilterInfo, StoredLayer, describe
+from scrapy_bloom.filter.describe import FilterInfo, describe
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, LayerSize
 
@@ -65,8 +65,8 @@ class MemoryBloomFilter(BaseBloomFilter):
         """Describe the filter."""
         self._drop_ended()
         began = self._runtime.unix_time() - self._runtime.monotonic() if self.parameters.ttl else 0.0
-        layers = [StoredLayer(layer.size, layer.count, began + layer.created) for layer in self._layers]
-        return describe(self.parameters, layers or [StoredLayer(self._sizes[0], 0, 0.0)], 0, len(self._forgotten))
+        layers = [(layer.size, layer.count, began + layer.created) for layer in self._layers]
+        return describe(self.parameters, layers or [(self._sizes[0], 0, 0.0)], 0, len(self._forgotten))
 
     def clear(self) -> None:
         """Empty the filter."""

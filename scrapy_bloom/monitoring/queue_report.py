@@ -106,7 +106,17 @@ class QueueReport:
                 self._note_loss()
                 self._losses, self._lost = worker.losses, worker.lost
         if self._has_begun and worker.losses != self._losses:
-            self._report_losses()
+            # After a rollback the counts may be smaller.
+            number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
+            self._note_loss()
+            self.warnings.warn(
+                "%s requests in the queue %r or leased from it are gone: a key was deleted or evicted. This crawl may "
+                "not fetch their pages, since the filter calls them seen. %s",
+                f"{number:,}",
+                self._keys.queue,
+                _START_OVER,
+                level=logging.ERROR,
+            )
         if worker.is_shared and not self._has_told_of_others:
             self._has_told_of_others = True
             logger.warning(_SHARED, self._keys.queue)
@@ -142,25 +152,22 @@ class QueueReport:
         if waiting and self._worker.is_deleted:
             warn_of_deleted_requests(waiting, self._keys.queue)
         elif waiting and mode == "stopped" and not self._worker.working:
-            warn_of_kept_requests(waiting, self._keys.queue)
+            logger.warning(
+                "%s requests still wait in the queue %r, and stay there: another crawl uses their filter, which calls "
+                "them seen. Start this spider again to fetch them",
+                f"{waiting:,}",
+                self._keys.queue,
+            )
         elif waiting:
             logger.info("Left %s in the queue %r", plural(waiting, "request"), self._keys.queue)
         if dead:
-            warn_of_dead_letters(dead, self._keys.dead_letters)
-
-    def _report_losses(self) -> None:
-        worker = self._worker
-        # After a rollback the counts may be smaller.
-        number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
-        self._note_loss()
-        self.warnings.warn(
-            "%s requests in the queue %r or leased from it are gone: a key was deleted or evicted. This crawl may not "
-            "fetch their pages, since the filter calls them seen. %s",
-            f"{number:,}",
-            self._keys.queue,
-            _START_OVER,
-            level=logging.ERROR,
-        )
+            logger.warning(
+                "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers "
+                "died with them. The next worker to start queues the unreadable ones again, and `scrapy bloom requeue` "
+                "all of them. To discard them, delete the key",
+                f"{dead:,}",
+                self._keys.dead_letters,
+            )
 
     def _note_loss(self) -> None:
         self.has_lost = True
@@ -174,25 +181,4 @@ def warn_of_deleted_requests(waiting: int, queue: str) -> None:
         "True to keep both and resume the crawl",
         f"{waiting:,}",
         queue,
-    )
-
-
-def warn_of_kept_requests(waiting: int, queue: str) -> None:
-    """Warn that queued requests stay in Redis, with a filter that another crawl uses."""
-    logger.warning(
-        "%s requests still wait in the queue %r, and stay there: another crawl uses their filter, which calls them "
-        "seen. Start this spider again to fetch them",
-        f"{waiting:,}",
-        queue,
-    )
-
-
-def warn_of_dead_letters(number: int, key: str) -> None:
-    """Warn of requests that no worker could read, or that killed too many workers."""
-    logger.warning(
-        "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers died "
-        "with them. The next worker to start queues the unreadable ones again, and `scrapy bloom requeue` all of them. "
-        "To discard them, delete the key",
-        f"{number:,}",
-        key,
     )

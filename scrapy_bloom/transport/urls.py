@@ -70,7 +70,11 @@ class RedisUrl:
         Raises:
             ValueError: an address has no host, or its port is not a number.
         """
-        return [_host_and_port(address, port) for address in self.hosts.split(",")]
+        parts = [urlsplit(f"//{address.strip()}") for address in self.hosts.split(",")]
+        found = [(each.hostname or "", each.port or port) for each in parts]
+        if not all(host for host, _ in found):
+            raise ValueError("an address without a host")
+        return found
 
     def options(self) -> dict[str, Any]:
         """Return login, path and query as redis-py's options, without hosts."""
@@ -80,17 +84,6 @@ class RedisUrl:
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
         return dict(options)
-
-    def replace(self, **parts: str) -> Self:
-        """Return the URL with other parts."""
-        return replace(self, **parts)
-
-
-def _host_and_port(address: str, port: int) -> tuple[str, int]:
-    parts = urlsplit(f"//{address.strip()}")
-    if not parts.hostname:
-        raise ValueError("an address without a host")
-    return parts.hostname, parts.port or port
 
 
 class FromUrl:
@@ -179,7 +172,7 @@ def _master(url: RedisUrl, sentinel_kwargs: dict[str, Any] | None = None, **opti
         theirs = {**{name: value for name, value in masters if name.startswith("ssl_")}, **theirs}
     sentinels = RedisUrl("rediss" if has_tls else "redis", "", "", "", "", urlencode(theirs))
     return client_of_master(
-        url.replace(path=f"/{database}", query=urlencode(masters)),
+        replace(url, path=f"/{database}", query=urlencode(masters)),
         service,
         {**shared, **sentinels.options(), **(sentinel_kwargs or {})},
         options,

@@ -107,8 +107,8 @@ def refuses(option: Option[Any], value: object) -> None:
     """Assert that the error has the argument and the setting, the value as given, the range, and the purpose."""
     with pytest.raises(ConfigError) as refusal:
         option.read(value)
-    label = f"{option.name} (BLOOMFILTER_{option.name.upper()})"
-    assert str(refusal.value) == f"{label} = {value!r}: must {option.allowed}; {option.purpose}"
+    label, meaning = f"{option.name} (BLOOMFILTER_{option.name.upper()})", option.meaning.partition(";")[0]
+    assert str(refusal.value) == f"{label} = {value!r}: must {option.allowed}; set the {meaning}"
 
 
 def is_finite(text: str) -> bool:
