@@ -13,7 +13,6 @@ from typing import Any
 
 import redis
 from redis.exceptions import RedisClusterException
-from scrapy.exceptions import UsageError
 from tqdm import tqdm
 
 from scrapy_bloom.errors import BloomError, UnavailableError
@@ -111,17 +110,10 @@ def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int],
     Returns:
         The function that counts further units as done.
     """
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    file, seconds = (_Terminal, 0.1) if is_terminal else (_Lines, _LINE_SECONDS)
-    with tqdm(
-        total=total,
-        desc=task,
-        unit=unit,
-        unit_scale=unit == "B",
-        file=file,
-        mininterval=seconds,
-        delay=0 if is_terminal else seconds,
-    ) as shown:
+    output: dict[str, Any] = {"file": _Lines, "mininterval": _LINE_SECONDS, "delay": _LINE_SECONDS}
+    if sys.stderr is not None and sys.stderr.isatty():
+        output = {"file": _Terminal, "mininterval": 0.1}
+    with tqdm(total=total, desc=task, unit=unit, unit_scale=unit == "B", **output) as shown:
         yield shown.update
 
 
@@ -186,6 +178,6 @@ def _explain(error: BaseException) -> tuple[ExitCode, str]:
                 code, text = ExitCode.UNREACHABLE, f"Redis is unreachable ({cause}): {_ADDRESS}"
         case OSError(strerror=str(reason)):
             text = f"{error.filename or type(error).__name__}: {reason}"
-        case BloomError() | UsageError():
+        case BloomError():
             text = str(error)
     return code, text

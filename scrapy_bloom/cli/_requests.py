@@ -14,7 +14,6 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy import Request
-from scrapy.exceptions import UsageError
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom._format import plural
@@ -75,7 +74,7 @@ def item_maker(
         try:
             request = Request(url, method=options.method, body=options.body)
         except ValueError as error:
-            raise UsageError(f"{url!r}: {error}", print_help=False) from None
+            raise ConfigError(f"{url!r}: {error}") from None
         return url.encode() if is_plain else target.dupefilter.fingerprint_of(request), request
 
     return item_of

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from redis.client import NEVER_DECODE
 from scrapy import Spider
 from scrapy.crawler import Crawler
-from scrapy.exceptions import UsageError
 from scrapy.settings import BaseSettings, Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.project import inside_project
@@ -89,7 +88,7 @@ class CrawlTarget:
         self._named_key, self._named_queue = options.key, options.queue
         self.has_spider = options.spider is not None or (options.key is None and inside_project())
         if not (self.has_spider or options.key or options.queue):
-            raise UsageError(f"give {_PLACE}", print_help=False)
+            raise ConfigError(f"give {_PLACE}")
         file = str(getattr(options, "file", ""))
         self.crawler = crawler_of(options.spider, settings, file=file) if self.has_spider else Crawler(Spider, settings)
         self.settings: BaseSettings = self.crawler.settings
@@ -112,7 +111,7 @@ class CrawlTarget:
             try:
                 self.spider = kind.from_crawler(self.crawler, **arguments)
             except TypeError as error:
-                raise UsageError(f"{kind.__name__}: {error}: give its arguments by -a", print_help=False) from None
+                raise ConfigError(f"{kind.__name__}: {error}: give its arguments by -a") from None
 
     def retry(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which may call Redis."""
@@ -151,7 +150,7 @@ class CrawlTarget:
         if self._named_key is not None:
             return str(self._named_key)
         if not self.has_spider:
-            raise UsageError(f"give {_PLACE}", print_help=False)
+            raise ConfigError(f"give {_PLACE}")
         if self.is_shared:
             return FilterKey.of_workers(self.settings, self.spider, is_clustered=is_cluster(self.client)).name
         if any(map(self.settings.get, ("SCHEDULER_DUPEFILTER_KEY", "JOBDIR"))):
@@ -255,7 +254,7 @@ def crawler_of(name: str | None, settings: Settings, *, file: str = "", is_optio
     loader = spider_loader(settings)
     names: list[str] = sorted(loader.list())
     if name is None and file in names:
-        raise UsageError(f"{file!r} is a spider: give the FILE after it", print_help=False)
+        raise ConfigError(f"{file!r} is a spider: give the FILE after it")
     if name is None and len(names) == 1:
         name = names[0]
     if name is None and is_optional:
@@ -263,5 +262,5 @@ def crawler_of(name: str | None, settings: Settings, *, file: str = "", is_optio
     if name not in names:
         fault = f"give {_PLACE}" if name is None else f"{name!r} is not a spider of a project"
         there = f"there are {', '.join(names)}" if names else "run it in a project, or give --key KEY"
-        raise UsageError(f"{fault}: {there}", print_help=False)
+        raise ConfigError(f"{fault}: {there}")
     return Crawler(loader.load(name), settings)

@@ -425,24 +425,9 @@ Check = Callable[[Crawl], Findings]
 # The checks without a server, of any keys and of a spider; and those of a server. See `name_of`.
 OF_ANY: tuple[Check, ...] = (versions, settings)
 OF_SPIDER: tuple[Check, ...] = (dupefilter, scheduler, spider, item_pipelines, flush, lease, timeouts)
-OF_SERVER: tuple[Check, ...] = (
-    _examined.server,
-    _examined.eviction,
-    _examined.memory,
-    _examined.persistence,
-    _examined.replication,
-    slots,
-    filter_,
-    error_rate,
-    capacity,
-    ttl,
-    queue,
-    serializer,
-    leases,
-    start_urls,
-    _examined.permissions,
-    leftover_filters,
-)
+_OF_NODES = (_examined.server, _examined.eviction, _examined.memory, _examined.persistence, _examined.replication)
+_OF_DATA = (slots, filter_, error_rate, capacity, ttl, queue, serializer, leases, start_urls)
+OF_SERVER: tuple[Check, ...] = (*_OF_NODES, *_OF_DATA, _examined.permissions, leftover_filters)
 
 
 def name_of(check: Check) -> str:

@@ -14,14 +14,13 @@ import argparse
 from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
-from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_size, as_text, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._requests import FINGERPRINT
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.errors import MismatchError, WrongTypeError
+from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.queue.inspection import QueueState
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -47,18 +46,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
     parser.add_argument("--yes", action="store_true", help="delete the data; without --yes it is only shown")
-    parser.add_argument(
-        "--with-queue",
-        action="store_true",
-        help="also delete the queue, with its leases, dead letters and failed requests, and its list of workers",
-    )
+    parser.add_argument("--with-queue", action="store_true", help="also delete the queue, with all of its requests")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target = CrawlTarget(options, settings)
     if options.with_queue and target.queue is None:
-        raise UsageError("--with-queue: give --queue KEY, or the name of a spider", print_help=False)
+        raise ConfigError("--with-queue: give --queue KEY, or the name of a spider")
     contents = target.retry(lambda: _read(target.client, target.key))
     queues = [target.inspect_queue(name) for name in target.queues_of(contents.figures["users"] if contents else ())]
     doomed = next((queue for queue in queues if options.with_queue and queue.key == target.queue), None)
@@ -66,18 +61,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     # Before any output, whose reader may be gone.
     is_deleted = options.yes and not is_empty and _delete(target, contents, doomed)
     left = [target.key, *([doomed.key] if doomed else [])] if options.yes and not is_empty and not is_deleted else []
-    figures = ("key", "waiting", "leased", "dead_letters", "failed")
-    report = {
-        "server": target.server,
-        "key": target.key,
-        "filters": [contents.figures] if contents else [],
-        "queues": [
-            {name: getattr(queue, name) for name in figures} | {"workers": len(queue.workers), "goes": queue is doomed}
-            for queue in queues
-        ],
-        "deleted": is_deleted,
-        "left": left,
-    }
+    report: dict[str, Any] = {"server": target.server, "key": target.key}
+    report |= {"filters": [contents.figures] if contents else [], "deleted": is_deleted, "left": left}
+    report["queues"] = [_figures(queue, goes=queue is doomed) for queue in queues]
     lines = [f"server: {target.server}", f"key: {target.key}: {contents.text if contents else 'empty'}"]
     lines += _queue_lines(queues, doomed, is_deleted=options.yes, is_empty=is_empty)
     if not is_empty and not left:
@@ -97,8 +83,8 @@ def _read(client: Any, key: str) -> _Contents | None:
     Raises:
         WrongTypeError: the data is neither a filter nor scrapy-redis's SET.
     """
-    figures: dict[str, Any] = {"key": key, "kind": "set", "layers": 0, "memory_bytes": 0, "count": 0}
-    figures |= {"forgotten": 0, "unfinished": None, "users": []}
+    figures: dict[str, Any] = {"key": key, "layers": 0, "memory_bytes": 0, "count": 0, "forgotten": 0}
+    figures |= {"kind": "set", "unfinished": None, "users": []}
     if as_text(client.type(key)) == "set":
         _, members = client.execute_command("SSCAN", key, 0, "COUNT", _SAMPLE_MEMBERS, **{NEVER_DECODE: []})
         if not all(map(FINGERPRINT.fullmatch, members)):
@@ -109,22 +95,20 @@ def _read(client: Any, key: str) -> _Contents | None:
     try:
         found = stored.read(client, key)
     except MismatchError as error:
-        figures["kind"] = "unreadable filter"
-        return _Contents(as_text(client.hget(key, "id")), f"a filter that cannot be read ({error})", figures)
+        text = f"a filter that cannot be read ({error})"
+        return _Contents(as_text(client.hget(key, "id")), text, figures | {"kind": "unreadable filter"})
     if found is None:
         return None
     info = found.info
-    size = [plural(info.layers, "layer"), as_size(info.memory_bytes), plural(info.count, "request")]
-    parts = ["a filter", *(["empty"] if found.is_empty else size)]
-    if info.forgotten:
-        parts.append(plural(info.forgotten, "forgotten request"))
-    if found.unfinished:
-        parts.append(f"incomplete (`scrapy bloom {found.unfinished}`)")
-    if info.users:
-        parts.append(f"used by the queues {', '.join(info.users)}")
-    figures |= {name: getattr(info, name) for name in ("layers", "memory_bytes", "count", "forgotten", "users")}
-    figures |= {"kind": "filter", "unfinished": found.unfinished}
-    return _Contents(found.id, ", ".join(parts), figures)
+    parts = [plural(info.layers, "layer"), as_size(info.memory_bytes), plural(info.count, "request")]
+    parts = ["empty"] if found.is_empty else parts
+    parts += [plural(info.forgotten, "forgotten request")] * bool(info.forgotten)
+    parts += [f"incomplete (`scrapy bloom {found.unfinished}`)"] * bool(found.unfinished)
+    parts += [f"used by the queues {', '.join(info.users)}"] * bool(info.users)
+    figures |= {name: value for name, value in vars(info).items() if name in figures}
+    return _Contents(
+        found.id, ", ".join(["a filter", *parts]), figures | {"kind": "filter", "unfinished": found.unfinished}
+    )
 
 
 def _delete(target: CrawlTarget, contents: _Contents | None, queue: QueueState | None) -> bool:
@@ -137,17 +121,18 @@ def _delete(target: CrawlTarget, contents: _Contents | None, queue: QueueState |
     return bool(target.retry(lambda: _DELETE.call(target.client, keys, arguments)))
 
 
+def _figures(queue: QueueState, *, goes: bool) -> dict[str, Any]:
+    names = ("key", "waiting", "leased", "dead_letters", "failed")
+    return {name: getattr(queue, name) for name in names} | {"workers": len(queue.workers), "goes": goes}
+
+
 def _queue_lines(queues: list[QueueState], doomed: QueueState | None, *, is_deleted: bool, is_empty: bool) -> list[str]:
     lines = []
     for queue in queues:
-        counts = [
-            plural(queue.waiting, "pending request"),
-            f"{queue.leased:,} leased",
-            plural(queue.dead_letters, "dead letter"),
-            plural(queue.failed, "failed request"),
-            plural(len(queue.workers), "worker"),
-        ]
-        lines.append(f"queue: {queue.key}: {'deleted, too' if queue is doomed else 'kept'}; {', '.join(counts)}")
+        counts = f"{plural(queue.waiting, 'pending request')}, {queue.leased:,} leased, "
+        counts += f"{plural(queue.dead_letters, 'dead letter')}, {plural(queue.failed, 'failed request')}, "
+        counts += plural(len(queue.workers), "worker")
+        lines.append(f"queue: {queue.key}: {'deleted, too' if queue is doomed else 'kept'}; {counts}")
     kept = sum(queue.waiting + queue.leased for queue in queues if queue is not doomed)
     if kept and not is_empty:
         lines.append(

@@ -165,12 +165,8 @@ def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
         copied = {name: after[name.encode()].decode() for name in ("secret", "parameters", "sizes", "ttl", "lost")}
         described = {"layers": "".join(layer.text for layer in kept), "forgotten": forgotten}
         archive.writestr(DESCRIPTION, json.dumps({"format": FORMAT, "key": target.key, **copied, **described}))
-    return {
-        "layers": len(kept),
-        "forgotten": len(forgotten),
-        "count": sum(layer.items for layer in kept),
-        "read": sum(layer.bytes for layer in kept),
-    }
+    count, read = (sum(getattr(layer, name) for layer in kept) for name in ("items", "bytes"))
+    return {"layers": len(kept), "forgotten": len(forgotten), "count": count, "read": read}
 
 
 def _read(target: CrawlTarget, expected: bytes | None) -> dict[bytes, bytes]:

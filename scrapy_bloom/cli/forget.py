@@ -18,14 +18,13 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console, _requests
 from scrapy_bloom.cli._requests import Line, read_lines
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.errors import WrongTypeError
+from scrapy_bloom.errors import ConfigError, WrongTypeError
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.queue.keys import tagged
@@ -44,16 +43,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]\n       %(prog)s [options] [SPIDER] --from-file FILE"
     _requests.add_url_options(parser, nargs="*")
     add_target_options(parser, spider=False)
-    parser.add_argument(
-        "--from-file", metavar="FILE", help="a file of URLs or fingerprints, one per line; - for the standard input"
-    )
+    parser.add_argument("--from-file", metavar="FILE", help="a file of URLs or fingerprints, one per line; - for stdin")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     urls, name = _requests.split_urls(options), options.from_file
     if bool(urls) == bool(name):
-        raise UsageError("give URLs, or --from-file FILE", print_help=False)
+        raise ConfigError("give URLs, or --from-file FILE")
     lines = [Line(url.encode(), is_url=True, end=0) for url in urls]
     if name == "-":
         lines = list(read_lines(name, cast(BufferedReader, sys.stdin.buffer)))

@@ -18,7 +18,6 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy import Request
-from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_text, plural
@@ -39,12 +38,8 @@ _SCHEME_OF_SETS = "scrapy-redis"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
-    parser.add_argument(
-        "--from-file",
-        metavar="FILE",
-        type=Path,
-        help="a file of fingerprints or URLs, one per line, or Scrapy's requests.seen",
-    )
+    file = "a file of fingerprints or URLs, one per line, or Scrapy's requests.seen"
+    parser.add_argument("--from-file", metavar="FILE", type=Path, help=file)
     parser.add_argument("--delete-source", action="store_true", help="delete the SET when the filter has every member")
     add_parameter_options(parser)
 
@@ -53,9 +48,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target = CrawlTarget(options, settings, waits=True)
     if target.has_spider and any(getattr(options, name) is not None for name in PARAMETERS):
-        raise UsageError("set the parameters as BLOOMFILTER_* in the spider's settings instead", print_help=False)
+        raise ConfigError("set the parameters as BLOOMFILTER_* in the spider's settings instead")
     if options.from_file and options.delete_source:
-        raise UsageError("--from-file: --delete-source is for a SET", print_help=False)
+        raise ConfigError("--from-file: --delete-source is for a SET")
     if not target.uses_filter:
         raise ConfigError(
             f"DUPEFILTER_CLASS = {target.settings['DUPEFILTER_CLASS']!r}: a crawl with this class does not use the "
@@ -68,21 +63,14 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         else:
             source, members, added, is_deleted = _import_set(target, parameters, deletes_set=options.delete_source)
     seconds = time.monotonic() - started
-    report = {
-        "key": target.key,
-        "source": source,
-        "members": members,
-        "added": added,
-        "already_known": members - added,
-        "seconds": round(seconds, 3),
-        "members_a_second": round(members / seconds, 1),
-        "deleted_source": is_deleted,
-    }
-    pace = f"({seconds:,.1f} s, {members / seconds:,.0f} a second)"
+    known, rate = members - added, members / seconds
+    report = {"key": target.key, "source": source, "members": members, "added": added, "already_known": known}
+    report |= {"seconds": round(seconds, 3), "members_a_second": round(rate, 1), "deleted_source": is_deleted}
+    pace = f"({seconds:,.1f} s, {rate:,.0f} a second)"
     if options.from_file:
         text = (
             f"Added {plural(members, 'line')} of {source} to the filter at {target.key!r}: {added:,} new, "
-            f"{members - added:,} known before {pace}."
+            f"{known:,} known before {pace}."
         )
     else:
         kept = f"The SET is at {source!r} until you run this again with --delete-source."
@@ -103,17 +91,14 @@ def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) 
             f"{SCRAPYS_SCHEME!r}"
         )
     members = added = end = 0
-    bloom, item_of = None, target.dupefilter.fingerprint_of
+    bloom, item_of, options = None, target.dupefilter.fingerprint_of, {"cache_size": 0, "retry_timeout": target.wait}
     with path.open("rb") as file, _console.progress(path.name, path.stat().st_size) as advance:
         lines = read_lines(str(path), file)
         while batch := list(islice(lines, _BATCH)):
+            items = [item_of(Request(text.decode())) if is_url else text for text, is_url, _ in batch]
             # A file with a wrong first line creates no filter.
-            bloom = bloom or BloomFilter.with_parameters(
-                target.client, target.key, parameters, cache_size=0, retry_timeout=target.wait
-            )
-            added += sum(
-                bloom.add_many(item_of(Request(text.decode())) if is_url else text for text, is_url, _ in batch)
-            )
+            bloom = bloom or BloomFilter.with_parameters(target.client, target.key, parameters, **options)
+            added += sum(bloom.add_many(items))
             members += len(batch)
             advance(batch[-1].end - end)
             end = batch[-1].end

@@ -4,34 +4,26 @@ The exit code is 1 if there is no filter, except with --prometheus. Nothing is c
 
 for example:
   scrapy bloom info news
-  scrapy bloom info news --watch
   scrapy bloom info --key news:dupefilter --redis-url redis://localhost:6379 --json
   scrapy bloom info news --prometheus > news.prom.new && mv news.prom.new /var/lib/node_exporter/news.prom
 """
 
 import argparse
-import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any
 
-from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import as_error_rate, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import duration
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.errors import ConfigError, UnavailableError
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.queue.heartbeat import BEATS_PER_LEASE
 from scrapy_bloom.queue.inspection import QueueState
 
-_MAX_WATCH_SECONDS = 86_400
-_PACE_SECONDS = 60
-_CLEAR_SCREEN = "\033[H\033[2J"
 # The metrics, by the attributes of a filter's info and of a queue's state; of workers the number.
 METRICS = {
     "exists": "1 if there is a filter at the key",
@@ -54,60 +46,25 @@ METRICS = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--prometheus", action="store_true", help="print metrics in Prometheus' text format")
-    form.add_argument(
-        "--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="refresh every 2 seconds, or every SECONDS"
-    )
+    parser.add_argument("--prometheus", action="store_true", help="print metrics in Prometheus' text format")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    if options.watch is not None and not 0 < options.watch <= _MAX_WATCH_SECONDS:
-        raise UsageError(
-            f"--watch {options.watch:g}: must be above 0 and at most {_MAX_WATCH_SECONDS:,} seconds", print_help=False
-        )
-    if options.json and (options.prometheus or options.watch):
-        raise UsageError("--json: not beside --prometheus or --watch", print_help=False)
+    if options.json and options.prometheus:
+        raise ConfigError("--json: not beside --prometheus")
     target = CrawlTarget(options, settings)
-    if options.watch is not None:
-        _watch(target, options.watch)
-    found, queues = _read(target)
+    found = target.read_filter()
+    queues = [target.inspect_queue(name) for name in target.queues_of(found.info.users if found else ())]
     if options.prometheus:
         print(_exposition(target.key, found, queues), end="")
         # A metric reports a missing filter; the output must be published in any case.
         return 0
-    report = {
-        "server": target.server,
-        "key": target.key,
-        "exists": found is not None,
-        **(_as_dict(found) if found else {}),
-        "queues": [asdict(queue) for queue in queues],
-    }
-    return _console.report(options, report, _text(target, found, queues), answer=found is not None)
-
-
-def _watch(target: CrawlTarget, seconds: float) -> NoReturn:
-    """Refresh the output for ever, with the pace of the last minute; survive an unreachable server."""
-    readings: list[StoredFilter] = []
-    while True:
-        try:
-            found, queues = _read(target)
-        except UnavailableError as error:
-            text = f"{target.key} on {target.server}\n\nRedis is unreachable: {error.cause}"
-        else:
-            if found is not None:
-                readings = [*(each for each in readings if each.id == found.id), found]
-                while len(readings) > 1 and found.now - readings[1].now >= _PACE_SECONDS:
-                    readings.pop(0)
-            text = _text(target, found, queues, readings[0] if readings else None)
-        print(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{text}", flush=True)
-        time.sleep(seconds)
-
-
-def _read(target: CrawlTarget) -> tuple[StoredFilter | None, list[QueueState]]:
-    found = target.read_filter()
-    return found, [target.inspect_queue(name) for name in target.queues_of(found.info.users if found else ())]
+    report = {"server": target.server, "key": target.key, "exists": found is not None}
+    report |= {**(_as_dict(found) if found else {}), "queues": [asdict(queue) for queue in queues]}
+    stored = _filter_text(found) if found else f"\nThere is no filter at {target.key!r}."
+    text = "\n".join([f"{target.key} on {target.server}", stored, *map(_queue_text, queues)])
+    return _console.report(options, report, text, answer=found is not None)
 
 
 def _as_dict(found: StoredFilter) -> dict[str, Any]:
@@ -116,13 +73,8 @@ def _as_dict(found: StoredFilter) -> dict[str, Any]:
     for layer in described["by_layer"]:
         layer["age"] = max(0.0, found.now - layer["created"]) if layer["created"] else None
         layer["created"] = layer["created"] or None
-    return {
-        **found.parameters.arguments(),
-        **described,
-        "is_new": found.is_empty,
-        "unfinished": found.unfinished,
-        "age": described["by_layer"][0]["age"],
-    }
+    state = {"is_new": found.is_empty, "unfinished": found.unfinished, "age": described["by_layer"][0]["age"]}
+    return {**found.parameters.arguments(), **described, **state}
 
 
 def _exposition(key: str, found: StoredFilter | None, queues: Sequence[QueueState]) -> str:
@@ -148,35 +100,7 @@ def _exposition(key: str, found: StoredFilter | None, queues: Sequence[QueueStat
     return generate_latest(registry).decode()
 
 
-def pace_between(first: StoredFilter, last: StoredFilter) -> tuple[float, float, float | None] | None:
-    """Return the pace between two readings of the same filter, or None if no time has passed.
-
-    Returns:
-        The seconds by the server's clock, the new requests per second, and the seconds until the newest layer is full
-        at this pace; None: never.
-    """
-    seconds = last.now - first.now
-    if seconds <= 0:
-        return None
-    before, after = Counter[float](), Counter[float]()
-    for counts, reading in ((before, first), (after, last)):
-        for layer in reading.info.by_layer:
-            counts[layer.created] += layer.count
-    # Layers of a generation that has ended are gone.
-    added = (after - before).total()
-    newest = last.info.by_layer[-1]
-    room = max(0, newest.capacity - newest.count)
-    return seconds, added / seconds, room * seconds / added if added else None
-
-
-def _text(
-    target: CrawlTarget, found: StoredFilter | None, queues: list[QueueState], first: StoredFilter | None = None
-) -> str:
-    stored = _filter_text(found, first) if found else f"\nThere is no filter at {target.key!r}."
-    return "\n".join([f"{target.key} on {target.server}", stored, *map(_queue_text, queues)])
-
-
-def _filter_text(found: StoredFilter, first: StoredFilter | None) -> str:
+def _filter_text(found: StoredFilter) -> str:
     info, parameters = found.info, found.parameters
     ttl = f", each kept for at least {duration(parameters.ttl)}" if parameters.ttl else ""
     rows = [
@@ -189,10 +113,6 @@ def _filter_text(found: StoredFilter, first: StoredFilter | None) -> str:
         rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: their pages are fetched again"))
     if info.forgotten:
         rows.append(("forgotten", f"{plural(info.forgotten, 'request')} to be new once more"))
-    if first and (pace := pace_between(first, found)):
-        seconds, per_second, left = pace
-        full = "" if left is None else f"; full in {duration(left)}"
-        rows.append(("pace", f"{per_second:,.1f} new requests per second over {duration(seconds)}{full}"))
     if info.users:
         rows.append(("used by", ", ".join(info.users)))
     if found.unfinished:
@@ -206,18 +126,9 @@ def _layer_table(found: StoredFilter) -> str:
     rows = [["layer", "full", "", "holds", "capacity", "error rate", "at most", "memory"]]
     for number, layer in enumerate(found.info.by_layer, 1):
         share = layer.count / layer.capacity
-        rows.append(
-            [
-                str(number),
-                _console.bar(share),
-                f"{share:.0%}",
-                f"{layer.count:,}",
-                f"{layer.capacity:,}",
-                as_error_rate(layer.current_error_rate),
-                as_error_rate(layer.error_rate),
-                as_size(layer.memory_bytes),
-            ]
-        )
+        fill = [_console.bar(share), f"{share:.0%}", f"{layer.count:,}", f"{layer.capacity:,}"]
+        rates = [as_error_rate(layer.current_error_rate), as_error_rate(layer.error_rate)]
+        rows.append([str(number), *fill, *rates, as_size(layer.memory_bytes)])
         if layer.created:
             rows[0][8:] = ["age"]
             rows[-1].append(duration(max(0.0, found.now - layer.created)))

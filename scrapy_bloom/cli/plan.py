@@ -43,11 +43,10 @@ def make_plan(parameters: FilterParameters) -> dict[str, Any]:
     memory_bytes = layers * first.memory_bytes
     loads = (capacity / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))
     missed = capacity * sum(error_rate(load, first.hashes)[0] for load in loads) / _SAMPLES
+    given = parameters.arguments()
+    del given["fingerprint"]
     return {
-        "capacity": capacity,
-        "error_rate": parameters.error_rate,
-        "expansion": parameters.expansion,
-        "ttl": ttl,
+        **given,
         "memory_bytes": memory_bytes,
         "bits": layers * first.blocks * BLOCK_BITS,
         "hashes": first.hashes,
@@ -125,14 +124,8 @@ def _text(plan: dict[str, Any]) -> str:
 
 def _comparison(plans: list[dict[str, Any]]) -> str:
     rows = [["error rate", "memory", "bytes per request", "SET / filter", "missed, expected"]]
-    rows += [
-        [
-            as_number(plan["error_rate"]),
-            as_size(plan["memory_bytes"]),
-            f"{plan['bytes_a_request']:.2f}",
-            f"{plan['set_memory_bytes'] / plan['memory_bytes']:.1f}",
-            as_expected_pages(plan["expected_false_positives"]),
-        ]
-        for plan in plans
-    ]
+    for plan in plans:
+        memory, missed = plan["memory_bytes"], as_expected_pages(plan["expected_false_positives"])
+        ratios = [f"{plan['bytes_a_request']:.2f}", f"{plan['set_memory_bytes'] / memory:.1f}"]
+        rows.append([as_number(plan["error_rate"]), as_size(memory), *ratios, missed])
     return f"for {plural(plans[0]['capacity'], 'request')}:\n\n{_console.table(rows)}"

@@ -14,13 +14,12 @@ import argparse
 from functools import partial
 from itertools import count, takewhile
 
-from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.errors import RefusedError
+from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.queue.keys import QueueKeys
@@ -35,9 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
     parser.add_argument("--failed", action="store_true", help="move the failed requests that are kept for the next run")
-    parser.add_argument(
-        "--match", default="", metavar="TEXT", help="move only requests whose stored bytes contain TEXT"
-    )
+    parser.add_argument("--match", default="", metavar="TEXT", help="move only requests whose bytes contain TEXT")
     parser.add_argument("--dry-run", action="store_true", help="count the requests, and move none")
 
 
@@ -46,7 +43,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     target = CrawlTarget(options, settings, waits=True)
     name = target.queue
     if name is None:
-        raise UsageError("give the name of a spider of the project, or --queue KEY", print_help=False)
+        raise ConfigError("give the name of a spider of the project, or --queue KEY")
     # The filter of the queue's workers, or else the crawl's; if none is known, an absent one.
     key = target.inspect_queue(name).filter
     if not key:
@@ -68,15 +65,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if not options.dry_run:
         _requeue(target, queue, matching)
     state = target.inspect_queue(name)
-    report = {
-        "queue": name,
-        "dead_letters": state.dead_letters if options.failed else len(found),
-        "failed": len(found) if options.failed else state.failed,
-        "matching": len(matching),
-        "dry_run": options.dry_run,
-    }
+    kind, kept = ("failed request", "failed") if options.failed else ("dead letter", "dead_letters")
+    report = {"queue": name, "dead_letters": state.dead_letters, "failed": state.failed, kept: len(found)}
+    report |= {"matching": len(matching), "dry_run": options.dry_run}
     verb = "would requeue" if options.dry_run else "requeued"
-    kind = "failed request" if options.failed else "dead letter"
     return _console.report(options, report, f"{verb} {len(matching):,} of {plural(len(found), kind)} of {name}")
 
 

@@ -93,6 +93,7 @@ def _restore(target: CrawlTarget, archive: ZipFile, description: dict[str, Any],
         )
     time, ttl = now(target), int(description["ttl"])
     layers = [layer for layer in saved if not layer.has_ended(ttl, time)]
+    size = sum(layer.bytes for layer in layers)
     freed = found.info.memory_bytes if found else 0
     _require_room(target, sum(LayerSize(0, layer.blocks, 0, layer.span).memory_bytes for layer in layers) - freed)
     forgotten = {name: at for name, at in description["forgotten"].items() if layers and at >= layers[0].number}
@@ -104,12 +105,12 @@ def _restore(target: CrawlTarget, archive: ZipFile, description: dict[str, Any],
     fields += [part for name, at in forgotten.items() for part in (b"f" + bytes.fromhex(name), at)]
     for start in range(0, len(fields), 2 * _BATCH):
         filling.write("", *fields[start : start + 2 * _BATCH])
-    with _console.progress("restoring", sum(layer.bytes for layer in layers)) as advance:
-        for shard, size in (shard for layer in layers for shard in layer.shards):
-            filling.write(shard, size - 1, b"\0")  # allocates the string at once
+    with _console.progress("restoring", size) as advance:
+        for shard, shard_size in (shard for layer in layers for shard in layer.shards):
+            filling.write(shard, shard_size - 1, b"\0")  # allocates the string at once
             ones = 0
             with archive.open(shard) as member:
-                for start in range(0, size, PIECE_BYTES):
+                for start in range(0, shard_size, PIECE_BYTES):
                     piece = member.read(PIECE_BYTES)
                     ones += int.from_bytes(piece).bit_count()
                     if any(piece):
@@ -118,13 +119,8 @@ def _restore(target: CrawlTarget, archive: ZipFile, description: dict[str, Any],
             if filling.bits(shard) != ones:
                 raise RefusedError(f"the server has other bits in shard {shard!r} than the file: run it again")
     filling.complete()
-    return {
-        "layers": len(layers),
-        "left_out": len(saved) - len(layers),
-        "written": sum(layer.bytes for layer in layers),
-        "count": sum(layer.items for layer in layers),
-        "forgotten": len(forgotten),
-    }
+    done = {"layers": len(layers), "left_out": len(saved) - len(layers), "forgotten": len(forgotten)}
+    return done | {"written": size, "count": sum(layer.items for layer in layers)}
 
 
 def _require_room(target: CrawlTarget, needed: int) -> None:

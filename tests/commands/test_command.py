@@ -40,7 +40,6 @@ def test_costs_nothing(tmp_path: Path) -> None:
         (["plan", "-s", "CAPACITY"], "Invalid -s or -a value"),
         (["plan", "--nothing"], None),
         (["plan", "--capac", "1000"], None),
-        (["info", "--watch", "--prometheus", "--key", "x"], None),
     ],
 )
 def test_wrong_options(arguments: list[str], text: str | None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.info import METRICS, pace_between
+from scrapy_bloom.cli.info import METRICS
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.conftest import Say
@@ -145,28 +144,6 @@ def test_no_filter(client: redis.Redis, key: str, say: Say) -> None:
         assert (code, text in err) == (2, True)
 
 
-def test_watch(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The output is repeated, with the pace of additions, until Ctrl-C."""
-    place = ["--key", key, "--redis-url", valkey.url]
-    with valkey.client() as client, command.start("info", *place, "--watch", "0.01", cwd=tmp_path) as process:
-        output = process.stdout
-        assert output is not None
-
-        def wait_for(pattern: str) -> None:
-            while not re.search(pattern, output.readline()):
-                assert process.poll() is None
-
-        for _ in range(3):
-            wait_for(f"{key} on 127.0.0.1")
-        bloom = BloomFilter(client, key, capacity=5000)
-        wait_for("pace +0.0 new requests per second over [^;]*$")
-        bloom.add_many([str(number) for number in range(1000)])
-        wait_for("pace +[1-9][0-9,.]* new requests per second over [^;]*; full in [0-9]")
-        process.terminate()
-        output.close()
-    assert command.call("info", *place, "--watch", "0") == 2
-
-
 def test_losses(client: redis.Redis, key: str, say: Say) -> None:
     """The loss of a queue with its requests is told at once, that of a shared queue cannot be."""
     fill(client, key)
@@ -193,29 +170,6 @@ def test_generations(client: redis.Redis, key: str, say: Say) -> None:
     said = say("info").out
     assert "LOST          1 shard: their pages are fetched again" in said
     assert "memory    age" in said
-
-
-# Of each layer the generation, the capacity and the count, before and after 25 seconds.
-PACES: dict[str, tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], float, float | None]] = {
-    "one layer": ([(1, 100, 10)], [(1, 100, 60)], 2.0, 20.0),
-    "a layer more": ([(1, 100, 60)], [(1, 100, 100), (1, 200, 50)], 3.6, 150 / 3.6),
-    "a generation that has gone": ([(1, 100, 100), (2, 100, 20)], [(2, 100, 70)], 2.0, 15.0),
-    "nothing new": ([(1, 100, 10)], [(1, 100, 10)], 0.0, None),
-    "a layer that is too full": ([(1, 100, 400)], [(1, 100, 425)], 1.0, 0.0),
-}
-
-
-@pytest.mark.parametrize("case", PACES)
-def test_pace(case: str) -> None:
-    """New requests a second by the server's clock, and the time until the newest layer is full."""
-
-    def reading(now: float, layers: list[tuple[int, int, int]]) -> Any:
-        by_layer = [SimpleNamespace(created=each[0], capacity=each[1], count=each[2]) for each in layers]
-        return SimpleNamespace(id="1", now=now, info=SimpleNamespace(by_layer=by_layer))
-
-    before, after, per_second, seconds_left = PACES[case]
-    assert pace_between(reading(1000.0, before), reading(1025.0, after)) == (25.0, per_second, seconds_left)
-    assert pace_between(reading(1000.0, before), reading(1000.0, after)) is None
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -123,9 +123,6 @@ def prepare(client: redis.Redis, directory: Path, line: str, settings: dict[str,
 def test_command(line: str, run: Run, tmp_path: Path) -> None:
     """The command ends with its result, and is not refused; it prints the lines of the sample behind it."""
     _, _, action, *arguments = shlex.split(line)
-    if "--watch" in arguments:  # runs until Ctrl-C
-        command.parse(action, *arguments)
-        return
     if "--help" in line:
         assert command.run(action, *arguments, cwd=tmp_path).returncode == 0
         return
