@@ -46,7 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
     parser.add_argument("--yes", action="store_true", help="delete the data; without --yes it is only shown")
-    parser.add_argument("--with-queue", action="store_true", help="also delete the queue, with all of its requests")
+    queue = "also delete the queue, with its leases, dead letters and failed requests, and its list of workers"
+    parser.add_argument("--with-queue", action="store_true", help=queue)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:

@@ -10,21 +10,57 @@ for example:
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
 
 from redis import exceptions
-from scrapy.settings import Settings
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
+from scrapy.utils.misc import load_object
+from scrapy_redis.pipelines import RedisPipeline
+from scrapy_redis.queue import PriorityQueue
+from scrapy_redis.scheduler import Scheduler
+from scrapy_redis.spiders import RedisMixin
 
-from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._examined import Crawl, Finding, Level, findings_of, known, loss, refused, skipped
-from scrapy_bloom.cli._target import UNREADABLE, add_target_options
-from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, Check, name_of
-from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
+from scrapy_bloom._filter_key import FilterKey, queue_of
+from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
+from scrapy_bloom._scrapy.components import require_request_seen
+from scrapy_bloom.cli import _console, _examined
+from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, known, loss, refused
+from scrapy_bloom.cli._target import UNREADABLE, add_target_options, crawler_of, spider_loader
+from scrapy_bloom.cli.plan import make_plan
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
+from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.queue.inspection import QueueState, first_request
+from scrapy_bloom.queue.keys import QueueKeys, tagged
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.scripts import Script
+from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.start_urls import leases as start_leases
+from scrapy_bloom.start_urls.feed import bypasses_fetch_data
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.server_info import is_cluster
 
+_WAITING_PIPELINE: type = load_object("scrapy_bloom.RedisPipeline")
+_MISSING, _LEASES = Script("missing", "filter"), Script("leases")
+_PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
+_JSON = "scrapy_bloom.serializers.json"
+_LOCAL = ("localhost", "127.", "::1", "unix:")
+_SET_SCHEDULER = "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
+_FLUSH = "SCHEDULER_FLUSH_ON_START = True"
+_START_OVER = f"start over, with {_FLUSH} for the first worker"
+# A callback may block a worker for some seconds.
+_SHORT_LEASE = 10.0
+# A busy server may need the minimum for a reply; scrapy-redis's default is the maximum.
+_SOCKET = 0.5, 30.0
+# Pages per second that a worker is expected to fetch; layers that a check may read; names that a finding lists.
+_PACE, _LAYERS, _EXAMPLES = 50, 5, 3
 # The sign and the verdict of each level.
 _SIGNS = {Level.OK: "ok  ", Level.ADVICE: "!   ", Level.LOSS: "LOSS"}
 _VERDICTS = {
@@ -32,6 +68,390 @@ _VERDICTS = {
     Level.ADVICE: "No losses found. See the advice behind each ! above.",
     Level.LOSS: "A crawl would lose pages, fetch them twice or not start: see each LOSS above.",
 }
+
+
+def versions(_: Crawl) -> Findings:
+    """Report the versions of the packages."""
+    yield ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
+
+
+def settings(crawl: Crawl) -> Findings:
+    """Report all refused settings, where a crawl would report the first one only."""
+    given, spider = crawl.settings, crawl.spider
+    texts = [str(crawl.refusal)] if crawl.refusal else []
+    reads: list[Callable[[], object]] = [lambda: crawl.start_key]
+    if crawl.uses_filter:
+        reads.append(lambda: BloomSettings.from_settings(given))
+        reads.append(lambda: require_request_seen(load_object(given["DUPEFILTER_CLASS"]), BloomRFPDupeFilter))
+    if crawl.has_spider and crawl.leases and crawl.kind("DUPEFILTER_CLASS") is not None:
+        reads.append(lambda: load_object(given["SCHEDULER"]).check_settings(given))
+    if crawl.has_spider and crawl.shares:
+        reads.append(lambda: FilterKey.of_workers(given, spider, is_clustered=False))
+    elif crawl.has_spider:
+        reads.append(lambda: FilterKey.of_process(given, spider))
+    for read in reads:
+        try:
+            read()
+        except (BloomError, *UNREADABLE) as error:
+            texts.append(describe(error))
+    yield from map(refused, dict.fromkeys(texts))
+    yield "no setting is refused"
+
+
+def dupefilter(crawl: Crawl) -> Findings:
+    """Check the DUPEFILTER_CLASS."""
+    text = f"DUPEFILTER_CLASS = {_name_of(crawl, 'DUPEFILTER_CLASS')}"
+    if crawl.kind("DUPEFILTER_CLASS") is None:
+        yield refused(f"{text} cannot be imported", crawl.remedy_for_dupefilter())
+    elif not crawl.uses_filter:
+        yield loss(f"{text}: another package's class, which does not use the filter", crawl.remedy_for_dupefilter())
+    yield text
+
+
+def scheduler(crawl: Crawl) -> Findings:
+    """Check the SCHEDULER."""
+    text = f"SCHEDULER = {_name_of(crawl, 'SCHEDULER')}"
+    if crawl.kind("SCHEDULER") is None:
+        yield refused(f"{text} cannot be imported", _SET_SCHEDULER)
+    elif not crawl.shares:
+        yield advice(f"{text}: workers share nothing, each process crawls by itself", _SET_SCHEDULER)
+    elif not crawl.leases:
+        harm = "loses requests at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies"
+        yield loss(f"{text}: {harm}", _SET_SCHEDULER)
+    yield text
+
+
+def spider(crawl: Crawl) -> Findings:
+    """Check that no start URL is popped."""
+    kind, harm = crawl.crawler.spidercls, "a dead worker loses those it has popped"
+    if not crawl.leases or not issubclass(kind, RedisMixin):
+        pass
+    elif not issubclass(kind, _examined.LEASED_START_URLS):
+        text = f"{_path(kind)} pops its start URLs, like scrapy-redis's RedisSpider: {harm}"
+        yield loss(text, "import RedisSpider or RedisCrawlSpider from scrapy_bloom")
+    elif bypasses_fetch_data(kind):
+        text = f"{_path(kind)} pops its start URLs by its own next_requests, without fetch_data: {harm}"
+        yield loss(text, "iterate over self.fetch_data(self.redis_key, self.redis_batch_size)")
+    yield _path(kind)
+
+
+def item_pipelines(crawl: Crawl) -> Findings:
+    """Check that no item pipeline loses items in an outage."""
+    found = known(lambda: crawl.settings.getdict("ITEM_PIPELINES")) or {}
+    kinds = [known(partial(load_object, each)) for each, order in found.items() if order is not None]
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, RedisPipeline) and not issubclass(kind, _WAITING_PIPELINE):
+            text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis"
+            remedy = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
+            if crawl.config and crawl.config.failed_items:
+                yield advice(f"{text} until the next run, which fetches their pages again", remedy)
+            else:
+                yield loss(f"{text}, and their pages count as done", remedy)
+    yield "none of scrapy-redis's, which lose items in an outage"
+
+
+def flush(crawl: Crawl) -> Findings:
+    """Check that no starting worker deletes the data of others."""
+    if not known(partial(crawl.settings.getbool, "SCHEDULER_FLUSH_ON_START")):
+        return
+    persists = known(partial(crawl.settings.getbool, "SCHEDULER_PERSIST"))
+    kept = ", though SCHEDULER_PERSIST = True keeps it for the next crawl" if persists else ""
+    if crawl.shares:
+        text = f"{_FLUSH}: each starting worker deletes queue and filter, with the requests of other workers{kept}"
+        yield loss(text, "remove it; to start over, run `scrapy bloom clear` before the first worker starts")
+    else:
+        yield advice(f"{_FLUSH}: the crawl deletes the filter at its start{kept}", "remove it after one crawl")
+
+
+def lease(crawl: Crawl) -> Findings:
+    """Check BLOOMFILTER_LEASE."""
+    if crawl.config and crawl.leases:
+        short = "a blocking callback or a busy machine makes a live worker look dead, and its pages are fetched twice"
+        long = "a dead worker's requests wait for so long"
+        yield from _limits("BLOOMFILTER_LEASE", crawl.config.lease, (_SHORT_LEASE, 3600), short, long)
+
+
+def timeouts(crawl: Crawl) -> Findings:
+    """Check BLOOMFILTER_RETRY_TIMEOUT and the client's socket_timeout."""
+    if crawl.config is None:
+        return
+    lease, start = crawl.config.lease, "a worker that starts while Redis is unreachable"
+    short, long = f"{start} fails at once", f"{start} waits in silence for so long"
+    yield from _limits("BLOOMFILTER_RETRY_TIMEOUT", crawl.config.retry_timeout, (1, 600), short, long)
+    connection = known(lambda: crawl.client.get_connection_kwargs()) or {}  # noqa: PLW0108  # a client may be unusable
+    seconds, harm = connection.get("socket_timeout", _SOCKET[0]), ""
+    if seconds is None or seconds > _SOCKET[1]:
+        harm = f"a hanging server blocks the worker {'for ever' if seconds is None else 'for so long'}"
+    elif seconds < _SOCKET[0]:
+        harm = "a busy server counts as unreachable, and commands are sent again"
+    elif seconds >= lease >= _SHORT_LEASE:
+        harm = f"a worker that waits so long for a reply counts as dead (BLOOMFILTER_LEASE = {lease:g})"
+    if harm:
+        remedy = "remove it from REDIS_PARAMS and REDIS_URL: its default is 5"
+        yield advice(f"socket_timeout = {seconds}: {harm}", remedy)
+
+
+def _limits(name: str, seconds: float, limits: tuple[float, float], short: str, long: str) -> Findings:
+    """Compare a setting with the least and the greatest value that causes no harm."""
+    text, (least, most) = f"{name} = {seconds:g}", limits
+    if not least <= seconds <= most:
+        harm, remedy = (short, f"set {least:g} or more") if seconds < least else (long, f"set {most:g} or less")
+        yield advice(f"{text}: {harm}", remedy)
+    yield text
+
+
+def slots(crawl: Crawl) -> Findings:
+    """Check that a cluster has the filter in the slot of its queues."""
+    if crawl.filter_key and crawl.queues and is_cluster(crawl.client):
+        for name in crawl.queues:
+            try:
+                RequestQueue(crawl.client, name, crawl.filter_key)
+            except ConfigError as error:
+                yield refused(error)
+        yield "the filter and the queue are in one slot, and so on one node"
+
+
+def filter_(crawl: Crawl) -> Findings:
+    """Check the stored filter, or the place of a new one."""
+    if (key := crawl.filter_key) is None:
+        yield "unknown key: see settings, or give the one in the crawl's log by --key"
+        return
+    try:
+        found = crawl.read_filter()
+        if found and found.unfinished:
+            action = f"`scrapy bloom {found.unfinished}`"
+            yield refused(f"incomplete: {action} is filling it, or was stopped", "run that again")
+            return
+        if found and crawl.has_spider and (wanted := known(crawl.parameters)):
+            wanted.verify(key, found.parameters.to_json())
+    except (MismatchError, WrongTypeError) as error:
+        yield refused(error)
+        return
+    if found:
+        yield from _stored(crawl, found)
+        return
+    shard = re.compile(re.escape(tagged(key)) + r":[0-9a-f]{16}:\d+:\d+")
+    if shards := [*filter(shard.fullmatch, crawl.scan(_escape(tagged(key)) + ":*")[0])]:
+        text = f"its hash was evicted or deleted, and {plural(len(shards), 'shard')} of it are useless without it: all"
+        remedy = "see the server's checks. A running worker makes a new filter, and deletes these"
+        yield loss(f"{text} pages are fetched again", remedy)
+    yield "none yet: the first worker creates it"
+
+
+def _stored(crawl: Crawl, found: StoredFilter) -> Findings:
+    info, parameters = found.info, found.parameters
+    if lost := info.lost_shards + int(_MISSING.call(crawl.client, [found.key], [found.id])):
+        text = f"{lost:,} of {plural(info.shards, 'shard')} evicted or deleted: their pages are fetched again"
+        yield loss(text, "see the server's checks; workers go on with empty ones")
+    if found.ttl is not None and not parameters.ttl and not found.is_empty:
+        text = f"it expires in {found.ttl:,.0f} s, by somebody's EXPIRE: then all pages are fetched again"
+        yield loss(text, f"run PERSIST {found.key}, and set BLOOMFILTER_TTL in place of that EXPIRE")
+    text = f"{info.count:,} of {info.capacity:,} requests, error rate {as_error_rate(info.current_error_rate)}"
+    text += f"; {info.forgotten:,} forgotten" if info.forgotten else ""
+    if info.current_error_rate > info.error_rate:
+        remedy = "start over with a larger BLOOMFILTER_CAPACITY, or with a BLOOMFILTER_EXPANSION that lets it grow"
+        yield loss(f"too full: {text}, allowed {as_number(info.error_rate)}; new pages are missed", remedy)
+    elif info.layers > _LAYERS and not parameters.ttl:
+        yield advice(f"{text}, {info.layers} layers", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
+    yield text
+
+
+def error_rate(crawl: Crawl) -> Findings:
+    """Check the expected number of missed pages."""
+    if sized := crawl.sized:
+        missed, bound = make_plan(sized)["expected_false_positives"], "at most" if sized.ttl else "expected"
+        text = f"{as_number(sized.error_rate)}: {as_expected_pages(missed)} of {sized.capacity:,} are missed, {bound}"
+        if missed > 1:
+            remedy = "set a smaller BLOOMFILTER_ERROR_RATE for the next crawl; `scrapy bloom plan --compare` lists them"
+            yield advice(text, remedy)
+        yield text
+
+
+def capacity(crawl: Crawl) -> Findings:
+    """Check the capacity for the pending requests."""
+    if sized := crawl.sized:
+        text = f"{plural(crawl.waiting, 'pending request')}, capacity {sized.capacity:,}"
+        if crawl.waiting > sized.capacity:
+            harm = "it grows, and each check takes longer" if sized.expansion else "it cannot grow, and misses pages"
+            yield advice(f"{text}: {harm}", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
+        yield text
+
+
+def ttl(crawl: Crawl) -> Findings:
+    """Check the TTL for the pending requests."""
+    if crawl.sized and crawl.sized.ttl:
+        alive = sum(not worker.is_silent for state in crawl.states for worker in state.workers)
+        pace = crawl.waiting / crawl.sized.ttl
+        text = f"{plural(crawl.waiting, 'pending request')}, forgotten by the filter after {crawl.sized.ttl:g} s"
+        if pace > _PACE * max(1, alive):
+            harm = f"at less than {pace:,.0f} pages a second some are found and fetched again"
+            yield advice(f"{text}: {harm}", "set a longer BLOOMFILTER_TTL for the next crawl, or start more workers")
+        yield f"{text}: {pace:.2g} pages a second are enough"
+
+
+def queue(crawl: Crawl) -> Findings:
+    """Check each queue and its workers, and that the project's other spiders have other queues."""
+    if crawl.has_spider and crawl.shares and (others := _sharers(crawl)):
+        harm = "After them a crawl takes their requests, and beside them none starts"
+        text = f"other spiders ({_some(others)}) have the same queue, {crawl.queue!r}. {harm}"
+        yield advice(text, "put %(spider)s into the SCHEDULER_QUEUE_KEY, unless you only ever run one of these spiders")
+    for name in crawl.queues:
+        try:
+            yield from _queue(crawl, crawl.inspect_queue(name))
+        except WrongTypeError as error:
+            yield refused(error)
+
+
+def _sharers(crawl: Crawl) -> list[str]:
+    """Return the names of the project's other spiders with the same queue, under a scheduler that shares queues."""
+    found, queue = [], known(lambda: crawl.queue)
+    for name in sorted({*spider_loader(crawl.project).list()} - {crawl.spider.name}):
+        other = crawler_of(name, crawl.project)
+        # A spider that sets no scheduler gets this crawl's, which an add-on may have set.
+        is_set = other.settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
+        kind = known(partial(load_object, (other if is_set else crawl).settings["SCHEDULER"]))
+        if kind and issubclass(kind, Scheduler) and known(partial(queue_of, other.settings, other.spidercls)) == queue:
+            found.append(name)
+    return found
+
+
+def _queue(crawl: Crawl, state: QueueState) -> Findings:
+    is_sorted = crawl.leases or not crawl.shares
+    if state.kind == "list" and (is_sorted or crawl.kind("SCHEDULER_QUEUE_CLASS", PriorityQueue, PriorityQueue)):
+        remedy = "crawl its requests with the SCHEDULER that queued them, or set another SCHEDULER_QUEUE_KEY"
+        yield refused(f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set", remedy)
+    if state.dead_letters:
+        text = f"{plural(state.dead_letters, 'dead letter')}: requests that no worker could read, or that killed "
+        remedy = "start a worker with the SCHEDULER_SERIALIZER and the code that queued them, or fix the callback, and "
+        text += "BLOOMFILTER_MAX_DELIVERIES workers; their pages are missing"
+        yield loss(text, remedy + "run `scrapy bloom requeue`")
+    if state.has_losses:
+        text = f"{state.key} has lost requests that the filter takes for seen, {state.lost:,} of them counted: the key "
+        yield loss(f"{text}was deleted or evicted, or the server lost data", _START_OVER)
+    if state.failed and not (crawl.config and crawl.config.retry_failed):
+        text = f"{plural(state.failed, 'failed request')} kept: their pages are missing"
+        yield advice(text, "crawl with BLOOMFILTER_RETRY_FAILED = True, or run `scrapy bloom requeue --failed`")
+    others = {worker.spider for worker in state.workers} - {_path(crawl.crawler.spidercls)}
+    if others and crawl.has_spider and crawl.leases and state.key == crawl.queue:
+        remedy = "put %(spider)s into the SCHEDULER_QUEUE_KEY, and the project, if two have spiders of one name"
+        yield refused(f"workers of another spider, {', '.join(others)}, crawl {state.key}", remedy)
+    if state.workers and crawl.filter_key and state.filter != crawl.filter_key:
+        text = f"the workers of {state.key} use another filter, {state.filter!r}, than {crawl.filter_key!r}"
+        yield refused(text, "set the same SCHEDULER_DUPEFILTER_KEY for all workers")
+    if silent := [worker for worker in state.workers if worker.is_silent]:
+        requests, names = plural(sum(each.holds for each in silent), "request"), ", ".join(each.name for each in silent)
+        text = f"{plural(len(silent), 'worker')} silent for longer than the lease, with {requests}: {names}"
+        yield advice(text, "start a worker: it requeues their requests")
+    alive = plural(len(state.workers) - len(silent), "live worker")
+    yield Finding(Level.OK, f"{state.key}: {plural(state.waiting, 'pending request')}, {alive}")
+
+
+def serializer(crawl: Crawl) -> Findings:
+    """Check the SCHEDULER_SERIALIZER, and that it reads the first pending request."""
+    setting = crawl.settings["SCHEDULER_SERIALIZER"] or None
+    if not (crawl.has_spider and crawl.shares):
+        return
+    name = _name_of(crawl, "SCHEDULER_SERIALIZER") if setting else "pickle"
+    if isinstance(setting, str) and known(partial(import_module, setting)) is None:
+        yield refused(f"{name} cannot be imported", "set SCHEDULER_SERIALIZER to a module")
+    elif setting != _JSON and not crawl.server.startswith(_LOCAL):
+        text = f"{name}: anybody who can write to this Redis can execute code in the workers"
+        yield advice(text, f"set SCHEDULER_SERIALIZER = {_JSON!r} when the queue is empty")
+    first = first_request(crawl.client, crawl.queues[0]) if crawl.queues else None
+    if first is not None and setting in (None, _JSON) and first.startswith(b"\x80") != (setting is None):
+        written, read = ("JSON", "pickles") if setting is None else ("pickles", "JSON")
+        text = f"the pending requests are {written}, but this crawl reads {read}: all would become dead letters"
+        yield loss(text, "let workers with the old SCHEDULER_SERIALIZER finish, or start over")
+    if setting == _JSON:
+        handlers = known(partial(crawl.settings.getdict, "DOWNLOAD_HANDLERS"))
+        has_objects = crawl.leases and "scrapy_playwright" in str(handlers)
+        note = "; a request with a PageMethod is not shared: the process that found it crawls it" if has_objects else ""
+        yield f"JSON: write access to Redis is no way to execute code in the workers{note}"
+    else:
+        yield f"{name}, on this machine; {_JSON!r} is safer if others can write to Redis"
+
+
+def leases(crawl: Crawl) -> Findings:
+    """Check that all leases are those of registered workers, and that none is missing."""
+    number = 0
+    for name in crawl.queues:
+        keys = QueueKeys(name)
+        # Before the registrations: a worker registers before it leases.
+        held = {key for prefix in keys.of_worker("") for key in crawl.scan(_escape(prefix) + "*")[0]}
+        for registered, counted, exist in _LEASES.call(crawl.client, [keys.crawl], []):
+            number, worker = number + 1, as_text(registered)
+            held.difference_update(keys.of_worker(worker))
+            if counted != exist:
+                text = f"{worker} has registered {plural(counted, 'lease')}, and {exist:,} are there"
+                harm = "evicted or deleted; if the worker is dead, their pages are missed"
+                yield loss(f"{text}: {harm}", f"see the server's checks; {_START_OVER}")
+        # A worker that has left in between has no leases any more.
+        if strays := sorted(key for key in held if crawl.client.exists(key)):
+            text = f"leases of workers whose registration was evicted or deleted: {_some(strays)}"
+            remedy = "a live worker joins again. If they stay, move them: ZUNIONSTORE {0} 2 {0} KEY, and DEL KEY"
+            yield loss(text, remedy.format(name))
+    yield f"those of {plural(number, 'registered worker')}"
+
+
+def start_urls(crawl: Crawl) -> Findings:
+    """Check leases and dead letters of the start URLs."""
+    if (key := known(lambda: crawl.start_key)) is None or not crawl.leases:
+        return
+    state = start_leases.inspect(crawl.client, key)
+    if state.dead_letters:
+        text = f"{plural(state.dead_letters, 'dead letter')} at {state.dead_key!r}: make_request_from_data made "
+        remedy = "fix make_request_from_data, and move them back to the start key"
+        yield loss(f"{text}no request: no worker reads them again", remedy)
+    if state.abandoned:
+        text = f"{state.abandoned:,} of {state.key!r} leased by workers that are gone"
+        yield advice(text, "start a worker of the spider: it requeues them")
+    yield f"{state.leased:,} of {state.key!r} leased"
+
+
+def leftover_filters(crawl: Crawl) -> Findings:
+    """Check for filters of killed crawls under Scrapy's own scheduler, whose keys no setting names."""
+    keys, scope = crawl.scan("*:dupefilter:*")
+    drawn = [key for key in keys if re.fullmatch(r"(?s).*:dupefilter:[0-9a-f]{16}", key)]
+    idle = [key for key in drawn if (crawl.client.object("idletime", key) or 0) >= crawl.idle]
+    if found := [each for key in idle if (each := known(partial(stored.read, crawl.client, key)))]:
+        size, names = as_size(sum(each.info.memory_bytes for each in found)), _some([each.key for each in found])
+        text = f"{plural(len(found), 'filter')} of crawls killed under Scrapy's own scheduler, {size}, unused for "
+        remedy = "unless a crawl is paused, run `scrapy bloom clear --yes --key KEY` for each"
+        yield advice(f"{text}{crawl.idle:g} s{scope}: {names}", remedy)
+    yield f"none{scope}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:_EXAMPLES], *["…"] * (len(names) > _EXAMPLES)])
+
+
+def _name_of(crawl: Crawl, setting: str) -> str:
+    value = crawl.settings[setting]
+    return repr(value if isinstance(value, str) else getattr(value, "__qualname__", str(value)))
+
+
+def _path(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _escape(text: str) -> str:
+    """Escape the special characters of SCAN's patterns."""
+    return re.sub(r"[*?\[\]\\]", r"\\\g<0>", text)
+
+
+Check = Callable[[Crawl], Findings]
+
+# The checks without a server, of any keys and of a spider; and those of a server. See `name_of`.
+OF_ANY: tuple[Check, ...] = (versions, settings)
+OF_SPIDER: tuple[Check, ...] = (dupefilter, scheduler, spider, item_pipelines, flush, lease, timeouts)
+_OF_NODES = (_examined.server, _examined.eviction, _examined.memory, _examined.persistence, _examined.replication)
+_OF_DATA = (slots, filter_, error_rate, capacity, ttl, queue, serializer, leases, start_urls)
+OF_SERVER: tuple[Check, ...] = (*_OF_NODES, *_OF_DATA, _examined.permissions, leftover_filters)
+
+
+def name_of(check: Check) -> str:
+    """Return the name of a check for people."""
+    return check.__name__.strip("_").replace("_", " ").replace("urls", "URLs")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +499,9 @@ def _examine(crawl: Crawl) -> Iterator[tuple[str, Finding]]:
 def _run(crawl: Crawl, table: Iterable[Check]) -> Iterator[tuple[str, Finding]]:
     for check in table:
         try:
-            found = crawl.retry(partial(findings_of, check(crawl)))
+            found = crawl.retry(partial(_examined.findings_of, check(crawl)))
         except RefusedError as error:
-            found = [skipped(error)]
+            found = [_examined.skipped(error)]
         except UnavailableError as error:
             if not is_cluster(crawl.client):
                 raise

@@ -43,7 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]\n       %(prog)s [options] [SPIDER] --from-file FILE"
     _requests.add_url_options(parser, nargs="*")
     add_target_options(parser, spider=False)
-    parser.add_argument("--from-file", metavar="FILE", help="a file of URLs or fingerprints, one per line; - for stdin")
+    file = "a file of URLs or fingerprints, one per line; - for the standard input"
+    parser.add_argument("--from-file", metavar="FILE", help=file)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:

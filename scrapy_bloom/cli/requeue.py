@@ -34,7 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
     parser.add_argument("--failed", action="store_true", help="move the failed requests that are kept for the next run")
-    parser.add_argument("--match", default="", metavar="TEXT", help="move only requests whose bytes contain TEXT")
+    match = "move only requests whose stored bytes contain TEXT"
+    parser.add_argument("--match", default="", metavar="TEXT", help=match)
     parser.add_argument("--dry-run", action="store_true", help="count the requests, and move none")
 
 

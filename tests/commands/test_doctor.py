@@ -14,9 +14,9 @@ import pytest
 from devtools import waiting
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli import checks
+from scrapy_bloom.cli import doctor
 from scrapy_bloom.cli._examined import Crawl, Level, Node, findings_of, replication
-from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, name_of
+from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.values import Outcome
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
@@ -269,10 +269,10 @@ def test_state(name: str, own: Server, mine: Any, key: str, capsys: pytest.Captu
     mine.delete(*before)
 
 
-def levels_of(check: checks.Check) -> set[tuple[str, str]]:
+def levels_of(check: doctor.Check) -> set[tuple[str, str]]:
     """Return the name of a check with each level of its findings, by its source."""
-    limits = (checks._limits,)
-    helpers = {"filter": (checks._stored,), "queue": (checks._queue,), "lease": limits, "timeouts": limits}
+    limits = (doctor._limits,)
+    helpers = {"filter": (doctor._stored,), "queue": (doctor._queue,), "lease": limits, "timeouts": limits}
     source = "".join(map(inspect.getsource, (inspect.unwrap(check), *helpers.get(name_of(check), ()))))
     kinds = {"loss": r"\b(loss|refused)\b", "advice": r"\b(advice|skipped)\b"}
     return {(name_of(check), level) for level, pattern in kinds.items() if re.search(pattern, source)}
@@ -280,7 +280,7 @@ def levels_of(check: checks.Check) -> set[tuple[str, str]]:
 
 def test_every_finding() -> None:
     """Each check of stored data has a state for each level, and the page has a row for each level of a check."""
-    of_data = OF_SERVER[OF_SERVER.index(checks.filter_) :]
+    of_data = OF_SERVER[OF_SERVER.index(doctor.filter_) :]
     made = {(state.check, state.level) for state in STATES.values()}
     wanted = set().union(*map(levels_of, of_data)) - {("permissions", "loss"), ("serializer", "advice")}
     assert made == wanted
@@ -367,7 +367,7 @@ SENT = ({"EVAL", "EVALSHA", "PTTL"}, {"HSCAN", "PING"})
 
 def called_by(scripts: tuple[str, ...]) -> set[str]:
     """Return the commands that scripts call."""
-    folder = Path(checks.__file__).parents[1] / "lua"
+    folder = Path(doctor.__file__).parents[1] / "lua"
     texts = ((folder / f"{name}.lua").read_text() for name in scripts)
     return {name for text in texts for name in re.findall(r"(?:call|in_parts)\('([A-Z]+)'", text)}
 
@@ -462,7 +462,7 @@ def test_a_worker_that_joins_or_leaves_meanwhile(
     monkeypatch.setattr(Crawl, "scan", join_after)
     for _ in range(2):
         crawl = Crawl(called._options, called.settings)
-        assert [finding.level for finding in findings_of(checks.leases(crawl))] == [Level.OK]
+        assert [finding.level for finding in findings_of(doctor.leases(crawl))] == [Level.OK]
 
 
 @pytest.mark.crawl

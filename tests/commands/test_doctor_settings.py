@@ -46,81 +46,62 @@ class Mistake(NamedTuple):
     settings: dict[str, Any] = OURS
 
 
-REFUSED = "no crawl would start: "
-UNUSED = "which does not use the filter"
+def refused(text: str, spider: str = "shop", settings: dict[str, Any] = OURS, **changed: Any) -> Mistake:
+    """Return a mistake for which no crawl would start."""
+    return Mistake("settings", "loss", f"no crawl would start: {text}", changed, spider, settings)
+
+
+def unused(spider: str = "shop", settings: dict[str, Any] = ADDON, **changed: Any) -> Mistake:
+    """Return a mistake by which a crawl does not use the filter."""
+    return Mistake("dupefilter", "loss", "which does not use the filter", changed, spider, settings)
+
+
+def local(spider: str = "shop", settings: dict[str, Any] = OURS, **changed: Any) -> Mistake:
+    """Return a mistake by which workers share no queue."""
+    return Mistake("scheduler", "advice", "workers share nothing", changed, spider, settings)
+
+
+ITEMS: dict[str, Any] = {"ITEM_PIPELINES": {STOCK_ITEMS: 1}}
+KEPT: dict[str, Any] = {**ITEMS, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_FAILED_ITEMS": True}
+IN_SET = f"{SPIDERS}.InSet"
 MISTAKES = {
-    "no add-on": Mistake("dupefilter", "loss", UNUSED, settings={}),
-    "Scrapy's scheduler": Mistake("scheduler", "advice", "workers share nothing", {"SCHEDULER": SCRAPYS}),
-    "Scrapy's scheduler of a spider": Mistake("scheduler", "advice", "workers share nothing", {}, "local", ADDON),
-    "scrapy-redis's filter": Mistake("dupefilter", "loss", UNUSED, {"DUPEFILTER_CLASS": STOCK}, settings=ADDON),
-    "Scrapy's filter": Mistake("dupefilter", "loss", UNUSED, {"DUPEFILTER_CLASS": LOCAL}, settings=ADDON),
-    "a filter by custom_settings": Mistake("dupefilter", "loss", UNUSED, {}, "foreign", ADDON),
-    "a filter by update_settings": Mistake("dupefilter", "loss", UNUSED, {}, "late", ADDON),
-    "another filter": Mistake("settings", "loss", f"{REFUSED}DUPEFILTER_CLASS = ", {"DUPEFILTER_CLASS": STOCK}),
+    "no add-on": unused(settings={}),
+    "Scrapy's scheduler": local(SCHEDULER=SCRAPYS),
+    "Scrapy's scheduler of a spider": local("local", ADDON),
+    "scrapy-redis's filter": unused(DUPEFILTER_CLASS=STOCK),
+    "Scrapy's filter": unused(DUPEFILTER_CLASS=LOCAL),
+    "a filter by custom_settings": unused("foreign"),
+    "a filter by update_settings": unused("late"),
+    "another filter": refused("DUPEFILTER_CLASS = ", DUPEFILTER_CLASS=STOCK),
     "no such filter": Mistake("dupefilter", "loss", "cannot be imported", {"DUPEFILTER_CLASS": "scrapy_bloom.Nothing"}),
     "no such scheduler": Mistake("scheduler", "loss", "cannot be imported", {"SCHEDULER": "nothing.X"}),
-    "a value that is refused": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}capacity (BLOOMFILTER_CAPACITY) = 0: must",
-        {"BLOOMFILTER_CAPACITY": 0},
-        settings=ADDON,
+    "a value that is refused": refused(
+        "capacity (BLOOMFILTER_CAPACITY) = 0: must", settings=ADDON, BLOOMFILTER_CAPACITY=0
     ),
-    "a queue that is a list": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}SCHEDULER_QUEUE_CLASS = ",
-        {"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"},
+    "a queue that is a list": refused("SCHEDULER_QUEUE_CLASS = ", SCHEDULER_QUEUE_CLASS="scrapy_redis.queue.FifoQueue"),
+    "one key for both": refused("SCHEDULER_QUEUE_KEY = ", SCHEDULER_QUEUE_KEY="a", SCHEDULER_DUPEFILTER_KEY="a"),
+    "a queue key that cannot be read": refused(
+        "SCHEDULER_QUEUE_KEY = '%(spdr)s': may have %(spider)s", settings=ADDON, SCHEDULER_QUEUE_KEY="%(spdr)s"
     ),
-    "one key for both": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}SCHEDULER_QUEUE_KEY = ",
-        {"SCHEDULER_QUEUE_KEY": "a", "SCHEDULER_DUPEFILTER_KEY": "a"},
+    "a filter's key that cannot be read": refused(
+        "SCHEDULER_DUPEFILTER_KEY = '%(spdr)s': may have %(spider)s",
+        SCHEDULER=SCRAPYS,
+        SCHEDULER_DUPEFILTER_KEY="%(spdr)s",
     ),
-    "a queue key that cannot be read": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}SCHEDULER_QUEUE_KEY = '%(spdr)s:requests': may have %(spider)s",
-        {"SCHEDULER_QUEUE_KEY": "%(spdr)s:requests"},
-        settings=ADDON,
-    ),
-    "a filter's key that cannot be read": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}SCHEDULER_DUPEFILTER_KEY = '%(spdr)s': may have %(spider)s",
-        {"SCHEDULER": SCRAPYS, "SCHEDULER_DUPEFILTER_KEY": "%(spdr)s"},
-    ),
-    "a start key that cannot be read": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}REDIS_START_URLS_KEY = '%(spdr)s:start_urls': may have %(spider)s",
-        {"REDIS_START_URLS_KEY": "%(spdr)s:start_urls"},
-        "fed",
+    "a start key that cannot be read": refused(
+        "REDIS_START_URLS_KEY = '%(spdr)s': may have %(spider)s", "fed", REDIS_START_URLS_KEY="%(spdr)s"
     ),
     "RedisSpider of scrapy-redis": Mistake("spider", "loss", "pops its start URLs", {}, "popping"),
     "own next_requests": Mistake("spider", "loss", "by its own next_requests, without fetch_data", {}, "hasty"),
-    "own request_seen": Mistake(
-        "settings",
-        "loss",
-        f"{REFUSED}DUPEFILTER_CLASS = '{SPIDERS}.InSet': its own request_seen calls neither",
-        {"DUPEFILTER_CLASS": f"{SPIDERS}.InSet", "SCHEDULER": "scrapy_redis.scheduler.Scheduler"},
+    "own request_seen": refused(
+        f"DUPEFILTER_CLASS = '{IN_SET}': its own request_seen calls neither",
+        DUPEFILTER_CLASS=IN_SET,
+        SCHEDULER="scrapy_redis.scheduler.Scheduler",
     ),
-    "own request_seen under BloomScheduler": Mistake(
-        "settings", "loss", f"{REFUSED}DUPEFILTER_CLASS = ", {"DUPEFILTER_CLASS": f"{SPIDERS}.InSet"}
-    ),
-    "own queue": Mistake(
-        "settings", "loss", f"{REFUSED}SCHEDULER_QUEUE_CLASS = ", {"SCHEDULER_QUEUE_CLASS": f"{SPIDERS}.Hosts"}
-    ),
-    "items by scrapy-redis": Mistake(
-        "item pipelines", "loss", f"ITEM_PIPELINES: {STOCK_ITEMS} loses the items", {"ITEM_PIPELINES": {STOCK_ITEMS: 1}}
-    ),
-    "items by scrapy-redis whose pages count as failed": Mistake(
-        "item pipelines",
-        "advice",
-        "until the next run, which fetches their pages again",
-        {"ITEM_PIPELINES": {STOCK_ITEMS: 1}, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_FAILED_ITEMS": True},
-    ),
+    "own request_seen under BloomScheduler": refused("DUPEFILTER_CLASS = ", DUPEFILTER_CLASS=IN_SET),
+    "own queue": refused("SCHEDULER_QUEUE_CLASS = ", SCHEDULER_QUEUE_CLASS=f"{SPIDERS}.Hosts"),
+    "items by scrapy-redis": Mistake("item pipelines", "loss", f"{STOCK_ITEMS} loses the items", ITEMS),
+    "items of pages that are kept": Mistake("item pipelines", "advice", "until the next run, which fetches", KEPT),
     "flush": Mistake("flush", "loss", "each starting worker deletes", FLUSH),
     "flush of a kept crawl": Mistake("flush", "loss", "SCHEDULER_PERSIST = True", {**FLUSH, "SCHEDULER_PERSIST": True}),
     "flush of one process": Mistake(

@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli._console import ExitCode
 from scrapy_bloom.cli.bloom import _HELP, ACTIONS, module_of
-from scrapy_bloom.cli.checks import OF_ANY, OF_SERVER, OF_SPIDER, name_of
+from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.cli.info import METRICS
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import OPTIONS
