@@ -133,6 +133,14 @@ def test_nothing_there(client: redis.Redis, key: str, say: Say) -> None:
     assert not client.keys(f"{key}*")
 
 
+def test_nothing_added(client: redis.Redis, key: str, say: Say) -> None:
+    """A filter without a request is described by its memory, which its first worker has allocated, and not as empty."""
+    assert "a" not in BloomFilter(client, key, capacity=1000)
+    said = say("info")
+    assert (said.code, "No request was added yet. The memory is that of the first layer" in said.out) == (0, True)
+    assert "empty" not in said.out
+
+
 def test_no_filter(client: redis.Redis, key: str, say: Say) -> None:
     """A filter of a newer format, a SET and a foreign hash are each reported by type."""
     newer: dict[Any, Any] = {"id": "1", "secret": "s", "parameters": json.dumps({"format": FORMAT + 1})}
