@@ -187,20 +187,17 @@ class Ticker:
 
 def is_closing(crawler: Crawler) -> bool:
     """Return whether the crawl is ending: the engine waits for the requests in progress."""
-    slot = _slot(crawler)
-    return slot is not None and slot.closing is not None
+    return getattr(_slot(crawler), "closing", None) is not None
 
 
 def in_progress(crawler: Crawler) -> Collection[Request]:
     """Return the requests that the engine has taken and not finished."""
-    slot = _slot(crawler)
-    return () if slot is None else slot.inprogress
+    return getattr(_slot(crawler), "inprogress", ())
 
 
 def scheduler_of(crawler: Crawler) -> Any:
     """Return the crawl's scheduler, or None before it exists."""
-    slot = _slot(crawler)
-    return None if slot is None else slot.scheduler
+    return getattr(_slot(crawler), "scheduler", None)
 
 
 def item_pipelines(crawler: Crawler) -> Collection[Any]:

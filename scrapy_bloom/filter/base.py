@@ -81,7 +81,9 @@ class BaseBloomFilter(ABC):
             (True, False)
         """
         encoded = as_item(item)
-        if not self._cache.get(encoded) or encoded in self._owed or self._is_cache_over():
+        if not self._cache.get(encoded) or encoded in self._owed:
+            return False
+        if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
             return False
         self.counters.cache_hits += 1
         return True
@@ -262,12 +264,9 @@ class BaseBloomFilter(ABC):
 
     def _begin(self) -> None:
         """Begin a call."""
-        if self._is_cache_over():
+        if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
             self._cache_until = math.inf
             self.forget_cached()
-
-    def _is_cache_over(self) -> bool:
-        return bool(self.parameters.ttl) and self._runtime.monotonic() >= self._cache_until
 
     def _remember(self, items: Iterable[bytes]) -> None:
         for item in items:

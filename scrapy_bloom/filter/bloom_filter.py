@@ -279,7 +279,8 @@ class BloomFilter(BaseBloomFilter):
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
         for _ in range(_MOST_LOSSES):
-            status, *reply = self._call(_CONTAINS, self._id, *self._digests(items))
+            digests = [hashing.digest(item, self._secret) for item in items]
+            status, *reply = self._call(_CONTAINS, self._id, *digests)
             if status == b"OK":
                 self._note_reply(reply)
                 flags = [flag == _NEW for flag in reply[0]]
@@ -320,7 +321,8 @@ class BloomFilter(BaseBloomFilter):
 
     def _send_numbered(self, call: _Numbered) -> Any:
         # The node of a slot that is being moved refuses a script with a key that never exists, before its first write.
-        keys, digests = [self.key, self._record, f"{self._tag}:absent"], self._digests(call.items)
+        keys = [self.key, self._record, f"{self._tag}:absent"]
+        digests = [hashing.digest(item, self._secret) for item in call.items]
 
         def attempt() -> Any:
             try:
@@ -405,10 +407,6 @@ class BloomFilter(BaseBloomFilter):
         self.counters.losses += 1
         self._warnings.warn(text, *arguments)
         self.forget_cached()
-
-    def _digests(self, items: list[bytes]) -> list[bytes]:
-        digest, secret = hashing.digest, self._secret
-        return [digest(item, secret) for item in items]
 
     def _call(self, script: Script, *args: str | bytes | int) -> Any:
         return self._send(script, [self.key], args)

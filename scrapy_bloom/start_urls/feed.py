@@ -124,7 +124,12 @@ class StartUrlFeed:
 
     def _urls_at(self, key: str) -> StartUrls:
         if key not in self._urls:
-            scheduler, kind = self._scheduler, _kind_of_start_keys(self._crawler)
+            scheduler, settings, kind = self._scheduler, self._crawler.settings, "list"
+            # As scrapy-redis reads them.
+            if settings.getbool("REDIS_START_URLS_AS_SET", defaults.START_URLS_AS_SET):
+                kind = "set"
+            elif settings.getbool("REDIS_START_URLS_AS_ZSET", defaults.START_URLS_AS_ZSET):
+                kind = "zset"
             self._urls[key] = StartUrls(scheduler.server, key, kind, scheduler.worker_name, scheduler.queue_keys.queue)
         return self._urls[key]
 
@@ -215,10 +220,3 @@ class StartUrlFeed:
             logger.error(
                 "The start URLs of this worker stay leased until another worker requeues them: %s", describe(error)
             )
-
-
-def _kind_of_start_keys(crawler: Crawler) -> str:
-    """Return the type of start keys that scrapy-redis's settings ask for."""
-    if crawler.settings.getbool("REDIS_START_URLS_AS_SET", defaults.START_URLS_AS_SET):
-        return "set"
-    return "zset" if crawler.settings.getbool("REDIS_START_URLS_AS_ZSET", defaults.START_URLS_AS_ZSET) else "list"

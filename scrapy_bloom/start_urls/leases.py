@@ -5,8 +5,8 @@ twice or late, since a worker uses the number of a lease once.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Self
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
 
@@ -18,7 +18,7 @@ _EXCHANGE = Script("start_urls")
 
 
 class StartUrl(NamedTuple):
-    """A start URL: its field in the hash of leases, and its data."""
+    """A start URL: its field in the hash of leases, `<number>:<worker>:<queue>`, and its data."""
 
     field: str
     data: bytes
@@ -40,23 +40,6 @@ class StartState(NamedTuple):
     abandoned: int
     dead_letters: int
     dead_key: str
-
-
-class _Lease(NamedTuple):
-    """The owner of a leased start URL: a worker of a queue; `number` is the order in which the worker leased."""
-
-    number: int
-    worker: str
-    queue: str
-
-    @classmethod
-    def parse(cls, field: bytes) -> Self:
-        number, worker, queue = field.decode().split(":", 2)
-        return cls(int(number), worker, queue)
-
-    @property
-    def field(self) -> str:
-        return ":".join(map(str, self))
 
 
 class StartUrls:
@@ -105,23 +88,19 @@ class StartUrls:
     def recover(self) -> int:
         """Release the leases of dead workers and of lost replies; return their number."""
         leases = _leases(self._client, self.keys)
-        orphans = {lease for lease in _abandoned(self._client, leases) if not self._is_mine(lease)}
-        orphans.update(lease for lease in leases if self._is_mine(lease) and lease.field not in self._held)
-        self.others_hold = any(not self._is_mine(lease) for lease in leases - orphans)
-        return self._exchange(lease.field for lease in sorted(orphans))[1] if orphans else 0
+        mine = {field for field in leases if field.endswith(self._mark)}
+        orphans = _abandoned(self._client, leases - mine) | (mine - self._held)
+        self.others_hold = bool(leases - mine - orphans)
+        return self._exchange(orphans)[1] if orphans else 0
 
     def release(self) -> int:
         """Release this worker's start URLs that are neither acknowledged nor buried; return their number."""
         self.ready.clear()
-        held = self._held.difference(self._done, self._dead)
-        _, released = self._exchange(sorted(held, key=lambda field: int(field.partition(":")[0])))
+        _, released = self._exchange(self._held.difference(self._done, self._dead))
         self._held.clear()
         return released
 
-    def _is_mine(self, lease: _Lease) -> bool:
-        return lease.field.endswith(self._mark)
-
-    def _exchange(self, released: Iterable[str] = (), want: int = 0) -> tuple[int, int]:
+    def _exchange(self, released: Collection[str] = (), want: int = 0) -> tuple[int, int]:
         """Return how many start URLs wait at the key, and how many were released.
 
         Raises:
@@ -130,10 +109,12 @@ class StartUrls:
         keys, first = self.keys, self._next_number
         self._next_number += want
         numbers = len(self._done), len(self._dead)
+        # In the order in which they were leased.
+        in_order = sorted(released, key=lambda field: (int(field.partition(":")[0]), field))
         status, *reply = _EXCHANGE.call(
             self._client,
             (keys.start, keys.leased, keys.dead_letters, keys.absent),
-            (self._kind, want, first, self._mark, *numbers, *self._done, *self._dead, *released),
+            (self._kind, want, first, self._mark, *numbers, *self._done, *self._dead, *in_order),
         )
         self._held.difference_update(self._done, self._dead)
         self._done, self._dead = [], []
@@ -158,17 +139,19 @@ def inspect(client: Any, key: str) -> StartState:
     return StartState(key, len(leases), len(abandoned), client.llen(keys.dead_letters), keys.dead_letters)
 
 
-def _leases(client: Any, keys: StartKeys) -> set[_Lease]:
-    return set(map(_Lease.parse, _fields(client, keys.leased)))
+def _leases(client: Any, keys: StartKeys) -> set[str]:
+    return {field.decode() for field in _fields(client, keys.leased)}
 
 
-def _abandoned(client: Any, leases: set[_Lease]) -> set[_Lease]:
+def _abandoned(client: Any, leases: set[str]) -> set[str]:
     """Return the leases of workers that are not registered with their queue.
 
     Leases must be read before this: a worker registers before it leases, and would count as dead otherwise.
     """
-    registered = {queue: set(_fields(client, QueueKeys(queue).crawl)) for queue in {lease.queue for lease in leases}}
-    return {lease for lease in leases if f"@{lease.worker}".encode() not in registered[lease.queue]}
+    owners = {field: field.split(":", 2)[1:] for field in leases}
+    queues = {queue for _, queue in owners.values()}
+    registered = {queue: set(_fields(client, QueueKeys(queue).crawl)) for queue in queues}
+    return {field for field, (worker, queue) in owners.items() if f"@{worker}".encode() not in registered[queue]}
 
 
 def _fields(client: Any, key: str) -> list[bytes]:
