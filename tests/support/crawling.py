@@ -20,7 +20,14 @@ def begin(
     name: str, start: str, directory: Path, settings: dict[str, object], spider: str = links.__file__
 ) -> CrawlProcess:
     """Start a worker with its name as its user agent; `spider` is the spider's file."""
-    defaults = {"USER_AGENT": name, "TELNETCONSOLE_ENABLED": False, "DUPEFILTER_CLASS": BLOOM, "LOG_LEVEL": "DEBUG"}
+    defaults = {
+        "USER_AGENT": name,
+        "TELNETCONSOLE_ENABLED": False,
+        "DUPEFILTER_CLASS": BLOOM,
+        "LOG_LEVEL": "DEBUG",
+        # Scrapy starts so many tasks for each page, by default 100: a quarter of a crawl's CPU.
+        "CONCURRENT_ITEMS": 10,
+    }
     # The settings of a project around the checkout are not ours.
     job = Job(("runspider", spider), {"start": start}, {**defaults, **settings}, {"SCRAPY_PROJECT": ""})
     return CrawlProcess(name, job, directory, launch=forked.start)

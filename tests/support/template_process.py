@@ -1,7 +1,7 @@
 """A process that imports Scrapy and forks processes to run it.
 
-`tests.support.forked` starts it. The import takes a second of CPU, which
-hundreds of crawls save. A fork has its own directory, environment, arguments, output and signals, and ends as any
+`tests.support.forked` starts it. The imports take a second of CPU, and the sizes of the usual filters a third of one,
+which hundreds of crawls save. A fork has its own directory, environment, arguments, output and signals, and ends as any
 Python process does.
 
 A request on the control socket is the length of a JSON object, with three descriptors: standard output, standard error,
@@ -20,8 +20,11 @@ import socket
 import struct
 import sys
 import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+
+from scrapy_bloom.filter.parameters import FilterParameters
 
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
@@ -43,7 +46,6 @@ _PRELOADED = (
     "scrapy.pqueues",
     "scrapy.squeues",
     "scrapy_bloom.addon",
-    "scrapy_bloom.cli.bloom",
     "scrapy_bloom.delivery",
 )
 _PRELOADED_PACKAGES = (
@@ -52,6 +54,9 @@ _PRELOADED_PACKAGES = (
     "scrapy.extensions",
     "scrapy.spidermiddlewares",
 )
+# Of most crawls. The search for the sizes of their layers takes longer than the rest of a start. It is cached by the
+# error rate of a layer, and a filter that begins small has the most layers.
+_ERROR_RATES = (1e-6, 1e-12)
 # Between two questions of the engine whether an idle spider is to end. Scrapy's own are five, and hundreds of crawls
 # would wait for the next one.
 _IDLE_SECONDS = 0.5
@@ -85,6 +90,10 @@ def _preload_scrapy() -> None:
         for name in _PRELOADED_PACKAGES:
             for found in pkgutil.iter_modules(importlib.import_module(name).__path__):
                 importlib.import_module(f"{name}.{found.name}")
+        for command in entry_points(group="scrapy.commands"):  # ours, and those of plugins
+            command.load()
+    for error_rate in _ERROR_RATES:
+        FilterParameters(1, error_rate).sizes()
     importlib.import_module("scrapy.core.engine").ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = _IDLE_SECONDS
     unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
     if unfit:
