@@ -24,7 +24,7 @@ from tests.support.servers import Server
 from tests.support.spiders import deadly, storing
 from tests.support.spiders.storing import StoringPipeline
 
-TREE, REAL = tree(600), real_links.site("postgresql")
+TREE, REAL = tree(600), real_links.site()
 
 
 def crawl_with_killed_workers(
