@@ -15,7 +15,6 @@ from benchmarks.subjects.whole_crawl import OUR_FORMER, OUR_SCHEDULER, SCRAPY
 from benchmarks.suites import promise, turns
 from benchmarks.suites.memory import PROMISED
 from devtools.crawl_process import ROOT
-from tests.support.selection import long_unless
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc` on this machine")
 needs_history = pytest.mark.skipif(
@@ -63,7 +62,13 @@ SMALL: dict[str, tuple[dict[str, object], int, str]] = {
     "turns": ({"ROUNDS": 1}, len(turns.GOALS) + 1, r"round trips, times before, at most 0.75. Measured 0\.[34]"),
     "path": ({}, 4, r"\| queue/worker.py +\|"),
 }
-NEED = {"fill": needs_compiler, "turns": needs_history, "crawls": needs_history}
+# Parts that crawl, or run the package before the switch as well, take up to a minute.
+MARKS = {
+    "fill": [needs_compiler],
+    "turns": [needs_history, pytest.mark.long],
+    "crawls": [needs_history, pytest.mark.long],
+    "field": [pytest.mark.long],
+}
 
 
 def test_each_part_is_tried() -> None:
@@ -71,9 +76,7 @@ def test_each_part_is_tried() -> None:
     assert [*SMALL] == [*PARTS]
 
 
-@pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=NEED.get(part, ())) for part in long_unless({"crawls"}.isdisjoint, SMALL)]
-)
+@pytest.mark.parametrize("part", [pytest.param(part, marks=MARKS.get(part, ())) for part in SMALL])
 def test_each_part_runs(part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A part runs in a small size on one server without RedisBloom, and judges its targets."""
     sizes, targets, pattern = SMALL[part]
