@@ -8,7 +8,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from twisted.internet import task, threads
@@ -36,6 +37,10 @@ class Runtime:
     def thread(self, name: str, run: Callable[[], object]) -> threading.Thread:
         """Return a daemon thread."""
         return threading.Thread(target=run, name=name, daemon=True)
+
+    def at_once(self, most: int) -> Callable[[Callable[[Any], T], Iterable[Any]], Iterable[T]]:
+        """Return a `map` that makes its calls at once, at most so many, in threads."""
+        return map if most == 1 else ThreadPoolExecutor(most).map
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> bool:
         """Schedule a call in the reactor; return whether there is a reactor."""

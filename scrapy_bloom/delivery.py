@@ -18,12 +18,13 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter.describe import Counters, FilterInfo, describe_reply
+from scrapy_bloom.filter.describe import Counters, FilterInfo, describe_reply, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.queue_report import QueueReport
 from scrapy_bloom.monitoring.stats import ENQUEUED, UNSERIALIZABLE, RequestNotifier, call_safely
-from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.values import Call, Entry, Offer, Phase, RefusedError
+from scrapy_bloom.queue.partitioned import PartitionedWorker
+from scrapy_bloom.queue.request_queue import RequestQueue, send_each
+from scrapy_bloom.queue.values import Entry, IndexedCall, Offer, Phase, RefusedError
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
@@ -47,7 +48,7 @@ class Delivery:
 
     Args:
         worker: the worker.
-        queue: its queue, with the reactor's client.
+        queues: the queue of each partition, with the reactor's client.
         codec: reads requests.
         notifier: counts in the stats.
         spider: the crawl's spider.
@@ -57,7 +58,7 @@ class Delivery:
 
     Attributes:
         counters: this worker's part in the filter.
-        report: reports the worker's findings about its queue.
+        reports: reports the worker's findings about each queue.
         wakeup: makes the engine ask again.
         has_ended: Redis has refused a command, and the crawl ends.
         is_silent: the last call got no reply.
@@ -65,8 +66,8 @@ class Delivery:
 
     def __init__(
         self,
-        worker: Worker,
-        queue: RequestQueue,
+        worker: Worker | PartitionedWorker,
+        queues: list[RequestQueue],
         codec: RequestCodec,
         notifier: RequestNotifier,
         spider: Spider,
@@ -76,11 +77,15 @@ class Delivery:
         runtime: Runtime = RUNTIME,
     ) -> None:
         self.counters = Counters()
-        self.report = QueueReport(worker, queue.keys, self.counters, notifier, codec.report_buried)
+        self.reports = [
+            QueueReport(part, queue.keys, self.counters, notifier, codec.report_buried)
+            for part, queue in zip(worker.parts, queues, strict=True)
+        ]
         self.wakeup = engine.EngineWakeup(spider.crawler, runtime)
         self.has_ended = self.is_silent = False
         self._worker = worker
-        self._queue = queue
+        self._send = send_each(queues, runtime)
+        self._queues = queues
         self._codec = codec
         self._notifier = notifier
         self._spider = spider
@@ -88,46 +93,53 @@ class Delivery:
         self._end_crawl = end_crawl
         self._runtime = runtime
         self._breaker = CircuitBreaker(runtime)
-        self._urgency = math.inf  # the lowest score in the outbox
         self._next_poll, self._pause = 0.0, MIN_PAUSE
 
     # At the start and the end, where calls may block.
 
     def work_off(self, timeout: float) -> None:
         """Execute calls until there is no news; each is retried for `timeout` seconds."""
-        while self.retry(self._execute_next, timeout) is not None:
-            self.report.update()
+        while self.retry(self._execute_next, timeout):
+            self.report()
 
     def leave(self, mode: str) -> None:
         """Deliver everything and leave the queue; a second call resumes after a failed attempt."""
-        while not self.has_ended and self._execute_next() is not None:
-            self.report.update()
+        while not self.has_ended and self._execute_next():
+            self.report()
         if self._worker.phase is not Phase.LEFT:
             self._worker.leave(mode)
         while self._worker.phase is not Phase.LEFT:
             self._execute_next()
-        dead = self._queue.count_dead_letters()
-        self.report.update()
-        self.report.end(mode, dead)
+        self.report()
+        for report, queue in zip(self.reports, self._queues, strict=True):
+            report.end(mode, queue.count_dead_letters())
+
+    def report(self) -> None:
+        """Report the worker's findings since the last call."""
+        for report in self.reports:
+            report.update()
 
     def retry(self, work: Callable[[], T], timeout: float) -> T:
         """Return the result of `work`; block and retry for `timeout` seconds."""
         return retry_until(work, timeout, runtime=self._runtime)
 
     def read_filter(self, parameters: FilterParameters) -> FilterInfo | None:
-        """Return the filter's fill, or None if there is none any more."""
-        reply = self._queue.describe_filter(self._worker.filter_id)
-        return None if reply is None else describe_reply(parameters, reply)
+        """Return the fill of all partitions' filters, or None if one does not exist any more."""
+        infos = []
+        for part, queue in zip(self._worker.parts, self._queues, strict=True):
+            if (reply := queue.describe_filter(part.filter_id)) is None:
+                return None
+            infos.append(describe_reply(parameters, reply))
+        return sum_of(infos)
 
     # During the crawl.
 
-    def put(self, offer: Offer, batch: int, *, is_start: bool) -> None:
+    def put(self, offer: Offer, *, is_start: bool) -> None:
         """Offer a request, which `is_start` if no page led to it; deliver a full batch."""
         self._worker.offer(offer, is_start=is_start)
-        self._urgency = min(self._urgency, offer.score)
-        if len(self._worker.outbox) >= batch:
+        if self._worker.is_full:
             with contextlib.suppress(RedisUnreachableError):
-                self.deliver()
+                self.deliver(is_flush=False)
 
     def next_entry(self, deadline: float) -> Entry | None:
         """Return the next request for the engine, or None: there is none, or the deadline has passed.
@@ -140,23 +152,26 @@ class Delivery:
             self._step(PREFETCH)
         while (now := self._runtime.monotonic()) < deadline:
             # A new link may go before requests that were taken ahead.
-            if worker.ready and self._urgency < worker.ready[0].score:
+            if worker.urgency < worker.next_score < math.inf:
                 self._step(1)
             elif (entry := worker.take()) is not None:
                 return entry
-            elif self._step(PREFETCH if worker.outbox or now >= self._next_poll else 0) is None:
+            elif not self._step(PREFETCH if worker.has_unsent or now >= self._next_poll else 0):
                 return None
         self.wakeup.set(0)
         return None
 
-    def deliver(self) -> bool:
+    def deliver(self, *, is_flush: bool = True) -> bool:
         """Send all calls, as long as the reactor can spare the time; return whether some are left.
+
+        Args:
+            is_flush: not only full batches.
 
         Raises:
             RedisUnreachableError: Redis is silent.
         """
         deadline = self.deadline()
-        while self._step(0) is not None:
+        while self._step(0, is_flush=is_flush):
             if self._runtime.monotonic() > deadline:
                 self.wakeup.set(0)
                 return True
@@ -189,54 +204,56 @@ class Delivery:
         """Return the time until which one call of Scrapy's may block the reactor."""
         return self._runtime.monotonic() + _REACTOR_SECONDS
 
-    def _step(self, want: int) -> Call | None:
-        """Execute the next call, and report its reply; raise RedisUnreachableError while Redis is silent."""
+    def _step(self, want: int, *, is_flush: bool = False) -> list[IndexedCall]:
+        """Execute the next calls, and report their replies; raise RedisUnreachableError while Redis is silent."""
         if self._breaker.is_open or self.has_ended:
             raise RedisUnreachableError
-        call = self._worker.next_call(want)
-        if call is None:
-            return None
+        calls = self._worker.next_calls(want, is_flush=is_flush)
+        if not calls:
+            return calls
         self.is_silent = True
-        self.ask(partial(self._execute, call))
+        self.ask(partial(self._execute, calls))
         self.is_silent = False
-        if want and call.script == "exchange" and self._worker.phase is Phase.WORK:
+        if want and calls[0][1].script == "exchange" and self._worker.phase is Phase.WORK:
             self._note_poll()
-        self.report.update()
+        self.report()
         self.confirm()
-        return call
+        return calls
 
     def _note_poll(self) -> None:
         """Ask an empty queue again after a pause, each twice as long as the last."""
-        if self._worker.ready:
+        has_taken = self._worker.next_score < math.inf
+        if has_taken:
             self._pause = MIN_PAUSE
-        if self._worker.ready and self._worker.waiting:
+        if has_taken and self._worker.waiting:
             self._next_poll = 0.0
             return
         self._next_poll = self._runtime.monotonic() + self._pause
         self.wakeup.set(self._pause)
         self._pause = min(2 * self._pause, MAX_PAUSE)
 
-    def _execute_next(self) -> Call | None:
-        call = self._worker.next_call(0)
-        if call is not None:
-            self._execute(call)
-        return call
+    def _execute_next(self) -> list[IndexedCall]:
+        calls = self._worker.next_calls(0, is_flush=True)
+        self._execute(calls)
+        return calls
 
-    def _execute(self, call: Call) -> None:
-        worker = self._worker
+    def _execute(self, calls: list[IndexedCall]) -> None:
+        worker, left = self._worker, [index for index, _ in calls]
         try:
-            reply = self._queue.send(worker.name, call)
-        except BaseException:
-            worker.lose()
-            raise
-        self.counters.round_trips += 1
-        try:
-            ended = worker.receive(reply)
+            replies = self._send(worker.name, calls)
+            for (index, _), reply in zip(calls, replies, strict=True):
+                if not isinstance(reply, Exception):
+                    left.remove(index)
+                    self.counters.round_trips += 1
+                    self._note_offers(worker.receive(reply, index))
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
         except RefusedError as refused:
             raise self._refuse(*refused.args) from None
-        if not worker.outbox:
-            self._urgency = math.inf
-        self._note_offers(ended)
+        finally:
+            for index in left:
+                worker.lose(index)
 
     def _note_offers(self, ended: list[tuple[Offer, bool]]) -> None:
         """Count new requests, and drop repeats."""

@@ -181,7 +181,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     @classmethod
     def _build(cls, settings: BaseSettings, crawler: Crawler | None, choose_key: Callable[[Any], FilterKey]) -> Self:
-        timeout = BloomSettings.from_settings(settings).retry_timeout
+        config = BloomSettings.from_settings(settings)
+        if config.partitions > 1:
+            raise ConfigError(
+                f"BLOOMFILTER_PARTITIONS = {config.partitions}: only BloomScheduler has partitions; set SCHEDULER = "
+                "'scrapy_bloom.BloomScheduler', or remove BLOOMFILTER_PARTITIONS"
+            )
+        timeout = config.retry_timeout
         # The client of a cluster connects when it is made.
         self = retry_until(lambda: cls.unopened(settings, "", crawler), timeout, runtime=cls._runtime)
         try:

@@ -161,6 +161,16 @@ MAX_DELIVERIES = Option[int](
     zero=0,
 )
 
+PARTITIONS = Option[int](
+    "partitions",
+    1,
+    "be a whole number from 1 to 1,024",
+    "number of parts of the queue and the filter of `BloomScheduler`, each in its own slot of a cluster",
+    least=1,
+    limit=1025,
+    is_integer=True,
+)
+
 # In the order of the documentation.
 OPTIONS: tuple[Option[Any], ...] = (
     CAPACITY,
@@ -172,5 +182,6 @@ OPTIONS: tuple[Option[Any], ...] = (
     BATCH_SIZE,
     LEASE,
     MAX_DELIVERIES,
+    PARTITIONS,
 )
 BY_NAME = {option.name: option for option in OPTIONS}

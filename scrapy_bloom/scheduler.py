@@ -35,6 +35,8 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter
 from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
 from scrapy_bloom.queue.heartbeat import Heartbeat
+from scrapy_bloom.queue.keys import partition_keys
+from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Offer, Outcome
 from scrapy_bloom.queue.worker import Worker
@@ -138,27 +140,19 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.spider, config, settings = spider, self._config, spider.settings
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
         key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server))
-        self._requests = RequestQueue(self.server, queue_of(settings, spider), key.name)
-        self.queue_keys = self._requests.keys
+        keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
+        self._queues = [RequestQueue(self.server, *each) for each in keys]
+        self.queue_keys, self._filter_key = self._queues[0].keys, key.name
         make = load_object(self.dupefilter_cls).unopened
         self.df = retry_until(
             lambda: make(settings, key.name, spider.crawler), config.retry_timeout, runtime=self._runtime
         )
         queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
         self.queue = load_object(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
-        self._parameters: FilterParameters = self.df.parameters()
-        self._worker = Worker(
-            self.worker_name,
-            config.lease,
-            f"{type(spider).__module__}.{type(spider).__qualname__}",
-            _NewFilter(self._parameters),
-            self._fingerprint_in,
-            cache_size=config.cache_size,
-            batch=config.batch_size,
-            max_deliveries=config.max_deliveries,
-            flush=self.flush_on_start,
-        )
-        self._set_up(spider)
+        self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
+        parts = [self._new_worker() for _ in keys]
+        self._worker = parts[0] if len(parts) == 1 else PartitionedWorker(parts)
+        self._set_up(spider, keys)
         self._join()
         self._has_joined = True
         logger.info("This worker is %s in the queue %r", self.worker_name, self.queue_keys.queue)
@@ -170,13 +164,29 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         engine.follow_start(spider.crawler, self._note_start, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
         self._ticker.start()
 
-    def _set_up(self, spider: Spider) -> None:
+    def _new_worker(self) -> Worker:
+        """Return the worker of a partition."""
+        config, spider = self._config, type(self.spider)
+        return Worker(
+            self.worker_name,
+            config.lease,
+            f"{spider.__module__}.{spider.__qualname__}",
+            _NewFilter(self._parameters),
+            self._fingerprint_in,
+            partitions=config.partitions,
+            cache_size=config.cache_size // config.partitions,
+            batch=config.batch_size,
+            max_deliveries=config.max_deliveries,
+            flush=self.flush_on_start,
+        )
+
+    def _set_up(self, spider: Spider, keys: list[tuple[str, str]]) -> None:
         config, runtime = self._config, self._runtime
         self._notifier = RequestNotifier(spider, self.stats, self.df)
         self._codec = RequestCodec(self.queue, self.queue_keys, self._notifier, config.max_deliveries)
         self._delivery = Delivery(
             self._worker,
-            self._requests,
+            self._queues,
             self._codec,
             self._notifier,
             spider,
@@ -185,7 +195,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             runtime=runtime,
         )
         self.df.report = CrawlReporter(
-            self._requests.filter_key,
+            self._filter_key,
             self._delivery.counters,
             partial(self._delivery.read_filter, self._parameters),
             self.stats,
@@ -194,7 +204,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._idle_backoff = IdleBackoff(config.lease, runtime.monotonic)
         self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, runtime)
         # The dupefilter's own client is for the thread.
-        beating = RequestQueue(self.df.server, self.queue_keys.queue, self._requests.filter_key)
+        beating = [RequestQueue(self.df.server, *each) for each in keys]
         self._heartbeat = Heartbeat(beating, self.worker_name, config.lease, config.max_deliveries, runtime)
         self._start: object = None  # the last request or item of start()
         self._taken: dict[Request, bytes] = {}
@@ -214,7 +224,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             lambda: self.df.report.begin(self.server, self._config.ttl, is_anew=self.flush_on_start), timeout
         )
         self.df.report.follow(self.spider.crawler, self.df.is_always_new)
-        delivery.report.begin()
+        for report in delivery.reports:
+            report.begin()
         self._has_found_requests = worker.waiting > 0
         if self._has_found_requests:
             logger.info(
@@ -224,19 +235,25 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         config = self._config
         engine.follow_failures(self.spider.crawler, config.retry_statuses, self._failed.add, items=config.failed_items)
-        cursor, has_more, number = 0, True, 0
-        while has_more:
-            cursor, portion = delivery.retry(partial(self._requests.read_failed, cursor), timeout)
-            again = [self._again(offer) for run, offer in portion if run != worker.run]
-            worker.queue_again(again)
-            delivery.work_off(timeout)
-            has_more, number = cursor != 0, number + len(again)
+        number = sum(map(self._queue_failed, range(len(self._queues))))
         if number:
             logger.info(
                 "Queued %s of earlier runs again in the queue %r (BLOOMFILTER_RETRY_FAILED = True)",
                 plural(number, "failed request"),
                 self.queue_keys.queue,
             )
+
+    def _queue_failed(self, index: int) -> int:
+        """Queue the kept requests of a partition again, and return their number."""
+        queue, delivery, worker, timeout = self._queues[index], self._delivery, self._worker, self._config.retry_timeout
+        cursor, has_more, number = 0, True, 0
+        while has_more:
+            cursor, portion = delivery.retry(partial(queue.read_failed, cursor), timeout)
+            again = [self._again(offer) for run, offer in portion if run != worker.run]
+            worker.queue_again(again, index)
+            delivery.work_off(timeout)
+            has_more, number = cursor != 0, number + len(again)
+        return number
 
     def _warn_of_lost_items(self) -> None:
         """Warn of an item pipeline that loses the items of an outage, unless their pages count as failed ones."""
@@ -257,10 +274,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def __len__(self) -> int:
         """Return the number of requests in this process, and in the queue at the last reply."""
-        worker = self._worker if self._has_opened else None
-        if worker is None:
-            return 0
-        return worker.waiting + len(worker.ready) + len(worker.outbox) + len(worker.local_ready)
+        return self._worker.pending if self._has_opened else 0
 
     def enqueue_request(self, request: Request) -> bool:
         """Add a request to the next exchange.
@@ -278,7 +292,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._notifier.note_repeat(request)
             return False
         offer = self._codec.encode(request, fingerprint)
-        self._delivery.put(offer, self._config.batch_size, is_start=request is self._start)
+        self._delivery.put(offer, is_start=request is self._start)
         return True
 
     def next_request(self) -> Request | None:
@@ -291,8 +305,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._note_finished()
             deadline = self._delivery.deadline()
             while (entry := self._delivery.next_entry(deadline)) is not None:
-                local = self._worker.local.get(entry.member)
-                request: Request | None = local.request if local else self._codec.decode(entry.member)
+                local = self._worker.local_request(entry.member)
+                request: Request | None = self._codec.decode(entry.member) if local is None else local
                 if request is not None:
                     if request in self._taken:  # a local request, yielded twice
                         request = copy(request)
@@ -353,7 +367,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             )
         finally:
             delivery.confirm()
-            delivery.report.warnings.flush()
+            for report in delivery.reports:
+                report.warnings.flush()
             if self._kept:
                 logger.info(
                     "Kept %s of this process at %r. The next run with BLOOMFILTER_RETRY_FAILED = True fetches them",
@@ -424,7 +439,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         running = engine.in_progress(self.spider.crawler)
         for request in [request for request in self._taken if request not in running]:
             has_failed, member = request in self._failed, self._taken.pop(request)
-            is_local = member in self._worker.local
+            is_local = self._worker.local_request(member) is not None
             self._worker.finish(member, Outcome.FAILED if has_failed else Outcome.DONE)
             if has_failed and is_local:
                 logger.warning("%s failed, and is not kept for the next run: it cannot be serialized", request)
@@ -434,9 +449,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._failed.intersection_update(self._taken)
 
     def _note_heartbeats(self) -> None:
-        for others in self._heartbeat.take_others():
-            self._worker.note_others(others)
-        self._delivery.report.update()
+        for index, others in self._heartbeat.take_others():
+            self._worker.parts[index].note_others(others)
+        self._delivery.report()
 
     # Signals.
 
@@ -464,7 +479,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             # Scrapy 2.13 closes an idle spider, with its own reason, before `end_crawl` takes effect.
             raise CloseSpider(engine.UNUSABLE)
         if self._worker.may_finish and self._worker.is_idle and not delivery.is_silent:
-            if delivery.report.has_lost:
+            if any(report.has_lost for report in delivery.reports):
                 report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")
                 raise CloseSpider(QUEUE_LOST)
             return
@@ -479,7 +494,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _refusal(self, status: bytes, *details: bytes) -> BloomError:
         """Return the error for a refused join."""
-        queue, mine = self.queue_keys.queue, self._requests.filter_key
+        queue, mine = self.queue_keys.queue, self._filter_key
         if status == b"WRONGTYPE":
             return foreign_key(mine, details[0].decode())
         if status == b"MISMATCH":
@@ -487,6 +502,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 self._parameters.verify(mine, details[0].decode())
             except MismatchError as error:
                 return error
+        if status == b"PARTITIONS":
+            return ConfigError(
+                f"BLOOMFILTER_PARTITIONS = {self._config.partitions}: the crawl in the queue {queue!r} has "
+                f"{details[0].decode()}; set that number, or delete the crawl by `scrapy bloom clear`"
+            )
         spider, of_filter = (each.decode() for each in details)
         if of_filter != mine:
             return ConfigError(

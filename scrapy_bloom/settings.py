@@ -38,6 +38,7 @@ class BloomSettings:
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.
         max_deliveries: deaths of workers with the same request that make it a dead letter; 0: no bound.
+        partitions: parts of the queue and the filter of `BloomScheduler`, each with a cluster slot of its own.
         always: patterns of the URLs whose requests are new once in each run.
         retry_failed: whether the next run crawls requests whose page failed.
         retry_statuses: statuses of refused responses that make a page a failed one.
@@ -57,6 +58,7 @@ class BloomSettings:
     batch_size: int = options.BATCH_SIZE.default
     lease: float = options.LEASE.default
     max_deliveries: int = options.MAX_DELIVERIES.default
+    partitions: int = options.PARTITIONS.default
     always: tuple[re.Pattern[str], ...] = ()
     retry_failed: bool = False
     retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))

@@ -1,7 +1,7 @@
 """Describe a filter: its size, its fill, and this process's work with it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scrapy_bloom.filter import sizing
@@ -141,6 +141,25 @@ def describe(
         count=sum(layer.count for layer in by_layer),
         current_error_rate=sum(layer.current_error_rate for layer in by_layer),
         by_layer=by_layer,
+    )
+
+
+def sum_of(infos: Sequence[FilterInfo]) -> FilterInfo:
+    """Return the sum of the filters of a crawl's partitions; an item is in one of them."""
+    if len(infos) == 1:
+        return infos[0]
+    layers = tuple(layer for info in infos for layer in info.by_layer)
+    counts = ("capacity", "shards", "lost_shards", "forgotten", "bits", "memory_bytes", "count")
+    bits = sum(info.bits for info in infos)
+    return replace(
+        infos[0],
+        layers=max(info.layers for info in infos),
+        hashes=max(info.hashes for info in infos),
+        users=tuple(sorted({user for info in infos for user in info.users})),
+        fill_ratio=sum(info.fill_ratio * info.bits for info in infos) / bits,
+        current_error_rate=sum(info.current_error_rate for info in infos) / len(infos),
+        by_layer=layers,
+        **{name: sum(getattr(info, name) for info in infos) for name in counts},
     )
 
 

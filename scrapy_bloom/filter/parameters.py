@@ -2,8 +2,8 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
 
 from scrapy_bloom import options
 from scrapy_bloom._format import as_number
@@ -51,6 +51,14 @@ class FilterParameters:
     def arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of `BloomFilter`."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+    def of_partition(self, count: int) -> Self:
+        """Return the parameters of one of `count` partitions, which has its share of the items, by their hash.
+
+        The share is a binomial variable; four standard deviations are added to its mean.
+        """
+        share = self.capacity / count
+        return self if count == 1 else replace(self, capacity=math.ceil(share + 4 * math.sqrt(share)))
 
     def sizes(self) -> list[sizing.LayerSize]:
         """Return the sizes of the layers; this takes a tenth of a second."""

@@ -18,7 +18,7 @@ if QUEUE then
       end
     end
   end
-  local type = call('TYPE', QUEUE).ok
+  local type, partitions = call('TYPE', QUEUE).ok, call('HGET', CRAWL, 'partitions')
   if type ~= 'none' and type ~= ARGV[2] or (call('HGET', CRAWL, 'id') or ARGV[3]) ~= ARGV[3] then return 0 end
   for _, worker in ipairs(workers) do call('DEL', stem .. 'leases:' .. worker, stem .. 'taken:' .. worker) end
   call('UNLINK', QUEUE, CRAWL, DEPARTED, DEAD, FAILED, DELIVERIES, SUSPECTS)
@@ -26,7 +26,7 @@ if QUEUE then
     -- Workers that are left learn that the queue was not lost.
     local time = call('TIME')
     local now = string.format('%.0f', time[1] * 1000000 + time[2])
-    call('HSET', CRAWL, 'id', now, 'run', now, 'origin', 'flush', 'losses', 0, 'lost', 0)
+    call('HSET', CRAWL, 'id', now, 'run', now, 'origin', 'flush', 'partitions', partitions or 1, 'losses', 0, 'lost', 0)
     call('PEXPIRE', CRAWL, 3600000)
   end
 end

@@ -3,8 +3,8 @@
 -- failed one, or ''; score, member), acknowledged members, and digests to mark. START is the member of the suspect that the
 -- worker starts, or ''. With RESET the holds replace all leases. An offer without a member is only looked up: the worker
 -- runs it itself, and marks it when it and all that it led to is done.
--- Returns a flag for each offer (1: new), the stamp, the requests taken (score, member), the worker's suspect or '', and
--- whether it has started. If requests were wanted and none waited, it also returns whether the crawl is quiet, the number
+-- Returns a flag for each offer (1: new), the stamp, the requests taken (score, member), the worker's suspect or '',
+-- whether it has started, and whether its next death makes it a dead letter. If requests were wanted and none waited, it also returns whether the crawl is quiet, the number
 -- and the oldest contact of the other workers, and the result of `reap`.
 -- STAMP is that of the worker's last answered call: with another one the server went back, or the packet is late.
 local stamp, is_reset, is_idle = tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
@@ -29,11 +29,12 @@ local function without_digests(entries)
   return rest
 end
 
+local function is_last_chance(deaths) return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries end
+
 -- Take requests from the front of the queue, but none that this worker has leased: equal requests are one member. A worker
 -- takes its share, rounded up; one share is left for a worker that joins. A worker has one suspect at a time, and nothing
 -- beside a suspect that becomes a dead letter with its next death.
 local function take()
-  local function is_last_chance(deaths) return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries end
   local has_suspects = call('EXISTS', DELIVERIES) == 1
   if my.suspect > 0 and is_last_chance(call('HGET', DELIVERIES, call('HGET', SUSPECTS, ME))) then return {} end
   local waiting = call('ZCARD', QUEUE)
@@ -148,9 +149,12 @@ end
 
 local taken = want > 0 and take() or {}
 my.works, my.stamp, my.prior, my.offered, my.returned = 1, NOW, stamp, #offers / 3, #returns / 3
-my.busy = (is_idle and my.held == 0) and 0 or 1
+local busy = (is_idle and my.held == 0) and 0 or 1
+if is_reset or at > 18 or #taken > 0 or busy ~= my.busy then crawl.changed = NOW end
+my.busy = busy
 local others = want > 0 and #taken == 0 and reap(max_deliveries)
 my.contact = NOW
 save('@' .. ME, text_of(my))
 local suspect = my.suspect > 0 and call('HGET', SUSPECTS, ME) or ''
-return {'OK', news(f), table.concat(flags), NOW, taken, suspect, my.suspect == 2 and 1 or 0, others}
+local is_last = suspect ~= '' and is_last_chance(call('HGET', DELIVERIES, suspect))
+return {'OK', news(f), table.concat(flags), NOW, taken, suspect, my.suspect == 2 and 1 or 0, is_last and 1 or 0, others}

@@ -1,13 +1,19 @@
 -- join WORKER NUMBER STAMP LEASE SPIDER IS_NEW FLUSH KNOWN, and of a filter to create: PARAMETERS ID SECRET TTL SIZES.
+-- Then the number of PARTITIONS, and in all but the first the ID, RUN and ORIGIN of its crawl, and FORCE.
 -- Registers a worker; others wait for it only after its first exchange. STAMP is that of its last answered call:
 -- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl and the filter first.
 -- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
+-- A partition may be left behind by a crawl that ended, or was replaced, while a worker was killed. Requests that wait there
+-- are never deleted: they join the crawl. STALE: the partition has a later crawl, so the first one decides again; FORCE
+-- tells that it has, since it went back in time.
 -- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
 -- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
 local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)
-local run, origin, of_spider, of_filter = unpack(call('HMGET', CRAWL, 'run', 'origin', 'spider', 'filter'))
+local partitions, of_first, run_of_first, origin_of_first, force = unpack(ARGV, 14, 18)
+local run, origin, of_spider, of_filter, stored_partitions =
+  unpack(call('HMGET', CRAWL, 'run', 'origin', 'spider', 'filter', 'partitions'))
 local filter_id, filter_secret, stored = filter.describe(FILTER)
 
 local function joined()
@@ -25,15 +31,23 @@ end
 
 local others = math.max(0, call('HLEN', CRAWL) - FIXED - (my and 1 or 0))
 if others > 0 and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOREIGN', of_spider, of_filter} end
+if crawl.id and stored_partitions ~= partitions then return {'PARTITIONS', stored_partitions} end
+local has_other_id = of_first ~= '' and crawl.id and crawl.id ~= of_first
+if has_other_id and tonumber(crawl.id) > tonumber(of_first) and force ~= '1' then return {'STALE', news()} end
+local is_remainder = has_other_id and crawl.waiting == 0
+for _, r in pairs(has_other_id and registrations(CRAWL) or {}) do is_remainder = is_remainder and r.held == 0 end
 if not flush and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
 if not flush and filter_id and stored ~= parameters then return {'MISMATCH', stored} end
-if (flush or not filter_id) and sizes == '' then return {'SIZES'} end
+if (flush or is_remainder or not filter_id) and sizes == '' then return {'SIZES'} end
 
 if flush then
   filter.delete(FILTER)
   delete_crawl()
   call('DEL', DEAD, FAILED, DELIVERIES)
   crawl, audited, others, filter_id = {losses = 0, lost = 0}, 0, 0, nil
+elseif is_remainder then
+  delete_crawl()
+  crawl, audited, filter_id, filter_secret = {losses = 0, lost = 0}, 0, filter.describe(FILTER)
 elseif my and stamp ~= my.stamp then
   note_missing_leases(ME, my) -- otherwise the worker holds them all, and leases them again
 elseif not crawl.id and call('HEXISTS', FILTER, 'user:' .. QUEUE) == 1 then
@@ -47,8 +61,10 @@ if not filter_id then
 end
 if known ~= '' and known ~= filter_id then filter.sweep(FILTER, known, call('HGET', FILTER, 'sizes')) end
 local is_first = not crawl.id
-if is_first then crawl.id, origin = string.format('%.0f', NOW), flush and 'flush' or 'new' end
-if is_first or is_new and others == 0 then run = string.format('%.0f', NOW) end
+if of_first ~= '' then crawl.id, run, origin = of_first, run_of_first, origin_of_first
+elseif is_first then crawl.id, origin = string.format('%.0f', NOW), flush and 'flush' or 'new' end
+if of_first == '' and (is_first or is_new and others == 0) then run = string.format('%.0f', NOW) end
+crawl.changed = NOW
 if is_new then
   -- Dead letters that no worker died with could not be read; perhaps this worker can.
   local dead, back = entries_of(DEAD), {}
@@ -69,7 +85,8 @@ my = {
   lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or before.since, offered = before.offered,
   returned = before.returned, replaced = my and 1 or departed and 2 or 0, marked = before.stamp, known = before.prior,
 }
-save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER, 'losses', crawl.losses,
+save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER,
+     'partitions', partitions, 'losses', crawl.losses,
      'lost', crawl.lost, '@' .. ME, text_of(my))
 if is_first then call('PEXPIRE', CRAWL, lease / 1000) end
 return joined()

@@ -1,21 +1,25 @@
--- leave WORKER CRAWL MODE MAX_DELIVERIES. Ends a registration; the leases wait again. MODE is finished, stopped or keep.
+-- leave WORKER CRAWL MODE MAX_DELIVERIES DELETE. Ends a registration; the leases wait again. MODE is finished, stopped or keep.
 -- The last worker deletes the crawl if it is finished and nothing waits or is leased. It deletes a stopped crawl with the
--- requests that wait, unless another queue uses the filter and keeps it, which knows these requests.
+-- requests that wait, unless another queue uses the filter and keeps it, which knows these requests. In a partition but the
+-- first, DELETE is 1 if the first was deleted, else 0: there it is decided who is the last. Another one has ''.
 -- Returns whether the crawl is deleted, how many requests wait, the number of other workers, and the result of `reap`;
 -- or EXPIRED, with the id and the origin of the crawl that is there.
-local mode = ARGV[3]
-if not my or ARGV[2] ~= crawl.id then
+local mode, delete = ARGV[3], ARGV[5]
+if ARGV[2] ~= crawl.id or not my and delete ~= '1' then
   return {'EXPIRED', news(), crawl.id or '', call('HGET', CRAWL, 'origin') or ''}
 end
-note_missing_leases(ME, my)
-local others = reap(tonumber(ARGV[4]))
-depart(ME, my)
-save()
+local others = false -- not nil, which ends a reply
+if my then
+  note_missing_leases(ME, my)
+  others = reap(tonumber(ARGV[4]))
+  depart(ME, my)
+  save()
+end
 local working, held = 0, 0
 for _, r in pairs(registrations(CRAWL)) do
   working, held = working + r.works, held + r.held -- a join alone, perhaps a late one, is no worker yet
 end
-local is_due = working == 0 and mode ~= 'keep'
+local is_due = delete == '1' or delete == '' and working == 0 and mode ~= 'keep'
 if mode == 'finished' then
   is_due = is_due and crawl.waiting + held == 0
 elseif is_due and crawl.waiting > 0 then

@@ -3,9 +3,10 @@
 -- KEYS: filter, queue, crawl, departed, dead letters, failed, deliveries, suspects, and a key that never exists: the node
 -- of a slot that is being moved refuses a script with a missing key before its first write. ARGV[1] is the worker.
 --
--- crawl       hash: id, run (time at which the first of its present workers started), origin, spider and filter of its
---             workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field waiting has the
---             requests in the queue after the last script, or -1 if others take requests, too.
+-- crawl       hash: id, run (time at which the first of its present workers started), origin, spider, filter
+--             and partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field waiting has the
+--             requests in the queue after the last script, or -1 if others take requests, too; changed is the time of
+--             the last script that changed more than contacts.
 -- departed    hash: registrations of workers that left, or died
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
 -- deliveries  hash: deaths of each suspect, a request that a dead worker had leased; suspects: the suspect of each worker.
@@ -33,7 +34,7 @@ local NOW = time[1] * 1000000 + time[2]
 --             marked, known
 local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
                 'since', 'offered', 'returned', 'replaced', 'marked', 'known'}
-local FIXED = 8 -- fields of the crawl that are no registrations
+local FIXED = 10 -- fields of the crawl that are no registrations
 local FORMAT = string.rep('%.0f ', #FIELDS)
 
 local function parse(text)
@@ -83,10 +84,11 @@ local function move(from, to)
   in_parts('ZADD', to, entries)
 end
 
-local noted = call('HMGET', CRAWL, 'id', 'waiting', 'losses', 'lost', '@' .. ME)
-local crawl = {id = noted[1], waiting = call('ZCARD', QUEUE), losses = tonumber(noted[3] or 0), lost = tonumber(noted[4] or 0)}
-local audited = tonumber(noted[2] or 0)
-local my = noted[5] and parse(noted[5])
+local noted = call('HMGET', CRAWL, 'id', '@' .. ME, 'waiting', 'losses', 'lost', 'changed')
+local my = noted[2] and parse(noted[2])
+for i = 3, 6 do noted[i] = tonumber(noted[i] or 0) end
+local crawl = {id = noted[1], waiting = call('ZCARD', QUEUE), losses = noted[4], lost = noted[5], changed = noted[6]}
+local audited = noted[3]
 if my and my.contact + my.lease < NOW then my.since = NOW end
 
 local function note_loss(requests)
@@ -104,7 +106,7 @@ end
 -- Write the number of waiting requests, and further fields; each script that changes the queue ends with it.
 local function save(...)
   crawl.waiting = call('ZCARD', QUEUE)
-  write(CRAWL, 'waiting', audited < 0 and -1 or crawl.waiting, ...)
+  write(CRAWL, 'waiting', audited < 0 and -1 or crawl.waiting, 'changed', string.format('%.0f', crawl.changed), ...)
 end
 
 -- Return how many leases of a worker Redis has lost alone.
@@ -125,7 +127,7 @@ local function depart(worker, r)
   move(STEM .. 'taken:' .. worker, QUEUE)
   call('HDEL', SUSPECTS, worker)
   call('HDEL', CRAWL, '@' .. worker)
-  r.held, r.took, r.suspect, r.contact = 0, 0, 0, NOW
+  r.held, r.took, r.suspect, r.contact, crawl.changed = 0, 0, 0, NOW, NOW
   write(DEPARTED, '@' .. worker, text_of(r))
 end
 
@@ -142,8 +144,8 @@ end
 local DAY = 86400000000
 
 -- Requeue the leases of workers whose lease has ended. After an outage all look dead, and get one lease more to come back.
--- Return whether the other workers are quiet, their number and oldest contact; of each that was presumed dead its name,
--- silence and number of requests; and the new dead letters.
+-- Return whether the crawl is quiet, the number and oldest contact of the other workers, the dead ones, the new dead letters,
+-- and the time of the last change. Of each dead worker it returns its name, its silence and its number of requests.
 local function reap(max_deliveries)
   local is_quiet, others, oldest, told, buried = true, 0, NOW, {}, {}
   local was_away = NOW < my.since + my.lease
@@ -176,7 +178,7 @@ local function reap(max_deliveries)
     end
   end
   is_quiet = is_quiet and my.held == 0 and call('ZCARD', QUEUE) == 0
-  return {is_quiet and 1 or 0, others, oldest, told, buried}
+  return {is_quiet and 1 or 0, others, oldest, told, buried, crawl.changed}
 end
 
 -- Delete the crawl. Failed requests and dead letters stay, and the filter unless this was its last user.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from redis.crc import key_slot
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import ConfigError
@@ -81,6 +81,30 @@ class StartKeys:
         self.leased = f"{tagged(start)}:leased"
         self.dead_letters = f"{tagged(start)}:dead-letter"
         self.absent = f"{tagged(start)}:absent"
+
+
+def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, str]]:
+    """Return the keys of the queue and the filter in each partition; the first one has the keys themselves.
+
+    Each filter is in another one of `count` equal parts of the cluster's slots, so that equal primaries have equally
+    many partitions.
+    """
+    numbers: dict[int, int] = {}  # by the part of the slots
+    number = 0
+    while len(numbers) < count:
+        slot = int(key_slot(_in_partition(filter_key, number).encode()))
+        numbers.setdefault(slot * count // REDIS_CLUSTER_HASH_SLOTS, number)
+        number += 1
+    return [(_in_partition(queue, each), _in_partition(filter_key, each)) for each in numbers.values()]
+
+
+def _in_partition(key: str, number: int) -> str:
+    """Return a key with a number at the end of the part that decides on its slot; without one for 0."""
+    if number == 0:
+        return key
+    before, brace, rest = key.partition("{")
+    tag, end, after = rest.partition("}")
+    return f"{before}{{{tag}:{number}}}{after}" if brace and tag and end else f"{key}:{number}"
 
 
 def tagged(key: str) -> str:

@@ -1,14 +1,15 @@
 """Send the calls of a queue's workers to Redis: one script each, over the queue and its filter in one slot."""
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 from redis.client import NEVER_DECODE
 
+from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Call, Offer
+from scrapy_bloom.queue.values import Call, IndexedCall, Offer
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.transport.server_info import is_cluster
 
@@ -69,6 +70,24 @@ class RequestQueue:
         command = ("HSCAN", self.keys.failed, cursor, "COUNT", _PORTION)
         cursor, found = self._client.execute_command(*command, **{NEVER_DECODE: []})
         return cursor, list(_kept(found))
+
+
+def send_each(
+    queues: Sequence[RequestQueue], runtime: Runtime = RUNTIME
+) -> Callable[[str, Sequence[IndexedCall]], list[Any]]:
+    """Return a function that executes calls of a worker, each in the queue of its index, at once.
+
+    It returns the replies; a call that failed has its error for one.
+    """
+
+    def send(worker: str, call: IndexedCall) -> Any:
+        try:
+            return queues[call[0]].send(worker, call[1])
+        except Exception as error:  # the caller raises it
+            return error
+
+    at_once = runtime.at_once(len(queues))
+    return lambda worker, calls: list(at_once(partial(send, worker), calls))
 
 
 def _kept(found: dict[bytes, bytes]) -> Iterator[tuple[bytes, Offer]]:

@@ -101,6 +101,30 @@ class Call(NamedTuple):
     is_idle: bool = False
 
 
+# A call, and the index of its partition.
+IndexedCall = tuple[int, Call]
+
+
+class Orders(NamedTuple):
+    """Orders of `PartitionedWorker` to the worker of one partition; by default it is alone.
+
+    Attributes:
+        crawl: for a join, of the crawl in the first partition its id, run and origin, and `1` to replace a later one.
+        unsure: pages not to be acknowledged: another partition may have lost their links.
+        must_call: make a call even without news.
+        is_settling: finished requests wait for local ones, or their links, of other partitions.
+        may_start: a suspect may start.
+        is_idle: the other partitions' workers hold nothing.
+    """
+
+    crawl: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")
+    unsure: frozenset[bytes] = frozenset()
+    must_call: bool = False
+    is_settling: bool = False
+    may_start: bool = True
+    is_idle: bool = True
+
+
 class FilterSource(Protocol):
     """The filter that a join creates if there is none."""
 

@@ -45,7 +45,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from scrapy_bloom._cache import TwoGenerationCache
 from scrapy_bloom.filter.hashing import digest
@@ -54,6 +54,7 @@ from scrapy_bloom.queue.values import (
     Entry,
     FilterSource,
     Offer,
+    Orders,
     Outcome,
     Page,
     Phase,
@@ -80,6 +81,7 @@ class Worker:
         spider: the class path of the spider; workers of another one are refused.
         source: the filter to create if there is none.
         fingerprint_of: the fingerprint of a serialized request, or None if that bypasses the filter or is unreadable.
+        partitions: partitions of the crawl.
         cache_size: fingerprints of repeats that are remembered.
         batch: requests that one exchange offers at most.
         max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
@@ -94,6 +96,7 @@ class Worker:
         source: FilterSource,
         fingerprint_of: Callable[[bytes], bytes | None],
         *,
+        partitions: int = 1,
         cache_size: int = 100_000,
         batch: int = 100,
         max_deliveries: int = 0,
@@ -101,7 +104,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.phase = Phase.JOIN
-        self.crawl = self.run = self.filter_id = b""
+        self.crawl = self.run = self.origin = self.filter_id = b""
         self.repeats: TwoGenerationCache[bytes, bool] = TwoGenerationCache(cache_size)
         self.outbox: deque[Offer] = deque()
         self.ready: list[Entry] = []
@@ -119,18 +122,24 @@ class Worker:
         # Requests that wait in the queue, the lost ones, and whether other clients take some, after the last reply.
         self.waiting = self.losses = self.lost = self.forgets = self.lost_shards = 0
         self.is_shared = False
+        # After the last reply: whether it was idle and found the partition quiet, and the last change then.
+        self.quiet: int | None = None
         self.troubles: list[Trouble] = []
         self.reaped: list[Reaped] = []
         self.buried: list[bytes] = []
         # After it left: whether it has deleted the crawl, and how many others work.
         self.is_deleted = False
         self.working = 0
+        # After it left: whether there is no crawl any more. After a join: whether the partition has a later crawl.
+        self.is_gone = self.is_stale = False
+        self.orders = Orders()
         self._lease = lease
         self._spider = spider
         self._source = source
         self._fingerprint_of = fingerprint_of
-        self._batch = batch
+        self.batch = batch
         self._max_deliveries = max_deliveries
+        self._partitions = partitions
         self._is_new, self._flush, self._sizes = True, flush, flush
         self._secret = b""
         self._offered: set[bytes] = set()
@@ -144,15 +153,14 @@ class Worker:
         self._kept: list[Offer] = []
         self._receipts: deque[tuple[float, Callable[[], object]]] = deque()
         self._suspect: bytes | None = None
-        self._has_started = False
-        self._pushes = self._drops = 0
-        self._joins = 0
+        self._has_started = self.is_last_chance = self._has_lost_a_leave = False
+        self._pushes = self._drops = self._joins = 0
         self._stamp = 0  # the time at which the last answered call was executed
         self._under_way: Call | None = None
-        self._leaves_as = ""
-        self._has_lost_a_leave = False
+        self._leaves_as = self._deletes = ""
         self._quiet_since: int | None = None
         self._max_bytes = MAX_BYTES
+        self.urgency = math.inf  # the lowest score in the outbox
 
     # Events of the process.
 
@@ -170,6 +178,7 @@ class Worker:
         elif is_start:
             self._starting.append((self._base + len(self.outbox), offer))
         self.outbox.append(offer)
+        self.urgency = min(self.urgency, offer.score)
         self.may_finish = False
         return True
 
@@ -199,15 +208,15 @@ class Worker:
             return
         if self.local.pop(member, None) is None:
             self.finished[member] = replace(page, outcome=outcome)
-        self._release()
+        self.release()
 
-    def queue_again(self, kept: Iterable[Offer]) -> None:
+    def queue_again(self, kept: Iterable[Offer], index: int = 0) -> None:  # noqa: ARG002
         """Queue requests again that failed in an earlier run, unless another worker has."""
         self._kept += kept
 
     def call_when_queued(self, callback: Callable[[], object]) -> None:
         """Have `take_receipts` return a callback as soon as all that was offered so far is queued, or done here."""
-        self._receipts.append((math.inf if self.local else self._base + len(self.outbox), callback))
+        self._receipts.append((math.inf if self._must_hold else self.end, callback))
 
     def take_receipts(self) -> list[Callable[[], object]]:
         """Return the callbacks that are due, each once."""
@@ -223,9 +232,9 @@ class Worker:
         self.ready = []
         self._forget_local()
 
-    def leave(self, mode: str) -> None:
-        """Leave with the next call: `finished`, `stopped`, or `keep` to keep the crawl."""
-        self._leaves_as = mode
+    def leave(self, mode: str, deletes: str = "") -> None:
+        """Leave with the next call: `finished`, `stopped`, or `keep` to keep the crawl; `deletes` as in `leave.lua`."""
+        self._leaves_as, self._deletes = mode, deletes
         if not self.crawl:
             self.phase = Phase.LEFT
 
@@ -238,7 +247,7 @@ class Worker:
     @property
     def has_room(self) -> bool:
         """False while start() must wait, which could offer more without an end."""
-        return len(self.outbox) + len(self.local_ready) < self._batch and not self.is_held_back
+        return len(self.outbox) + len(self.local_ready) < self.batch and not self.is_held_back
 
     @property
     def is_held_back(self) -> bool:
@@ -246,20 +255,78 @@ class Worker:
 
         A suspect begins without them, since one of them may be the request that kills.
         """
-        return bool(self.local) and (len(self.finished) >= self._batch or self._has_waiting_suspect)
+        return bool(self.local) and (len(self.finished) >= self.batch or self.has_waiting_suspect)
 
     @property
     def needs_start(self) -> bool:
         """True if the suspect waits for the exchange that notes its start."""
-        return self._has_waiting_suspect and not (self.local or self.is_stopping)
+        return self.has_waiting_suspect and self.orders.may_start and not (self.local or self.is_stopping)
 
     @property
-    def _has_waiting_suspect(self) -> bool:
+    def parts(self) -> list[Self]:
+        """The workers of all partitions: there is one."""
+        return [self]
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is a full batch to send."""
+        return len(self.outbox) >= self.batch
+
+    @property
+    def has_unsent(self) -> bool:
+        """True if there are offers on their way to the queue."""
+        return bool(self.outbox)
+
+    @property
+    def next_score(self) -> float:
+        """The lowest score of the requests taken ahead, infinite without any."""
+        return self.ready[0].score if self.ready else math.inf
+
+    @property
+    def pending(self) -> int:
+        """Requests in the queue and in this process that wait for the engine."""
+        return self.waiting + len(self.ready) + len(self.outbox) + len(self.local_ready)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often links were pushed, and how many the cache has dropped."""
+        return self._pushes, self._drops
+
+    @property
+    def runs_suspect(self) -> bool:
+        """True if it has started a suspect."""
+        return self._has_started
+
+    def local_request(self, member: bytes) -> Any:
+        """Return a local request by its name in this process, or None."""
+        return self.local[member].request if member in self.local else None
+
+    @property
+    def end(self) -> int:
+        """The sequence number of the next offer."""
+        return self._base + len(self.outbox)
+
+    def has_sent(self, number: int) -> bool:
+        """Return whether all offers before a sequence number have left the outbox."""
+        return self._base >= number
+
+    @property
+    def _must_hold(self) -> bool:
+        return bool(self.local) or self.orders.is_settling
+
+    @property
+    def has_waiting_suspect(self) -> bool:
+        """True if a suspect is ready, and may not begin yet."""
         if self._suspect is None or self._has_started:
             return False
         return any(entry.member == self._suspect for entry in self.ready)
 
     # Calls.
+
+    def next_calls(self, want: int, *, is_flush: bool = False) -> list[tuple[int, Call]]:  # noqa: ARG002
+        """Return the next call with the index of its partition, 0, in a list, or none."""
+        call = self.next_call(want)
+        return [] if call is None else [(0, call)]
 
     def next_call(self, want: int) -> Call | None:
         """Return the next call, or None if there is no news, and nothing is wanted."""
@@ -267,7 +334,7 @@ class Worker:
             self._under_way = self._next_call(want)
         return self._under_way
 
-    def lose(self) -> None:
+    def lose(self, index: int = 0) -> None:  # noqa: ARG002
         """Note that the call under way has no reply, and may be executed late. A join or leave is sent again."""
         call = self._under_way
         if call is None:
@@ -281,13 +348,14 @@ class Worker:
 
     def _next_call(self, want: int) -> Call | None:
         if self._leaves_as and self.phase is not Phase.LEFT:
-            return Call("leave", (self.crawl, self._leaves_as, self._max_deliveries))
+            return Call("leave", (self.crawl, self._leaves_as, self._max_deliveries, self._deletes))
         if self.phase is Phase.JOIN:
             self._joins += 1
             flags = int(self._is_new), int(self._flush)
             source = self._source.to_create(sizes=self._sizes)
             lease = round(self._lease * 1e6)
-            return Call("join", (self._joins, self._stamp, lease, self._spider, *flags, self.filter_id, *source))
+            mine = self._joins, self._stamp, lease, self._spider, *flags, self.filter_id
+            return Call("join", (*mine, *source, self._partitions, *self.orders.crawl))
         if self.phase is Phase.ALLOCATE:
             return Call("allocate", (self.filter_id,))
         return None if self.phase is Phase.LEFT else self._exchange(want)
@@ -296,11 +364,14 @@ class Worker:
         if self.phase is Phase.RESET:
             return self._call_exchange([], [], [], self._mine(), want=0)
         offers = self._next_offers()
-        ended = [page for page in self.finished.values() if page.behind <= self._base + len(offers)]
-        kept = self._kept[: self._batch]
+        end = self._base + len(offers)
+        unsure = self.orders.unsure
+        ended = [p for p in self.finished.values() if p.behind <= end and p.entry.member not in unsure]
+        kept = self._kept[: self.batch]
         is_full = self.is_stopping or self.is_held_back
         want = 0 if is_full else want and max(1, want * self._max_bytes // MAX_BYTES)
-        if not (want or offers or ended or kept or self._returns or self.needs_start or self._next_marks(offers)):
+        has_news = self._returns or self.needs_start or self.orders.must_call or self._next_marks(offers)
+        if not (want or offers or ended or kept or has_news):
             return None
         return self._call_exchange(offers, ended, kept, [], want)
 
@@ -308,7 +379,7 @@ class Worker:
         self, offers: list[Offer], ended: list[Page], kept: list[Offer], holds: list[Page], want: int
     ) -> Call:
         """Return an exchange, in the order of `exchange.lua`."""
-        is_reset, is_idle = self.phase is Phase.RESET, self.is_idle
+        is_reset, is_idle = self.phase is Phase.RESET, self.is_idle and self.orders.is_idle
         marks = self._next_marks(offers)
         by_outcome = {outcome: [page.entry for page in ended if page.outcome is outcome] for outcome in Outcome}
         failed, unreadable, done = (by_outcome[o] for o in (Outcome.FAILED, Outcome.UNREADABLE, Outcome.DONE))
@@ -335,7 +406,7 @@ class Worker:
     def _next_offers(self) -> list[Offer]:
         offers: list[Offer] = []
         room = self._max_bytes
-        for offer in islice(self.outbox, self._batch):
+        for offer in islice(self.outbox, self.batch):
             room -= len(offer.member)
             if offers and room < 0:
                 break
@@ -345,7 +416,7 @@ class Worker:
     def _next_marks(self, offers: list[Offer]) -> list[bytes]:
         """Return the fingerprints to mark together with these offers, or behind them."""
         end = self._base + len(offers)
-        return [fingerprint for fingerprint, behind in islice(self.unmarked.items(), self._batch) if behind <= end]
+        return [fingerprint for fingerprint, behind in islice(self.unmarked.items(), self.batch) if behind <= end]
 
     def _digest(self, fingerprint: bytes | None) -> bytes:
         return b"" if fingerprint is None else digest(fingerprint, self._secret)
@@ -356,7 +427,7 @@ class Worker:
 
     # Replies.
 
-    def receive(self, reply: Any) -> list[tuple[Offer, bool]]:
+    def receive(self, reply: Any, index: int = 0) -> list[tuple[Offer, bool]]:  # noqa: ARG002
         """Apply the reply to the call under way.
 
         Returns:
@@ -381,9 +452,9 @@ class Worker:
 
     def _receive_exchange(self, call: Call, status: bytes, news: list[Any], *more: Any) -> list[tuple[Offer, bool]]:
         if status != b"OK":
-            self._expire()
+            self.expire()
             return []
-        flags, stamp, taken, suspect, has_started, others = more
+        flags, stamp, taken, suspect, has_started, is_last_chance, others = more
         self._note(*news)
         self._stamp = int(stamp)
         self._max_bytes = min(MAX_BYTES, self._max_bytes + self._max_bytes // 32 + 1)
@@ -397,7 +468,7 @@ class Worker:
             self.repeats.put(fingerprint, True)
         self._returns = self._returns[len(call.returns) :]
         self._kept = self._kept[call.kept :]
-        self._suspect, self._has_started = suspect or None, bool(has_started)
+        self._suspect, self._has_started, self.is_last_chance = suspect or None, bool(has_started), bool(is_last_chance)
         entries = [Entry(float(score), member) for score, member in zip(taken[::2], taken[1::2], strict=True)]
         if self.is_stopping:
             self._returns += entries
@@ -429,19 +500,21 @@ class Worker:
                 else:
                     self.repeats.put(offer.fingerprint, True)
         self._pushes += bool(ended)
+        if not self.outbox:
+            self.urgency = math.inf
         self._note_started()
         if self.is_stopping:
             self._forget_local()
-        self._release()
+        self.release()
         return ended
 
     # Local requests.
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Let finished requests be acknowledged, and local ones be marked, unless a local one is left."""
-        if self.local:
+        if self._must_hold:
             return
-        end = self._base + len(self.outbox)
+        end = self.end
         for member, page in reversed(self.finished.items()):
             if page.behind != math.inf:
                 break
@@ -450,22 +523,30 @@ class Worker:
             if self.unmarked[fingerprint] != math.inf:
                 break
             self.unmarked[fingerprint] = end
-        self._receipts = deque((min(number, end), callback) for number, callback in self._receipts)
+        for i in range(len(self._receipts) - 1, -1, -1):
+            if self._receipts[i][0] != math.inf:
+                break
+            self._receipts[i] = end, self._receipts[i][1]
 
     def _forget_local(self) -> None:
-        """Forget the local requests that have not begun, and return the pages that may have led to them."""
+        """Forget the local requests that have not begun."""
         if not self.local_ready:
             return
         for entry in self.local_ready:
             del self.local[entry.member]
         self.forgotten_local += len(self.local_ready)
         self.local_ready = []
+        self.return_endless()
+
+    def return_endless(self) -> None:
+        """Return the possible parents of forgotten local requests, and mark none that are local themselves."""
         self.unmarked = {fingerprint: end for fingerprint, end in self.unmarked.items() if end != math.inf}
         self._receipts.clear()
-        self._taint(lambda page: page.behind == math.inf, is_leased=True)
+        self.taint(lambda page: page.behind == math.inf, is_leased=True)
 
     def _receive_join(self, status: bytes, *more: Any) -> list[tuple[Offer, bool]]:
-        if status in (b"FOREIGN", b"WRONGTYPE", b"MISMATCH"):
+        self.is_stale = status == b"STALE"
+        if status in (b"FOREIGN", b"WRONGTYPE", b"MISMATCH", b"PARTITIONS"):
             raise RefusedError(status, *more)
         if status == b"SIZES":  # nothing was executed
             self._sizes = True
@@ -481,7 +562,7 @@ class Worker:
         self._note(*news)
         # The lost reply is that of the last exchange, which was executed.
         was_executed = known == self._stamp != marked
-        self.crawl, self.run, self.filter_id, self._secret = crawl, run, filter_id, secret
+        self.crawl, self.run, self.origin, self.filter_id, self._secret = crawl, run, origin, filter_id, secret
         self._stamp = int(stamp)
         ended = self._end_offers([None] * offered) if was_executed else []
         self._returns = self._returns[returned if was_executed else 0 :]
@@ -500,7 +581,7 @@ class Worker:
         if not (restored is None and has_departed):  # otherwise they wait again, or are done
             self._returns += self.ready
         self.ready = []
-        self._suspect, self._has_started = None, False
+        self._suspect, self._has_started, self.is_last_chance = None, False, False
         if not self.crawl:
             return
         if restored is not None:
@@ -509,19 +590,19 @@ class Worker:
             else:
                 self.troubles.append(Trouble.ROLLED_BACK)
                 self._start_again(restored)
-            self._taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
-            self._run_again(lambda page: page.pushes != self._pushes or self._has_dropped(page))
+            self.taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
+            self.run_again(lambda page: page.pushes != self._pushes or self._has_dropped(page))
         elif filter_id != self.filter_id:
             self.troubles.append(Trouble.FILTER_LOST)
-            self._taint(self._has_dropped, is_leased=not has_departed)
-            self._run_again(self._has_dropped)
+            self.taint(self._has_dropped, is_leased=not has_departed)
+            self.run_again(self._has_dropped)
         elif has_departed:
             self.troubles.append(Trouble.PRESUMED_DEAD)
 
     def _has_dropped(self, page: Page) -> bool:
         return page.drops != self._drops if page.behind == math.inf else page.has_dropped
 
-    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+    def taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
         """Have the pages fetched again whose links the server may have lost."""
         for page in self._mine():
             if not is_tainted(page):
@@ -536,7 +617,7 @@ class Worker:
             else:
                 del self.finished[member]
 
-    def _run_again(self, is_tainted: Callable[[Page], bool]) -> None:
+    def run_again(self, is_tainted: Callable[[Page], bool]) -> None:
         """Have the running local requests run again whose links the server may have lost, and mark no ended ones."""
         for member, offer in self.local.items():
             page = self.running.get(member)
@@ -552,8 +633,11 @@ class Worker:
             self._note(*news)
             is_deleted, self.waiting, self.working, others = more
             self.is_deleted = bool(is_deleted)
-            self.note_others(others)
-        elif not self._has_lost_a_leave:
+            if others:
+                self.note_others(others)
+            return
+        self.is_gone = not more[0]
+        if not self._has_lost_a_leave:
             self.troubles.append(self._end_of_crawl(*more))
 
     def _end_of_crawl(self, crawl: bytes, origin: bytes) -> Trouble:
@@ -576,14 +660,14 @@ class Worker:
         for offer in reversed(lost):
             self.offer(offer, is_start=True)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Join again. Until then no request begins, and no link is a known repeat."""
         self.phase = Phase.JOIN
         self.repeats.clear()
         self._forget_quiet()
 
     def _forget_quiet(self) -> None:
-        self.may_finish, self._quiet_since = False, None
+        self.may_finish, self._quiet_since, self.quiet = False, None, None
 
     def _note(self, waiting: int, losses: int, lost: int, is_shared: int, *changes: int) -> None:
         """Note the news in a reply about the crawl, and about the filter if the script opened that."""
@@ -593,12 +677,13 @@ class Worker:
             self.forgets, self.lost_shards = changes
 
     def _note_quiet(self, call: Call, taken: list[Entry], others: list[Any] | None) -> None:
-        is_quiet, number, oldest = others[:3] if others else (0, 0, 0)
+        is_quiet, number, oldest, _, _, changed = others or (0, 0, 0, [], [], 0)
         if others:
             self.note_others(others)
         if taken or not (is_quiet and call.is_idle):
             self._forget_quiet()
             return
+        self.quiet = int(changed)
         if self._quiet_since is None:
             self._quiet_since = self._stamp
         self.may_finish = self.is_idle and (not number or int(oldest) > self._quiet_since)
@@ -606,7 +691,7 @@ class Worker:
     def note_others(self, others: list[Any]) -> None:
         """Note which workers a reply calls dead, and the new dead letters."""
         self.has_met_others |= others[1] > 0
-        told, buried = others[3:]
+        told, buried = others[3:5]
         for name, silence, requests in zip(told[::3], told[1::3], told[2::3], strict=True):
             self.reaped.append(Reaped(name.decode(), int(silence) / 1e6, int(requests)))
         self.buried += buried

@@ -58,7 +58,7 @@ def crawl(seed: int) -> ScriptServer:
 
 def new_worker(model: Model, name: str, number: int, *, flush: bool) -> Worker:
     """Return a worker with a filter of its own to create, if there is none."""
-    worker = model.new_worker(0, flush=flush)
+    (worker,) = model.new_worker(0, flush=flush).parts
     worker.name, worker._source, worker._lease = name, Source(number), LEASE / 1e6
     return worker
 

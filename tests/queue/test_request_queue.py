@@ -128,11 +128,11 @@ def test_dead_worker(client: redis.Redis, key: str) -> None:
         return send(worker, call)
 
     queue.send = fail_first  # type: ignore[method-assign]
-    heartbeat = Heartbeat(queue, "living", 0.1, 5)
+    heartbeat = Heartbeat([queue], "living", 0.1, 5)
     heartbeat.start()
     until(lambda: client.zrange(key, 0, -1) == [b"a"])
     heartbeat.stop()
-    for others in heartbeat.take_others():
+    for _, others in heartbeat.take_others():
         living.worker.note_others(others)
     (reaped,) = living.worker.reaped
     assert (reaped.worker, reaped.requests) == ("dead", 1)

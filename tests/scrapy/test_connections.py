@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from scrapy_redis.scheduler import Scheduler
 from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
 from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
-from scrapy_bloom.queue.values import Call
+from scrapy_bloom.queue.values import IndexedCall
 from tests.support import kinds
 from tests.support.clusters import running_cluster
 from tests.support.in_process import crawl_settings, end, start
@@ -65,14 +65,13 @@ def test_end_with_a_single_connection(
     """The reactor and the heartbeats do not wait for each other: each has a client of its own."""
     scheduler = opened(**named(key, max_connections=1))
     replies: list[Any] = []
-    queue = scheduler._heartbeat._queue
-    send = queue.send
+    send = scheduler._heartbeat._send
 
-    def note(worker: str, call: Call) -> Any:
-        replies.append(send(worker, call))
-        return replies[-1]
+    def note(worker: str, calls: Sequence[IndexedCall]) -> list[Any]:
+        replies.append(send(worker, calls))
+        return replies[-1]  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(queue, "send", note)
+    monkeypatch.setattr(scheduler._heartbeat, "_send", note)
     until(lambda: len(replies) > 1)
     for number in range(300):
         assert scheduler.enqueue_request(Request(f"https://example.com/{number}"))

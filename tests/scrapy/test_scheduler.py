@@ -289,7 +289,7 @@ def test_one_request_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> N
 def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync whose reply was lost by an error in this process is resolved."""
     scheduler = opened()
-    send = scheduler._requests.send
+    send = scheduler._queues[0].send
 
     def fail(worker: str, call: Call) -> None:
         send(worker, call)
@@ -297,7 +297,7 @@ def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pyte
 
     assert scheduler.enqueue_request(page("first", dont_filter=True))
     with monkeypatch.context() as patched:
-        patched.setattr(scheduler._requests, "send", fail)
+        patched.setattr(scheduler._queues[0], "send", fail)
         with pytest.raises(MemoryError):
             scheduler._delivery.deliver()
     assert scheduler.enqueue_request(page("second", dont_filter=True))

@@ -111,7 +111,7 @@ def test_flush_is_no_loss(opened: Opened, caplog: pytest.LogCaptureFixture) -> N
     enqueue(old)
     enqueue(new)
     assert sorted([*fetched_by(old), *fetched_by(new)]) == [*PAGES]
-    assert old._worker.losses == new._worker.losses == 0
+    assert [worker.losses for each in (old, new) for worker in each._worker.parts] == [0, 0]
     assert "lost" not in caplog.text
     (told,) = said(caplog)
     assert "or another worker started over" in told

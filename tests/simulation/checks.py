@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Phase
-from tests.simulation.process import QUEUES, Process
+from scrapy_bloom.queue.worker import Worker
+from tests.simulation.process import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -18,7 +19,7 @@ def check_consistency(world: "World") -> None:
     places = world.places
     if world.has_lost:
         return
-    for queue in QUEUES:
+    for at, (queue, _) in enumerate(places.keys):
         table, waiting = places.registrations(queue), places.waiting(queue)
         noted = places.call("HGET", QueueKeys(queue).crawl, "waiting")
         if noted is not None and int(noted) != len(waiting):
@@ -34,12 +35,13 @@ def check_consistency(world: "World") -> None:
         if unknown:
             world.found("filter", f"{queue}: the filter does not know {unknown}")
         for process in world.alive:
-            _check_worker(world, process, table.get(process.name), queue)
+            if process.spider == at // world.plan.partitions:
+                part = process.worker.parts[at % world.plan.partitions]
+                _check_worker(world, process, part, table.get(process.name), queue)
 
 
-def _check_worker(world: "World", process: Process, values: list[int] | None, queue: str) -> None:
+def _check_worker(world: "World", process: Process, worker: Worker, values: list[int] | None, queue: str) -> None:
     places = world.places
-    worker = process.worker
     if not values or worker.phase is not Phase.WORK or values[_STAMP] != worker._stamp:
         return
     held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))

@@ -161,6 +161,9 @@ class SimulatedRuntime(Runtime):
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
+    def at_once(self, most: int) -> Any:  # noqa: ARG002  # one after another
+        return map
+
     def event(self) -> Any:
         return _Event(self._hub)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from zlib import crc32
 
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.queue.keys import QueueKeys
@@ -9,7 +10,7 @@ from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.scripts import Script
 from tests.simulation.plan import Site
-from tests.simulation.process import FILTER, QUEUES, Process
+from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server
 
 _HAS = Script("contains", "filter", "call").text
@@ -18,8 +19,11 @@ _HAS = Script("contains", "filter", "call").text
 class Places:
     """The pages at each place, as sets of their numbers. `alive` returns the running processes."""
 
-    def __init__(self, server: Server, site: Site, alive: Callable[[], Sequence[Process]]) -> None:
+    def __init__(self, server: Server, site: Site, alive: Callable[[], Sequence[Process]], partitions: int) -> None:
         self._server, self._site, self._alive = server, site, alive
+        # The queue and the filter of each partition, of all spiders.
+        self.keys = [keys for spider in range(len(QUEUES)) for keys in keys_of(spider, partitions)]
+        self.filters = [name for _, name in keys_of(0, partitions)]
 
     def call(self, *arguments: Any) -> Any:
         return self._server.data.call(*arguments)
@@ -36,17 +40,17 @@ class Places:
         return set(map(int, self.call("ZRANGE", queue, 0, -1)))
 
     def kept(self) -> set[int]:
-        keys = [QueueKeys(queue) for queue in QUEUES]
+        keys = [QueueKeys(queue) for queue, _ in self.keys]
         failed = {int(member) for each in keys for member in self.call("HKEYS", each.failed)}
         return failed | self.dead_letters()
 
     def dead_letters(self) -> set[int]:
-        return {int(m) for queue in QUEUES for m in self.call("ZRANGE", QueueKeys(queue).dead_letters, 0, -1)}
+        return {int(m) for queue, _ in self.keys for m in self.call("ZRANGE", QueueKeys(queue).dead_letters, 0, -1)}
 
     def stored(self, *, but: str = "") -> set[int]:
         """Return the requests that wait, are kept, or are leased by a registered or live worker."""
         stored = self.kept()
-        for queue in QUEUES:
+        for queue, _ in self.keys:
             stored |= self.waiting(queue)
             owners = {*self.registrations(queue), *(process.name for process in self._alive())} - {but}
             stored |= set().union(*(self.leased(queue, owner) for owner in sorted(owners)))
@@ -54,14 +58,17 @@ class Places:
 
     def held(self, process: Process) -> set[int]:
         """Return the pages of a worker, but for links that the filter knows."""
-        worker = process.worker
+        return set().union(*(self._held_in(process, part) for part in process.worker.parts))
+
+    def _held_in(self, process: Process, worker: Worker) -> set[int]:
         held = {int(entry.member) for entry in (*worker.ready, *worker._returns)} | set(map(int, worker.finished))
         held |= {int(offer.member) for offer in worker._kept}
         held |= {int(member) for member, page in worker.running.items() if not page.is_tainted}
         held |= {int(entry.member) for entry in worker.local_ready}
         held |= {int(offer.member) for offer in worker.outbox if not self.is_known(offer.fingerprint)}
         # The pages that an answer on its way takes from it.
-        told = process.awaited if process.is_executed else None
+        is_told = process.is_executed and worker is process.worker.parts[process.partition]
+        told = process.awaited if is_told else None
         return held - _told_of(told, worker) if told else held
 
     def held_by_all(self, but: Process | None = None) -> set[int]:
@@ -69,10 +76,13 @@ class Places:
 
     def is_known(self, fingerprint: bytes | None) -> bool:
         """Return whether the filter has a fingerprint."""
-        found = self.call("HMGET", FILTER, "id", "secret")
-        if fingerprint is None or found[0] is None:
+        if fingerprint is None:
             return False
-        return bool(self._server.data.eval(_HAS, [FILTER], [found[0], digest(fingerprint, found[1])])[1] == b"1")
+        name = self.filters[(crc32(fingerprint) >> 16) % len(self.filters)]
+        found = self.call("HMGET", name, "id", "secret")
+        if found[0] is None:
+            return False
+        return bool(self._server.data.eval(_HAS, [name], [found[0], digest(fingerprint, found[1])])[1] == b"1")
 
     def orphaned(self) -> set[int]:
         """Return leases of workers that neither live nor are registered, and links that only these had found."""
@@ -84,7 +94,7 @@ class Places:
 
     def left_keys(self) -> list[str]:
         data = self._server.data
-        keys = [QueueKeys(queue) for queue in QUEUES]
+        keys = [QueueKeys(queue) for queue, _ in self.keys]
         # These outlive a crawl.
         kept = {name.encode() for each in keys for name in (each.failed, each.dead_letters, each.deliveries)}
         # A late join leaves keys that expire.

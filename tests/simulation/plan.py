@@ -48,6 +48,7 @@ class Plan:
         unfiltered, local, failing, poison: pages that bypass the filter, cannot be serialized, fail once, or kill their
             process.
         spiders: each has its queue, and all have one filter.
+        partitions: of the queues and the filter.
         workers: processes of each spider at the beginning, started within `stagger` seconds.
         concurrency: downloads of a process at once, which take `download` seconds each, and callbacks `callback`.
         persists: workers leave with `keep`.
@@ -73,6 +74,7 @@ class Plan:
     failing: int = 0
     poison: int = 0
     spiders: int = 1
+    partitions: int = 1
     workers: int = 1
     stagger: float = 0
     concurrency: int = 1
@@ -123,9 +125,10 @@ def _simple(plan: Plan) -> dict[str, object]:
 
 def plan_for(kind: str, seed: int) -> Plan:
     """Return the plan that a seed draws for a kind."""
+    of_one, _, partitions = kind.partition("/")
     # Equal seeds of two kinds draw other crawls.
     chance = Random(f"{kind} {seed}")
-    plan = _KINDS[kind](_common(kind, seed, chance), chance)
+    plan = replace(_KINDS[of_one](_common(kind, seed, chance), chance), partitions=int(partitions or 1))
     # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
     # that is too long for the lease: one lost reply would be a death.
     timeout = min(plan.timeout, plan.lease / 2)
@@ -257,7 +260,7 @@ _KINDS: dict[str, Draw] = {
     "shared": _shared(_with("outage", *_OF_PROCESSES)),
     "shared-double": _shared(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
 }
-KINDS = tuple(_KINDS)
+KINDS = (*_KINDS, *(f"{kind}/{partitions}" for kind in _KINDS for partitions in (2, 5)))
 
 
 class Site:

@@ -1,19 +1,29 @@
 """A simulated process: a real worker with its heartbeat, and a small engine that crawls the site."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.heartbeat import Heartbeat
-from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Phase
+from scrapy_bloom.queue.keys import partition_keys
+from scrapy_bloom.queue.values import Call, Entry, IndexedCall, Offer, Outcome, Phase
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.transport.failures import FAULTS
 from tests.simulation.clock import once
 from tests.simulation.server import Client, SimulatedQueue
+from tests.support.running import running
 
 FILTER = "filter"
 QUEUES = ("queue", "other-queue")
+
+
+def keys_of(spider: int, partitions: int) -> list[tuple[str, str]]:
+    """Return the keys of a spider's queue and its filter in each partition."""
+    return partition_keys(QUEUES[spider], FILTER, partitions)
+
+
 # Seconds between two questions whether the queue is still empty, and after a lost reply.
 _PAUSES = (0.1, 1.0)
 # Seconds in which a closing process tries to leave.
@@ -28,6 +38,7 @@ class Process:
         slot: its place among the processes, which its replacement takes.
         how: the end: finished, stopped, gave up, killed, or crashed.
         awaited, is_executed: the call whose reply it awaits, and whether the server has executed that.
+        partition: the partition of that call.
     """
 
     def __init__(self, world: Any, slot: int, *, flush: bool = False, is_last: bool = False) -> None:
@@ -46,8 +57,16 @@ class Process:
         self._next_poll, self._pause = 0.0, _PAUSES[0]
         self._closes_until = 0.0
         self.awaited: Call | None = None
-        self.is_executed = False
-        self.worker: Worker = world.worker_type(
+        self.is_executed, self.partition = False, 0
+        parts = [self._new_part(flush) for _ in range(plan.partitions)]
+        self.worker = parts[0] if len(parts) == 1 else world.whole_type(parts)
+        self._queues, beating = self._connect(), self._connect()
+        self._heartbeat = Heartbeat(beating, self.name, plan.lease, plan.max_deliveries, world.runtime)
+        world.hub.spawn(self, self._main)
+
+    def _new_part(self, flush: bool) -> Worker:
+        plan, world = self.world.plan, self.world
+        part: Worker = world.worker_type(
             self.name,
             plan.lease,
             f"spider {self.spider}",
@@ -58,14 +77,12 @@ class Process:
             max_deliveries=plan.max_deliveries,
             flush=flush,
         )
-        self.worker._max_bytes = plan.max_bytes
-        self._queue, beating = self._connect(), self._connect()
-        self._heartbeat = Heartbeat(beating, self.name, plan.lease, plan.max_deliveries, world.runtime)
-        world.hub.spawn(self, self._main)
+        part._max_bytes = plan.max_bytes
+        return part
 
-    def _connect(self) -> SimulatedQueue:
+    def _connect(self) -> list[SimulatedQueue]:
         client = Client(self.world.server, self._slowness, self.world.executed)
-        return SimulatedQueue(client, QUEUES[self.spider], FILTER)
+        return [SimulatedQueue(client, *keys) for keys in keys_of(self.spider, self.world.plan.partitions)]
 
     def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
         """Return a filter whose first layer is small, as a worker's source."""
@@ -129,7 +146,7 @@ class Process:
             self._offer(page, 0.0, is_start=True)
         self.world.found_pages.update(self.world.site.roots[self.slot])
         while self.worker.phase is not Phase.WORK:
-            if not self._execute(0):
+            if not self._execute(self.worker.next_calls(0, is_flush=True)):
                 self._sleep(self.world.chance.uniform(*_PAUSES))
         self._heartbeat.start()
         self._take_up_failed()
@@ -146,39 +163,40 @@ class Process:
         self.world.hub.block()
 
     def _take_up_failed(self) -> None:
-        while True:
-            try:
-                _, kept = self._queue.read_failed()
-                break
-            except FAULTS:
-                self._sleep(_PAUSES[1])
-        self.worker.queue_again(offer for run, offer in kept if run != self.worker.run)
+        for index, queue in enumerate(self._queues):
+            while True:
+                try:
+                    _, kept = queue.read_failed()
+                    break
+                except FAULTS:
+                    self._sleep(_PAUSES[1])
+            self.worker.queue_again((offer for run, offer in kept if run != self.worker.run), index)
 
     # The scheduler.
 
     def _work(self) -> None:
         """Execute calls until there are none, or one fails."""
         hub, worker = self.world.hub, self.worker
-        for others in self._heartbeat.take_others():
-            worker.note_others(others)
+        for index, others in self._heartbeat.take_others():
+            worker.parts[index].note_others(others)
         while worker.phase is not Phase.LEFT:
-            while len(worker.running) < self.world.plan.concurrency and (entry := worker.take()) is not None:
+            while len(running(worker)) < self.world.plan.concurrency and (entry := worker.take()) is not None:
                 self._begin(entry)
-            needs_more = len(worker.running) < self.world.plan.concurrency and not worker.ready
-            want = self.world.plan.prefetch if needs_more and (worker.outbox or hub.now >= self._next_poll) else 0
-            call = worker.next_call(want)
-            if call is None:
+            needs_more = len(running(worker)) < self.world.plan.concurrency and worker.next_score == math.inf
+            want = self.world.plan.prefetch if needs_more and (worker.has_unsent or hub.now >= self._next_poll) else 0
+            calls = worker.next_calls(want, is_flush=True)
+            if not calls:
                 if not self._may_leave():
                     break
                 self._heartbeat.stop()
                 worker.leave(self._mode)
-            elif not self._execute(want):
+            elif not self._execute(calls):
                 self._work_later(self.world.chance.uniform(*_PAUSES))
                 if self._closes_until and hub.now > self._closes_until:
                     self.exit("gave up")
                 return
-            elif call.script == "exchange" and want:
-                self._pause = _PAUSES[0] if worker.ready else min(2 * self._pause, _PAUSES[1])
+            elif calls[0][1].script == "exchange" and want:
+                self._pause = _PAUSES[0] if worker.next_score < math.inf else min(2 * self._pause, _PAUSES[1])
                 self._next_poll = hub.now + self._pause
         if worker.phase is Phase.LEFT:
             self.exit("stopped" if worker.is_stopping else "finished")
@@ -201,32 +219,32 @@ class Process:
             self._due = None
             self._work()
 
-    def _execute(self, want: int) -> bool:
-        """Execute the next call; return whether there is a reply."""
-        call = self.worker.next_call(want)
-        assert call is not None
-        self.awaited, self.is_executed = call, False
-        try:
-            reply = self._queue.send(self.name, call)
-        except FAULTS as error:
-            self.world.log(f"{call.script}: {error}", self.name)
-            if not isinstance(error, self.world.expected_errors):
-                raise
-            self.worker.lose()
+    def _execute(self, calls: list[IndexedCall]) -> bool:
+        """Execute calls, one after another; return whether there is a reply to each."""
+        has_all = True
+        for index, call in calls:
+            self.awaited, self.is_executed, self.partition = call, False, index
+            try:
+                reply = self._queues[index].send(self.name, call)
+            except FAULTS as error:
+                self.world.log(f"{call.script}: {error}", self.name)
+                if not isinstance(error, self.world.expected_errors):
+                    raise
+                self.worker.lose(index)
+                has_all = False
+            else:
+                self._receive(reply, index)
             self.awaited = None
-            return False
-        self._receive(reply)
-        return True
+        return has_all
 
-    def _receive(self, reply: Any) -> None:
-        worker = self.worker
-        worker.receive(reply)
-        self.awaited = None
-        for trouble in worker.troubles:
+    def _receive(self, reply: Any, index: int) -> None:
+        self.worker.receive(reply, index)
+        part = self.worker.parts[index]
+        for trouble in part.troubles:
             self.world.note_report(self, trouble.value)
-        worker.troubles.clear()
-        if worker.losses:
-            self.world.note_report(self, f"{worker.losses} losses")
+        part.troubles.clear()
+        if part.losses:
+            self.world.note_report(self, f"{part.losses} losses")
 
     def _close(self) -> None:
         self.worker.stop()
@@ -239,7 +257,7 @@ class Process:
         member = b"%d" % page
         offer = Offer(score, member, self.fingerprint_of(member))
         if page in self.world.site.local:
-            while offer.member in self.worker.local or offer.member in self.worker.running:
+            while any(offer.member in part.local or offer.member in part.running for part in self.worker.parts):
                 offer = offer._replace(member=b"0" + offer.member)
             offer = offer._replace(request=page)
         self.worker.offer(offer, is_start=is_start)

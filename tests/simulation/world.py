@@ -6,6 +6,7 @@ was alive must report a loss. A flush, or the deletion of a finished crawl, begi
 """
 
 import math
+import re
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,14 +16,16 @@ from typing import Any
 from redis import exceptions
 
 from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Phase
 from scrapy_bloom.queue.worker import Worker
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.places import Places, offered
 from tests.simulation.plan import EVICTIONS, Fault, Plan, Site
-from tests.simulation.process import FILTER, QUEUES, Process
+from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server
+from tests.support.running import AnyWorker, ended
 from tests.support.script_server import ScriptServer
 
 # Virtual seconds after which a crawl counts as endless.
@@ -76,8 +79,10 @@ class World:
 
     expected_errors = (exceptions.ConnectionError, exceptions.TimeoutError)
 
-    def __init__(self, plan: Plan, worker_type: type[Worker], wrong: dict[str, str]) -> None:
-        self.plan, self.worker_type = plan, worker_type
+    def __init__(self, plan: Plan, worker_type: type[AnyWorker], wrong: dict[str, str]) -> None:
+        self.plan = plan
+        self.worker_type = worker_type if issubclass(worker_type, Worker) else Worker
+        self.whole_type = worker_type if issubclass(worker_type, PartitionedWorker) else PartitionedWorker
         self.chance = Random(f"run {plan.kind} {plan.seed} {plan.course}")
         self.hub = Hub()
         self.runtime = SimulatedRuntime(self.hub)
@@ -85,7 +90,7 @@ class World:
         self.server = Server(self.hub, plan, self.chance, wrong)
         self.outcome = Outcome(plan)
         self.processes: list[Process] = []
-        self.places = Places(self.server, self.site, lambda: self.alive)
+        self.places = Places(self.server, self.site, lambda: self.alive, plan.partitions)
         self.found_pages: set[int] = set()
         self.exempt: set[int] = set()
         self.failed: set[int] = set()
@@ -146,7 +151,7 @@ class World:
             return
         self.outcome.fetches[page] = max(times, self.outcome.fetches[page])
         # A stop that forgets local requests returns the pages that may have led to them.
-        hits = self.hits + sum(process.worker.forgotten_local > 0 for process in self.processes)
+        hits = self.hits + sum(part.forgotten_local > 0 for process in self.processes for part in process.worker.parts)
         if times > 1 + hits + (page in self.failed):
             self.found("fetched again", f"{page} was fetched {times} times, with {hits} faults")
 
@@ -174,7 +179,7 @@ class World:
                 self.hits += 1
                 self._note_interrupted(alive)
                 self.log(f"presumes {alive.name} dead, which is alive", worker)
-        if name == "join" and call.arguments[5] and reply[0] == b"OK" and reply[2] == b"%d" % self.server.data.time:
+        if name == "join" and call.arguments[5] and reply[0] == b"OK" and reply[7] == self.server.data.time:
             self._note_flush()
         if name == "leave" and reply[0] == b"LEFT":
             self._works.pop(worker, None)
@@ -183,6 +188,9 @@ class World:
         changes = offered(call) or call.ended or (name == "exchange" and reply[0] == b"OK" and reply[4])
         while changes and self._amid and not process.is_dead:
             self._happen(self._amid.pop(), process)
+
+    def _keys_of(self, process: Process) -> list[tuple[str, str]]:
+        return keys_of(process.spider, self.plan.partitions)
 
     # Where requests are.
 
@@ -199,8 +207,9 @@ class World:
         keeps = self.found_pages - self.places.orphaned() if kind in _HARMLESS else there
         if kind == "rollback":  # within a crawl each worker offers forgotten start requests again
             for each in self.alive:
-                is_same = self.places.call("HGET", QueueKeys(QUEUES[each.spider]).crawl, "id") == each.worker.crawl
-                there |= {int(offer.member) for _, offer in each.worker._started} if is_same else set()
+                for part, (queue, _) in zip(each.worker.parts, self._keys_of(each), strict=True):
+                    is_same = self.places.call("HGET", QueueKeys(queue).crawl, "id") == part.crawl
+                    there |= {int(offer.member) for _, offer in part._started} if is_same else set()
         keeps = self.site.closure(there) if kind in ("flushall", "rollback") else keeps
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone
@@ -211,21 +220,24 @@ class World:
         self.hits += 2 * max(1, len(self.alive))
 
     def _note_interrupted(self, process: Process) -> None:
-        self.interrupted.update(map(int, (*process.worker.running, *process.worker.finished)))
+        self.interrupted.update(int(m) for part in process.worker.parts for m in (*part.running, *part.finished))
 
     def note_death(self, process: Process) -> None:
         """Note the death of a process that is alive still: its start pages wait for another start."""
-        queue = QUEUES[process.spider]
-        is_registered = process.name in self.places.registrations(queue)
+        keys = self._keys_of(process)
+        is_registered = all(process.name in self.places.registrations(queue) for queue, _ in keys)
         elsewhere = self.places.stored(but="" if is_registered else process.name) | self.places.held_by_all(but=process)
         gone = self.found_pages - set(self.fetched) - elsewhere
-        outbox = {int(offer.member) for offer in process.worker.outbox}
+        outbox = {int(offer.member) for part in process.worker.parts for offer in part.outbox}
         roots = gone & outbox & set(self.site.roots[process.slot])
         roots -= {page for page in roots if self.places.is_known(b"%d" % page)}
         self.found_pages -= roots
         if self.has_lost:  # some may be the links of pages that it had fetched, and would have fetched again
             self.exempt |= gone - roots
-        elif process.worker.crawl not in (b"", self.places.call("HGET", QueueKeys(queue).crawl, "id")):
+        elif any(
+            part.crawl not in (b"", self.places.call("HGET", QueueKeys(queue).crawl, "id"))
+            for part, (queue, _) in zip(process.worker.parts, keys, strict=True)
+        ):
             self.found_pages -= gone  # of a crawl that others have ended, who took this worker for dead
         self.hits += 1
 
@@ -246,7 +258,7 @@ class World:
         left = self.found_pages - set(self.fetched) - self.exempt - self.site.closure(held)
         if mode == "finished" and left - self.site.closure(self.failed):
             self.found("missed", f"{process.name} deletes the crawl, but {sorted(left)} are left")
-        if self.places.call("EXISTS", FILTER):
+        if self.places.call("EXISTS", *self.places.filters):
             self.found_pages -= left
             self.exempt -= left
             return
@@ -255,7 +267,7 @@ class World:
             for each in self.alive
             if each.spider != process.spider
             and each.worker.phase is Phase.WORK
-            and each.worker.filter_id == process.worker.filter_id  # it was not flushed
+            and each.worker.parts[0].filter_id == process.worker.parts[0].filter_id  # it was not flushed
             and self.places.registrations(QUEUES[each.spider]).get(each.name)
         ]
         if using and not self.has_lost:
@@ -265,8 +277,12 @@ class World:
     def _begin_generation(self, held: set[int], deleting: Process | None = None) -> None:
         """Begin anew with the pages of the workers. No rollback crosses this moment."""
         checks.check_report(self, deleting)
-        ended = [int(member) for process in self.alive for member in process.worker.finished]
-        self.found_pages, self.fetched, self.exempt = self.found_pages & (held | set(ended)), Counter(ended), set()
+        ended_ones = [int(member) for process in self.alive for member in ended(process.worker)]
+        self.found_pages, self.fetched, self.exempt = (
+            self.found_pages & (held | {*ended_ones}),
+            Counter(ended_ones),
+            set(),
+        )
         self._snapshots.clear()
 
     # The crawl.
@@ -318,14 +334,12 @@ class World:
         """Return the spider that has to start again, or None."""
         for spider in range(self.plan.spiders):
             last = [process.how for process in self.processes if process.spider == spider][-1]
-            keys = QueueKeys(QUEUES[spider])
-            users = self.places.call("HEXISTS", FILTER, f"user:{keys.queue}")
-            if (
-                last in ("killed", "gave up")
-                or users
-                or self.places.call("EXISTS", keys.queue, keys.crawl, keys.departed)
-            ):
-                return spider
+            for queue, name in keys_of(spider, self.plan.partitions):
+                keys = QueueKeys(queue)
+                users = self.places.call("HEXISTS", name, f"user:{keys.queue}")
+                is_left = users or self.places.call("EXISTS", keys.queue, keys.crawl, keys.departed)
+                if is_left or last in ("killed", "gave up"):
+                    return spider
         return None
 
     # Faults.
@@ -384,8 +398,9 @@ class World:
 
 def _is_of(name: str, kind: str) -> bool:
     if kind == "shard:":
-        return name.startswith("{filter}:")
-    return f":{kind}" in name if kind.endswith(":") else name.endswith(kind)
+        return name.startswith("{filter")
+    whole = re.sub(r":\d+$", "", name)  # without the number of a partition
+    return f":{kind}" in name if kind.endswith(":") else whole.endswith(kind)
 
 
 def _shown(values: Any) -> str:
@@ -401,6 +416,6 @@ def _is_long(value: Any) -> bool:
     return isinstance(value, bytes | str) and len(value) > 60
 
 
-def simulate(plan: Plan, worker_type: type[Worker] = Worker, wrong: dict[str, str] | None = None) -> Outcome:
+def simulate(plan: Plan, worker_type: type[AnyWorker] = Worker, wrong: dict[str, str] | None = None) -> Outcome:
     """Run a crawl and return its outcome, perhaps with a wrong worker or wrong scripts."""
     return World(plan, worker_type, wrong or {}).run()

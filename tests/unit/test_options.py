@@ -22,14 +22,15 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
     "lease": lambda number: 0 < number <= 86_400,
     "max_deliveries": lambda number: number == 0 or (number >= 2 and float(number).is_integer()),
+    "partitions": lambda number: 1 <= number <= 1024 and float(number).is_integer(),
 }
-INTEGERS = {"capacity", "expansion", "cache_size", "batch_size", "max_deliveries"}
+INTEGERS = {"capacity", "expansion", "cache_size", "batch_size", "max_deliveries", "partitions"}
 # Options without a value at 0.
 FOR_NONE = {"ttl"}
 # The limits, and their neighbours.
 EDGES = [
     edge
-    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 86_400.0)
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 1024.0, 86_400.0)
     for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, math.inf), -limit)
 ]
 

@@ -23,6 +23,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "batch_size": (100, "9", 9),
     "lease": (60.0, "10", 10.0),
     "max_deliveries": (5, "11", 11),
+    "partitions": (1, "16", 16),
     "always": ((), "a", (re.compile("a"),)),
     "retry_failed": (False, "True", True),
     "retry_statuses": (OF_FAILED_PAGES, "4XX,999", {*range(400, 500), 999}),

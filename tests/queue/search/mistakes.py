@@ -49,9 +49,9 @@ class AcknowledgesTooEarly(Worker):
 
 
 class KeepsItsCache(Worker):
-    def _expire(self) -> None:
+    def expire(self) -> None:
         known = dict(self.repeats._young)
-        super()._expire()
+        super().expire()
         self.repeats._young.update(known)
 
 
@@ -61,7 +61,7 @@ class StartsOnce(Worker):
 
 
 class NeverTaints(Worker):
-    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+    def taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
         pass
 
 
@@ -71,9 +71,9 @@ class ForgetsDrops(Worker):
 
 
 class DropsUnansweredOffers(Worker):
-    def lose(self) -> None:
+    def lose(self, index: int = 0) -> None:
         call = self._under_way
-        super().lose()
+        super().lose(index)
         for _ in range(call.arguments[8] if call and call.script == "exchange" else 0):
             offer = self.outbox.popleft()
             self._offered.discard(offer.fingerprint or b"")
@@ -81,16 +81,16 @@ class DropsUnansweredOffers(Worker):
 
 
 class NeverWaitsForLocal(Worker):
-    def _release(self) -> None:
+    def release(self) -> None:
         local, self.local = self.local, {}
-        super()._release()
+        super().release()
         self.local = local
 
 
 class NeverWaitsForLinksOfLocal(Worker):
-    def _release(self) -> None:
+    def release(self) -> None:
         outbox, self.outbox = self.outbox, deque()
-        super()._release()
+        super().release()
         self.outbox = outbox
 
 
@@ -105,9 +105,9 @@ class MarksAtTheEnd(Worker):
 
 
 class ForgetsLocalInSilence(Worker):
-    def _taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+    def taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
         if not (is_leased and self.is_stopping):
-            super()._taint(is_tainted, is_leased=is_leased)
+            super().taint(is_tainted, is_leased=is_leased)
 
 
 class MarksWhatLedToForgotten(Worker):
@@ -118,14 +118,14 @@ class MarksWhatLedToForgotten(Worker):
 
 
 class RunsNoLocalAgain(Worker):
-    def _run_again(self, is_tainted: Callable[[Page], bool]) -> None:  # noqa: ARG002
-        super()._run_again(lambda _: False)
+    def run_again(self, is_tainted: Callable[[Page], bool]) -> None:  # noqa: ARG002
+        super().run_again(lambda _: False)
 
 
 class KeepsUnmarked(Worker):
-    def _run_again(self, is_tainted: Callable[[Page], bool]) -> None:
+    def run_again(self, is_tainted: Callable[[Page], bool]) -> None:
         unmarked = self.unmarked
-        super()._run_again(is_tainted)
+        super().run_again(is_tainted)
         self.unmarked = unmarked
 
 
@@ -136,7 +136,7 @@ class BeginsSuspectsBesideLocal(Worker):
 
     @property
     def needs_start(self) -> bool:
-        return self._has_waiting_suspect and not self.is_stopping
+        return self.has_waiting_suspect and not self.is_stopping
 
 
 class TrustsLostLookUps(Worker):
@@ -261,7 +261,7 @@ MISTAKES = {
     ),
     "deleted although others work": Mistake(
         SCENARIOS["no fault, one is stopped"],
-        texts={"leave": ("local is_due = working == 0 and", "local is_due =")},
+        texts={"leave": ("delete == '' and working == 0 and", "delete == '' and")},
     ),
     "deleted although requests wait": Mistake(
         Scenario(((1,), (), ()), ((0,), (2,), (0,)), 1, ("crash",), late=(1,), spare=(2,)),

@@ -3,10 +3,23 @@
 from typing import Any
 
 from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Offer
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.normal import normalize
-from tests.queue.search.world import LEASE, Process, Scenario, Source, State, key, mask_of, pages_of, union
+from tests.queue.search.world import (
+    LEASE,
+    Packet,
+    Process,
+    Scenario,
+    Source,
+    State,
+    key,
+    mask_of,
+    pages_of,
+    union,
+)
+from tests.support.running import AnyWorker
 from tests.support.script_server import ScriptServer
 
 Scripts = dict[str, str]
@@ -21,13 +34,15 @@ class Model:
         worker: the worker, or one with a mistake.
     """
 
-    def __init__(self, scenario: Scenario, scripts: Scripts, worker: type[Worker] = Worker) -> None:
-        self.scenario, self.scripts, self.worker = scenario, scripts, worker
+    def __init__(self, scenario: Scenario, scripts: Scripts, worker: type[AnyWorker] = Worker) -> None:
+        self.scenario, self.scripts = scenario, scripts
+        self.worker = worker if issubclass(worker, Worker) else Worker
+        self.whole = worker if issubclass(worker, PartitionedWorker) else PartitionedWorker
         self._numbers: dict[Any, int] = {}
         self._things: list[Any] = []
         self._packets: dict[Any, int] = {}
         self.executed: dict[Any, tuple[ScriptServer, Any]] = {}
-        self._calls: list[tuple[int, Call]] = []
+        self._calls: list[Packet] = []
 
     def server(self, number: int) -> ScriptServer:
         server: ScriptServer = self._things[number]
@@ -37,7 +52,7 @@ class Model:
         process: Process = self._things[number]
         return process
 
-    def packet(self, number: int) -> tuple[int, Call]:
+    def packet(self, number: int) -> Packet:
         return self._calls[number]
 
     def number(self, thing: ScriptServer | Process) -> int:
@@ -48,7 +63,7 @@ class Model:
             self._things.append(thing)
         return number
 
-    def number_of_packet(self, packet: tuple[int, Call] | None) -> int | None:
+    def number_of_packet(self, packet: Packet | None) -> int | None:
         if packet is None:
             return None
         number = self._packets.setdefault(packet, len(self._calls))
@@ -56,7 +71,11 @@ class Model:
             self._calls.append(packet)
         return number
 
-    def new_worker(self, w: int, *, flush: bool = False) -> Worker:
+    def new_worker(self, w: int, *, flush: bool = False) -> AnyWorker:
+        parts = [self._new_part(w, flush=flush) for _ in range(self.scenario.partitions)]
+        return parts[0] if len(parts) == 1 else self.whole(parts)
+
+    def _new_part(self, w: int, *, flush: bool) -> Worker:
         s = self.scenario
         return self.worker(
             f"w{w}",
@@ -72,11 +91,11 @@ class Model:
     def fingerprint_of(self, member: bytes) -> bytes | None:
         return None if self.scenario.unfiltered >> int(member) & 1 else member
 
-    def offer(self, worker: Worker, page: int, *, is_start: bool = False) -> None:
+    def offer(self, worker: AnyWorker, page: int, *, is_start: bool = False) -> None:
         member = b"%d" % page
         offer = Offer(0.0, member, self.fingerprint_of(member))
         if self.scenario.local >> page & 1:
-            while offer.member in worker.local or offer.member in worker.running:
+            while any(offer.member in part.local or offer.member in part.running for part in worker.parts):
                 offer = offer._replace(member=b"0" + offer.member)
             offer = offer._replace(request=page)
         worker.offer(offer, is_start=is_start)
@@ -124,7 +143,7 @@ class Now:
     def set_process(self, w: int, process: Process) -> None:
         self._processes[w] = process
 
-    def worker(self, w: int) -> Worker:
+    def worker(self, w: int) -> AnyWorker:
         worker = self.process(w).worker
         assert worker
         return worker
@@ -133,7 +152,7 @@ class Now:
         """Return a process, not to be changed."""
         return self._processes.get(w) or self.model.process(self.state.processes[w])
 
-    def seen_worker(self, w: int) -> Worker:
+    def seen_worker(self, w: int) -> AnyWorker:
         """Return the worker of a living process, not to be changed."""
         worker = self.see(w).worker
         assert worker
@@ -147,11 +166,11 @@ class Now:
         """Replace the server."""
         self._server = server
 
-    def fail(self, w: int, call: Call) -> None:
+    def fail(self, w: int, index: int, call: Call) -> None:
         """Lose the reply to a call, which is a fault."""
         worker = self.worker(w)
-        worker._under_way = call
-        worker.lose()
+        worker.parts[index]._under_way = call
+        worker.lose(index)
         self.put(faults=self.oracle.faults - 1)
 
     def is_work_left(self) -> bool:
@@ -202,9 +221,9 @@ class Now:
         queues = [queue] if queue else self.scenario.queues
         return union(mask_of(server.call("ZRANGE", name, 0, -1)) for name in queues)
 
-    def leased(self, w: int) -> int:
-        server, queue = self.seen_server(), self.scenario.queue_of(w)
-        keys = (key(queue, f"{name}:w{w}") for name in ("leases", "taken"))
+    def leased(self, w: int, queues: tuple[str, ...] = ()) -> int:
+        server, queues = self.seen_server(), queues or self.scenario.queues_of(w)
+        keys = (key(queue, f"{name}:w{w}") for queue in queues for name in ("leases", "taken"))
         return union(mask_of(server.call("ZRANGE", name, 0, -1)) for name in keys)
 
     def all_leased(self, but: int | None = None) -> int:
@@ -223,15 +242,17 @@ class Now:
 
     def is_marked(self, page: int) -> bool:
         """Return whether the filter knows a page."""
-        if self.scenario.unfiltered >> page & 1 or not self.seen_server().call("EXISTS", "f"):
+        name = self.scenario.filter_of(page)
+        if self.scenario.unfiltered >> page & 1 or not self.seen_server().call("EXISTS", name):
             return False
         item = digest(b"%d" % page, b"secret")
-        return bool(self.seen_server().eval(self.model.scripts["has"], ["f"], [item]))
+        return bool(self.seen_server().eval(self.model.scripts["has"], [name], [item]))
 
     def held(self, w: int) -> int:
         """The pages of a worker, but for links that the filter knows."""
-        worker = self.see(w).worker
-        assert worker
+        return union(self._held_in(part) for part in self.seen_worker(w).parts)
+
+    def _held_in(self, worker: Worker) -> int:
         mask = mask_of(e.member for e in worker.ready) | mask_of(worker.finished)
         mask |= mask_of(e.member for e in worker._returns) | mask_of(o.member for o in worker._kept)
         mask |= mask_of(m for m, page in worker.running.items() if not page.is_tainted)

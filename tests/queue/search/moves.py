@@ -7,9 +7,22 @@ from typing import Any
 from scrapy_bloom.queue.values import Call, Outcome, Phase, Trouble
 from tests.queue.search import promises
 from tests.queue.search.model import Model, Now
-from tests.queue.search.normal import FIELDS, registrations, store
-from tests.queue.search.world import KEYS, LEASE, NOW, Oracle, Process, Source, State, key, mask_of, union
+from tests.queue.search.normal import FIELDS, quiet_times, registrations, store
+from tests.queue.search.world import (
+    FILTERS,
+    KEYS,
+    LEASE,
+    NOW,
+    Oracle,
+    Process,
+    Source,
+    State,
+    key,
+    mask_of,
+    union,
+)
 from tests.support.explore import Move
+from tests.support.running import running
 from tests.support.script_server import ScriptServer
 
 _CONTACT, _SUSPECT = map(FIELDS.index, ("contact", "suspect"))
@@ -22,6 +35,9 @@ _LOSSES = {
     "crawl": ("{q}:crawl",),
     "audit": ("q", "{q}:crawl"),
     "shard": ("{f}:*",),
+    "queue 1": ("q1",),
+    "filter 1": ("f1",),
+    "crawl 1": ("{q1}:crawl",),
 }
 # Above all crawls' ids and runs, of which there are a few at once.
 _IDS = range(1, 99)
@@ -97,11 +113,14 @@ class Crawl:
         s, worker = self.scenario, now.seen_worker(w)
         if self._may(state, "crash"):
             yield Move(_text(f"w{w} CRASHES"), self._crash(state, w, 1), True)
-        if w in s.stop and worker.phase is Phase.WORK and not (worker.is_stopping or worker._leaves_as):
+        is_open = worker.phase is Phase.WORK and not now.see(w).pending
+        if w in s.stop and is_open and not (worker.is_stopping or worker._leaves_as):
             after = Now(self.model, state)
             after.worker(w).stop()
             yield Move(_text(f"w{w} is stopped"), after.freeze(), True)
-        for member in worker.running:
+        if now.see(w).pending:
+            return
+        for member in running(worker):
             yield from self._engine(state, now, w, member)
         if worker.is_idle and (worker.may_finish or worker.is_stopping) and not worker._leaves_as:
             after = Now(self.model, state)
@@ -158,22 +177,30 @@ class Crawl:
     def _begin(self, after: Now, w: int) -> None:
         """Give ready requests to the engine."""
         worker = after.worker(w)
-        while len(worker.running) < self.scenario.at_once and (entry := worker.take()):
+        while len(running(worker)) < self.scenario.at_once and (entry := worker.take()):
             after.put(owed=after.oracle.owed & ~(1 << int(entry.member)))
+        promises.check_alone(worker)
 
     # Scripts.
 
-    def _call(self, now: Now, w: int) -> Call | None:
-        """Return the next call of a worker."""
+    def _calls(self, now: Now, w: int) -> tuple[tuple[int, Call], ...]:
+        """Return the calls of a worker that are not executed yet, or the next ones."""
         worker, s = now.worker(w), self.scenario
-        if worker.phase is Phase.JOIN:
-            worker._source = Source(self._free_filter_id(now))
-        return worker.next_call(max(0, s.want - len(worker.ready) - len(worker.running)))
+        if now.see(w).pending:
+            return now.see(w).pending
+        for part, queue in zip(worker.parts, s.queues_of(w), strict=True):
+            if part.phase is Phase.JOIN:
+                part._source = Source(self._free_filter_id(now, FILTERS[queue]))
+        ahead = sum(len(part.ready) for part in worker.parts)
+        calls = worker.next_calls(max(0, s.want - ahead - len(running(worker))), is_flush=True)
+        now.process(w).pending = tuple(calls)
+        return now.process(w).pending
 
-    def _execute(self, now: Now, w: int, call: Call) -> Any:
+    def _execute(self, now: Now, w: int, index: int, call: Call) -> Any:
         """Execute a script, and return its reply; the replies of a state are remembered."""
+        queue = self.scenario.queues_of(w)[index]
         time = NOW + self._free_time(now)
-        memo = None if now.is_server_changed() else (now.state.server, w, call, time)
+        memo = None if now.is_server_changed() else (now.state.server, w, index, call, time)
         if memo in self.model.executed:
             server, reply = self.model.executed[memo]
             now.set_server(server.copy())
@@ -182,111 +209,128 @@ class Crawl:
             server.time = time
             # The filter's script has no worker.
             me = [] if call.script == "allocate" else [f"w{w}"]
-            keys = KEYS[self.scenario.queue_of(w)]
-            reply = server.eval(self.model.scripts[call.script], keys, [*me, *call.arguments])
+            reply = server.eval(self.model.scripts[call.script], KEYS[queue], [*me, *call.arguments])
             if memo:
                 self.model.executed[memo] = server.copy(), reply
-        if call.script == "leave":
+        if call.script == "leave" and index == 0:
             promises.check_leave(Now(self.model, now.state), w, call, reply)
             if reply[0] == b"LEFT" and reply[2]:
                 promises.note_deletion(now, w, call.arguments[1])
         if call.script == "join" and reply[0] == b"OK" and now.see(w).life == "alive":
-            is_new_crawl = reply[2] == b"%d" % now.seen_server().time
-            if call.arguments[5] and is_new_crawl and now.seen_worker(w)._flush:
+            is_first_time = reply[7] == now.seen_server().time
+            if call.arguments[5] and is_first_time and now.seen_worker(w).parts[index]._flush:
                 promises.note_flush(now)
         return reply
 
     def _operate(self, state: State, w: int) -> Moves:
-        """Yield a worker's next call, with each fate of it."""
-        sent = Now(self.model, state)
-        call = self._call(sent, w)
-        if call is None:
-            return
+        """Yield each pending call of a worker, with each fate of it."""
+        for index, call in self._calls(Now(self.model, state), w):
+            yield from self._fates(state, w, index, call)
+
+    def _fates(self, state: State, w: int, index: int, call: Call) -> Moves:
         executed = Now(self.model, state)
-        reply = self._execute(executed, w, call)
+        reply = self._execute(executed, w, index, call)
         if self._may(state, "lost"):
-            sent.fail(w, call)
-            yield Move(partial(_label, w, call, "NOT SENT"), sent.freeze(), True)
+            sent = Now(self.model, state)
+            self._drop(sent, w, index, call)
+            yield Move(partial(_label, w, index, call, "NOT SENT"), sent.freeze(), True)
             if state.packet is None:
-                sent.packet = (w, call)
-                yield Move(partial(_label, w, call, "LATE"), sent.freeze(), True)
+                sent.packet = (w, index, call)
+                yield Move(partial(_label, w, index, call, "LATE"), sent.freeze(), True)
             lost = Now(self.model, state)
-            self._execute(lost, w, call)
-            lost.fail(w, call)
-            yield Move(partial(_label, w, call, "REPLY LOST"), lost.freeze(), True)
-        self._receive(executed, w, reply)
-        yield Move(partial(_label, w, call, reply), executed.freeze())
+            self._execute(lost, w, index, call)
+            self._drop(lost, w, index, call)
+            yield Move(partial(_label, w, index, call, "REPLY LOST"), lost.freeze(), True)
+        self._receive(executed, w, index, call, reply)
+        yield Move(partial(_label, w, index, call, reply), executed.freeze())
         if self._may(state, "lost") and state.packet is None and call.script in ("join", "exchange", "leave"):
             # Not `executed`, whose numbers are small again, unlike those of the packet.
             twice = Now(self.model, state)
-            self._execute(twice, w, call)
-            self._receive(twice, w, reply)
+            self._execute(twice, w, index, call)
+            self._receive(twice, w, index, call, reply)
             twice.put(faults=twice.oracle.faults - 1)
-            twice.packet = (w, call)
-            yield Move(partial(_label, w, call, "DUPLICATED"), twice.freeze(), True)
+            twice.packet = (w, index, call)
+            yield Move(partial(_label, w, index, call, "DUPLICATED"), twice.freeze(), True)
 
-    def _receive(self, after: Now, w: int, reply: Any) -> None:
-        self._call(after, w)
+    def _take_up(self, now: Now, w: int, index: int, call: Call) -> None:
+        """Take a call from the pending ones: it is under way."""
+        left = tuple(each for each in self._calls(now, w) if each[0] != index)
+        now.process(w).pending = left
+        now.worker(w).parts[index]._under_way = call
+
+    def _drop(self, now: Now, w: int, index: int, call: Call) -> None:
+        self._take_up(now, w, index, call)
+        now.fail(w, index, call)
+
+    def _receive(self, after: Now, w: int, index: int, call: Call, reply: Any) -> None:
+        self._take_up(after, w, index, call)
         worker = after.worker(w)
-        losses = worker.losses
-        worker.receive(reply)
-        if worker.losses > losses or {*worker.troubles} - {Trouble.FLUSHED}:
+        part = worker.parts[index]
+        losses = part.losses
+        worker.receive(reply, index)
+        if part.losses > losses or {*part.troubles} - {Trouble.FLUSHED}:
             after.put(is_reported=True)
-        worker.troubles.clear()
-        worker.reaped.clear()
-        worker.buried.clear()
+        part.troubles.clear()
+        part.reaped.clear()
+        part.buried.clear()
         if worker.may_finish and not (worker.is_stopping or worker._leaves_as):
             promises.check_finish(after, w)
         if worker.phase is Phase.LEFT:
             after.set_process(w, Process("gone"))
-        else:
+        elif not after.process(w).pending:
             self._begin(after, w)
 
     def _late_packet(self, state: State) -> Moves:
         lost, after = Now(self.model, state), Now(self.model, state)
         assert after.packet
-        (w, call), after.packet = after.packet, None
+        (w, index, call), after.packet = after.packet, None
         lost.packet = None
         yield Move(_text("the late packet is lost"), lost.freeze(), True)
-        reply = self._execute(after, w, call)
-        yield Move(partial(_label, w, call, f"arrives: {_shown(reply)}"), after.freeze(), True)
+        reply = self._execute(after, w, index, call)
+        yield Move(partial(_label, w, index, call, f"arrives: {_shown(reply)}"), after.freeze(), True)
 
     def _free_time(self, now: Now) -> int:
         """Return the smallest addition to the time that makes no crawl's id or run a second time."""
         used: set[bytes | None] = set()
         for server in now.seen_servers():
             for queue in self.scenario.queues:
-                used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run")}
+                used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run", "changed")}
                 used |= {value.split(b" ")[0] for value in server.call("HGETALL", key(queue, "failed"))[1::2]}
         for w in now.alive():
-            used |= {now.seen_worker(w).crawl, now.seen_worker(w).run}
+            used |= {name for part in now.seen_worker(w).parts for name in (part.crawl, part.run)}
+            used |= {argument for _, call in now.see(w).pending for argument in call.arguments}
+            used |= {b"%d" % time for time in quiet_times(now.seen_worker(w))}
         if now.packet:
-            used |= {argument for argument in now.packet[1].arguments if type(argument) is bytes}
+            used |= {argument for argument in now.packet[2].arguments if type(argument) is bytes}
         return next(i for i in _IDS if b"%d" % (NOW + i) not in used)
 
-    def _free_filter_id(self, now: Now) -> int:
-        used = {server.call("HGET", "f", "id") for server in now.seen_servers()}
-        calls = [now.packet[1]] if now.packet else []
+    def _free_filter_id(self, now: Now, name: str) -> int:
+        used = {server.call("HGET", name, "id") for server in now.seen_servers()}
+        calls = [now.packet[2]] if now.packet else []
         for w in now.alive():
-            used.add(now.seen_worker(w).filter_id)
-            if (under_way := now.seen_worker(w)._under_way) is not None:
-                calls.append(under_way)
+            parts = now.seen_worker(w).parts
+            used |= {part.filter_id for part in parts}
+            calls += [part._under_way for part in parts if part._under_way is not None]
+            calls += [call for _, call in now.see(w).pending]
         for server in now.seen_servers():
-            used |= {name.split(b":")[1] for name in server._values if name.startswith(b"{f}:")}
+            used |= {key.split(b":")[1] for key in server._values if key.startswith(b"{%s}:" % name.encode())}
         used |= {str(argument).encode() for call in calls for argument in call.arguments}
         return next(i for i in _IDS if b"%d" % i not in used)
 
     # Heartbeats.
 
     def _heartbeats(self, state: State, now: Now, w: int) -> Moves:
-        queue = self.scenario.queue_of(w)
-        table = registrations(now.seen_server(), key(queue, "crawl"))
-        if b"w%d" % w not in table:
-            return
-        if any(v != w and now.seen_worker(v)._quiet_since is not None for v in now.alive()):
+        for queue in self.scenario.queues_of(w):
+            table = registrations(now.seen_server(), key(queue, "crawl"))
+            if b"w%d" % w in table:
+                yield from self._heartbeats_in(state, now, w, queue, table)
+
+    def _heartbeats_in(self, state: State, now: Now, w: int, queue: str, table: dict[bytes, list[int]]) -> Moves:
+        others = (part for v in now.alive() if v != w for part in now.seen_worker(v).parts)
+        if any(part._quiet_since is not None for part in others):
             after = Now(self.model, state)
-            self._beat(after, w)
-            yield Move(_text(f"w{w} beats"), after.freeze())
+            self._beat(after, w, queue)
+            yield Move(_text(f"w{w} beats in {queue}"), after.freeze())
         for v in range(len(state.processes)):
             is_false = now.see(v).life == "alive"
             if v == w or b"w%d" % v not in table or (is_false and not self._may(state, "false")):
@@ -295,18 +339,18 @@ class Crawl:
             values = table[b"w%d" % v]
             suspect = now.seen_server().call("HGET", key(queue, "suspects"), f"w{v}")
             store(after.server, key(queue, "crawl"), b"w%d" % v, [*values[:_CONTACT], -LEASE, *values[_CONTACT + 1 :]])
-            self._beat(after, w)
+            self._beat(after, w, queue)
             letters = after.kept() & ~now.kept()
-            promises.check_letters(now, letters, suspect if values[_SUSPECT] == _STARTED else None, now.leased(v))
+            held = now.leased(v, (queue,))
+            promises.check_letters(now, letters, suspect if values[_SUSPECT] == _STARTED else None, held)
             if is_false:
-                runs = mask_of(now.seen_worker(v).running) & self.scenario.unfiltered & after.waiting()
+                runs = mask_of(running(now.seen_worker(v))) & self.scenario.unfiltered & after.waiting()
                 after.put(faults=after.oracle.faults - 1, owed=after.oracle.owed | runs)
-            yield Move(_text(f"w{w} presumes w{v} dead{' FALSELY' * is_false}"), after.freeze(), is_false)
+            yield Move(_text(f"w{w} presumes w{v} dead in {queue}{' FALSELY' * is_false}"), after.freeze(), is_false)
 
-    def _beat(self, after: Now, w: int) -> None:
+    def _beat(self, after: Now, w: int, queue: str) -> None:
         after.server.time = NOW + len(_IDS)
-        keys = KEYS[self.scenario.queue_of(w)]
-        after.server.eval(self.model.scripts["heartbeat"], keys, (f"w{w}", self.scenario.max_deliveries))
+        after.server.eval(self.model.scripts["heartbeat"], KEYS[queue], (f"w{w}", self.scenario.max_deliveries))
 
     # Losses of the server.
 
@@ -324,7 +368,7 @@ class Crawl:
         for kind in self.scenario.kinds if state.oracle.faults else ():
             groups = [_LOSSES[kind]] if kind in _LOSSES else []
             if kind == "lease":
-                owners = ((self.scenario.queue_of(w), w) for w in range(len(state.processes)))
+                owners = [(queue, w) for w in range(len(state.processes)) for queue in self.scenario.queues_of(w)]
                 groups = [(key(queue, f"leases:w{w}"), key(queue, f"taken:w{w}")) for queue, w in owners]
             for group in groups:
                 after = Now(self.model, state)
@@ -344,8 +388,9 @@ def _text(text: str) -> Callable[[], str]:
     return lambda: text
 
 
-def _label(w: int, call: Call, reply: Any) -> str:
-    return f"w{w} {call.script} {_shown(call.arguments)}: {reply if isinstance(reply, str) else _shown(reply)}"
+def _label(w: int, index: int, call: Call, reply: Any) -> str:
+    answer = reply if isinstance(reply, str) else _shown(reply)
+    return f"w{w} {call.script} {'in 1 ' * index}{_shown(call.arguments)}: {answer}"
 
 
 def _shown(values: Any) -> str:

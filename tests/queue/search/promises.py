@@ -16,16 +16,20 @@ S9: a failed request is kept for the next run.
 from typing import Any
 
 from scrapy_bloom.queue.values import Call, Phase
+from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.model import Now
 from tests.queue.search.normal import FIELDS, registrations
-from tests.queue.search.world import key, mask_of, pages_of, union
+from tests.queue.search.world import FILTERS, key, mask_of, pages_of, union
 from tests.support.explore import BrokenPromiseError
+from tests.support.running import AnyWorker, ended, running
+from tests.support.script_server import ScriptServer
 
 _HELD, _WORKS, _STAMP, _PRIOR = map(FIELDS.index, ("held", "works", "stamp", "prior"))
 _NOBODY = [0] * len(FIELDS)
+_JOINING = (Phase.JOIN, Phase.RESET, Phase.ALLOCATE)
 # Faults after which a worker may rightly find less than was there, or the server has more than it knows.
-_FORGETFUL = {"false", "rollback", "flushall", "filter", "shard", "crawl", "audit"}
-_UNNOTICED = {"crawl", "audit"}
+_FORGETFUL = {"false", "rollback", "flushall", "filter", "filter 1", "shard", "crawl", "crawl 1", "audit"}
+_UNNOTICED = {"crawl", "crawl 1", "audit"}
 
 
 def require(condition: object, promise: str) -> None:
@@ -48,11 +52,17 @@ def kept_of(now: Now) -> int:
 
 def is_behind(now: Now, w: int) -> bool:
     """Return whether the server has forgotten something that it told a worker."""
-    worker, server, queue = now.seen_worker(w), now.seen_server(), now.scenario.queue_of(w)
+    return any(
+        _is_behind(part, now.seen_server(), queue, w)
+        for part, queue in zip(now.seen_worker(w).parts, now.scenario.queues_of(w), strict=True)
+    )
+
+
+def _is_behind(worker: Worker, server: ScriptServer, queue: str, w: int) -> bool:
     if not worker.crawl:
         return False
     mine = registrations(server, key(queue, "crawl")).get(b"w%d" % w)
-    if mine is None or worker.phase is Phase.JOIN or server.call("HGET", "f", "id") != worker.filter_id:
+    if mine is None or worker.phase is Phase.JOIN or server.call("HGET", FILTERS[queue], "id") != worker.filter_id:
         return True
     leases = sum(server.call("ZCARD", key(queue, f"{name}:w{w}")) for name in ("leases", "taken"))
     is_known = worker._stamp in (mine[_STAMP], mine[_PRIOR]) and mine[_HELD] == leases
@@ -63,7 +73,7 @@ def note_crash(now: Now, w: int, cost: int) -> None:
     """Note the pages of a dying worker alone, which is alive still."""
     s, oracle, worker = now.scenario, now.oracle, now.seen_worker(w)
     is_stale = is_behind(now, w)
-    outbox = mask_of(offer.member for offer in worker.outbox)
+    outbox = union(mask_of(offer.member for offer in part.outbox) for part in worker.parts)
     roots = union(1 << page for page in pages_of(outbox) if page in s.roots[w])
     is_registered = b"w%d" % w in registrations(now.seen_server(), key(s.queue_of(w), "crawl"))
     elsewhere = now.stored() | now.held_by_all(but=w)
@@ -72,7 +82,8 @@ def note_crash(now: Now, w: int, cost: int) -> None:
     if s.local:
         starters = (v for v in range(len(s.roots)) if v != w and now.see(v).life in ("alive", "new"))
         starts = union(1 << page for v in starters for page in s.roots[v])
-        mine = s.closure(outbox | mask_of(worker.local)) & ~s.closure(elsewhere | starts)
+        local = union(mask_of(part.local) for part in worker.parts)
+        mine = s.closure(outbox | local) & ~s.closure(elsewhere | starts)
         gone |= oracle.found & mine & ~now.fetched()
     exempt = oracle.exempt
     if is_stale:
@@ -81,12 +92,12 @@ def note_crash(now: Now, w: int, cost: int) -> None:
     others = [v for v in now.alive() if v != w]
     # No other can notice its death any more, or it was in contact after the crawl was found quiet.
     is_excused = not others or any(
-        now.seen_worker(v)._leaves_as or now.seen_worker(v)._quiet_since is not None for v in others
+        now.seen_worker(v)._leaves_as or now.seen_worker(v).parts[0]._quiet_since is not None for v in others
     )
     # The worker that got the pages of a presumed dead one has found its links, too.
     owed = oracle.owed & ~(outbox if is_stale or not is_registered else 0)
     if is_registered and not is_stale:
-        owed |= mask_of(worker.running) & s.unfiltered
+        owed |= mask_of(running(worker)) & s.unfiltered
     kills = oracle.kills + (cost == 0)
     starts = union(1 << page for roots in s.roots for page in roots)
     is_start = s.poison & s.local & starts  # each process begins with it
@@ -120,10 +131,11 @@ def note_loss(now: Now, kind: str) -> None:
     """Exempt the pages of the server alone, which has just lost something."""
     s, oracle = now.scenario, now.oracle
     is_there = now.stored() | now.held_by_all()
-    has_requests = kind in ("filter", "shard", "crawl")
+    has_requests = kind in ("filter", "filter 1", "shard", "crawl", "crawl 1")
     keeps = oracle.found if has_requests else is_there
     if kind == "rollback":  # within a crawl each worker offers its start requests again that the server has forgotten
-        server, workers = now.seen_server(), [(now.seen_worker(w), s.queue_of(w)) for w in now.alive()]
+        server = now.seen_server()
+        workers = [pair for w in now.alive() for pair in zip(now.seen_worker(w).parts, s.queues_of(w), strict=True)]
         mine = [worker for worker, queue in workers if server.call("HGET", key(queue, "crawl"), "id") == worker.crawl]
         keeps |= union(mask_of(offer.member for _, offer in worker._started) for worker in mine)
     if kind in ("rollback", "flushall"):
@@ -162,7 +174,7 @@ def note_deletion(now: Now, w: int, mode: str) -> None:
         v
         for v in others
         if v in now.alive()
-        and now.seen_worker(v).filter_id == deleted
+        and now.seen_worker(v).parts[0].filter_id == deleted
         and _uses_the_filter(registrations(now.seen_server(), key(s.queue_of(v), "crawl")).get(b"w%d" % v, _NOBODY))
     ]
     require(not users, "S6: a filter is deleted although another spider uses it")
@@ -178,8 +190,8 @@ def _uses_the_filter(registration: list[int]) -> bool:
 
 def just_fetched(now: Now) -> tuple[int, ...]:
     """Return the fetches of a new history: those not acknowledged."""
-    ended = union(mask_of(now.seen_worker(w).finished) for w in now.alive())
-    return tuple(ended >> page & 1 for page in range(len(now.scenario.links)))
+    mask = union(mask_of(ended(now.seen_worker(w))) for w in now.alive())
+    return tuple(mask >> page & 1 for page in range(len(now.scenario.links)))
 
 
 def check_leave(now: Now, w: int, call: Call, reply: list[Any]) -> None:
@@ -206,8 +218,11 @@ def check_finish(now: Now, w: int) -> None:
         is_other = s.queue_of(v) != s.queue_of(w)
         if is_other:
             other |= now.leased(v) | now.waiting(s.queue_of(v))
-        if v in now.alive() and (is_other or not now.seen_worker(v).crawl):  # it has not joined yet
-            other |= now.held(v) | mask_of(offer.member for offer in now.seen_worker(v).outbox)
+        # It has not joined yet, or not in all partitions: another visit of one would have found it.
+        is_new = v in now.alive() and any(part.phase in _JOINING for part in now.seen_worker(v).parts)
+        if v in now.alive() and (is_other or (is_new and (s.partitions > 1 or not now.seen_worker(v).parts[0].crawl))):
+            other |= now.held(v)
+            other |= union(mask_of(offer.member for offer in part.outbox) for part in now.seen_worker(v).parts)
     left = left_of(now) & ~s.closure(other)
     require(not left, f"S2: w{w} finds the crawl finished, but {list(pages_of(left))} are left")
 
@@ -222,6 +237,13 @@ def check_letters(now: Now, letters: int, suspect: bytes | None, held: int) -> N
         require(held == letters, "S8: the dead worker had leased others, too")
         is_guilty = now.scenario.closure(letters) & now.scenario.poison
         require(is_guilty or now.scenario.faults, "S8: a dead letter for a request that kills no worker")
+
+
+def check_alone(worker: AnyWorker) -> None:
+    """Check that a suspect on its last delivery runs alone."""
+    runs = running(worker)
+    is_last = any(part.is_last_chance and part._suspect in runs for part in worker.parts)
+    require(not is_last or len(runs) == 1, "S8: a suspect on its last delivery runs beside others")
 
 
 def check_end(now: Now, lives: list[str]) -> None:

@@ -1,5 +1,6 @@
 """The scenarios of the search. Page 0 is the start: 0 leads to 1 and 2, 1 to 2 and 3, 2 to 3."""
 
+from dataclasses import replace
 from typing import Any
 
 from scrapy_bloom.scripts import Script
@@ -144,4 +145,36 @@ SCENARIOS = {
     "two spiders, one flushes, links later": Scenario(
         ((2,), (2, 3), (), (2,)), ((0,), (1,), ()), anew=(2,), spider=(0, 1, 0), most=3
     ),
+    **{
+        f"partitions, {name}": replace(scenario, partitions=2)
+        for name, scenario in {
+            "no fault": two(DIAMOND, want=2),
+            "no fault, slow, batches of one": two(SMALL, batch=1, is_slow=True),
+            "no fault, three workers": Scenario(TINY, ((0,),) * 3),
+            "no fault, a start page each": Scenario(((2,), (2,), ()), ((0,), (1,))),
+            "one joins late": Scenario(SMALL, ((0,), (0,)), late=(1,)),
+            "one is stopped": spare(SMALL, want=2, stop=(0,)),
+            **{kind: spare(SMALL, 1, (kind,), want=2) for kind in LOST},
+            "lost, each page once": two(TINY, 1, ("lost",), most=1),
+            "crash, one joins late": Scenario(TINY, ((0,),) * 3, 1, ("crash",), late=(1,), spare=(2,)),
+            "flushall": spare(TINY, 1, ("flushall",), most=3),
+            "flush by another": Scenario(TINY, ((0,), (0,)), anew=(1,), most=3),
+            "flush by another, crash": Scenario(TINY, ((0,),) * 3, 1, ("crash",), anew=(1,), spare=(2,), most=3),
+            "lost one queue": spare(SMALL, 1, ("queue", "queue 1"), most=3),
+            "lost one filter": spare(SMALL, 1, ("filter", "filter 1"), most=3),
+            "lost leases": spare(SMALL, 1, ("lease",), want=2),
+            "lost the registrations": spare(TINY, 1, ("crawl", "crawl 1"), most=3),
+            "rollback": two(TINY, 1, ("rollback",), most=3),
+            "failing": spare(TINY, 1, ("crash",), failing=2),
+            "any two of lost, crash, false": spare(TINY, 2, LOST),
+            "unfiltered": spare(SMALL, 1, ("lost", "crash"), want=2, unfiltered=4),
+            "poison": poison(5, 1, want=2),
+            "poison, two at once": poison(5, 2, want=3, at_once=2),
+            "local": local(DIAMOND, 2),
+            "local, crash": local(CHAIN, 6, 1, ("crash",)),
+            "local, any": local(SMALL, 2, 1, LOST),
+            "local, flushall": local(SMALL, 1, 1, ("flushall",)),
+            "local, stopped": local(CHAIN, 6, stop=(0,), persist=True, most=2),
+        }.items()
+    },
 }

@@ -13,9 +13,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
+from scrapy_bloom.queue.partitioned import PartitionedWorker
+from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
+from tests.support.running import AnyWorker
+
+WorkerT = TypeVar("WorkerT", Worker, PartitionedWorker)
 
 
 def key(queue: str, name: str) -> str:
@@ -25,7 +31,9 @@ def key(queue: str, name: str) -> str:
 
 _NAMES = ("crawl", "departed", "dead-letter", "failed", "deliveries", "suspects", "absent")
 QUEUES = ("q", "r")
-KEYS = {queue: ("f", queue, *(key(queue, name) for name in _NAMES)) for queue in QUEUES}
+# The filter of each queue: those of two spiders share one. The other partition of the queue q is q1.
+FILTERS = {"q": "f", "r": "f", "q1": "f1"}
+KEYS = {queue: (name, queue, *(key(queue, each) for each in _NAMES)) for queue, name in FILTERS.items()}
 NOW = 1_000_000
 LEASE = 10**12
 
@@ -66,7 +74,6 @@ class Scenario:
         spare: workers that start when no other is left, and work is.
         late, anew: workers that may start at any time; the latter begin with a flush.
         stop: workers that a user may stop.
-        spider: the spider of each worker; each has a queue of its own, and all share the filter.
         want, batch, at_once: requests to hold, to offer in one exchange, and to run at once.
         is_slow: links are found one at a time.
         persist: leave with `keep`.
@@ -75,6 +82,7 @@ class Scenario:
         max_deliveries: deaths that make a dead letter.
         most: fetches of a page at most, if that is not one more than faults.
         spider: the spider of each worker; each spider has a queue, and all share the filter.
+        partitions: partitions of the queue.
     """
 
     links: tuple[tuple[int, ...], ...]
@@ -97,6 +105,7 @@ class Scenario:
     max_deliveries: int = 0
     most: int = 0
     spider: tuple[int, ...] = ()
+    partitions: int = 1
 
     @property
     def bound(self) -> int:
@@ -105,12 +114,20 @@ class Scenario:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues of the spiders."""
-        return QUEUES[: max(self.spider, default=0) + 1]
+        """The queues of the spiders, and of all partitions."""
+        return ("q", "q1") if self.partitions > 1 else QUEUES[: max(self.spider, default=0) + 1]
 
     def queue_of(self, w: int) -> str:
-        """Return the queue of a worker."""
+        """Return the queue of a worker, in the first partition."""
         return QUEUES[self.spider[w] if self.spider else 0]
+
+    def queues_of(self, w: int) -> tuple[str, ...]:
+        """Return the queues of a worker, of all partitions."""
+        return self.queues if self.partitions > 1 else (self.queue_of(w),)
+
+    def filter_of(self, page: int) -> str:
+        """Return the filter that knows a page."""
+        return "f1" if self.partitions > 1 and (crc32(b"%d" % page) >> 16) % self.partitions else "f"
 
     def closure(self, mask: int) -> int:
         """Return pages and all that they lead to."""
@@ -152,6 +169,10 @@ class Oracle(NamedTuple):
     deaths: tuple[int, ...] = ()
 
 
+# A call that is late: its worker, the index of its partition, and the call.
+Packet = tuple[int, int, Call]
+
+
 class State(NamedTuple):
     """A state of the search: numbers of the server, the processes, an earlier server, and a call that is late."""
 
@@ -181,37 +202,72 @@ class Process:
         life: new, alive, crashed, or gone.
         worker: its worker, while it is alive.
         progress: how many links of each running page were found.
+        pending: calls of a round that are not executed yet, each with the index of its partition.
     """
 
     life: str
-    worker: Worker | None = None
+    worker: AnyWorker | None = None
     progress: dict[bytes, int] = field(default_factory=dict)
+    pending: tuple[tuple[int, Call], ...] = ()
 
     def copy(self) -> "Process":
         """Return a copy that shares no mutable part."""
-        return Process(self.life, _copy(self.worker), dict(self.progress))
+        return Process(self.life, self.worker and _copy(self.worker), dict(self.progress), self.pending)
 
     def freeze(self) -> Any:
         """Return a hashable value, equal for equal processes."""
-        return self.life, _frozen(self.worker), tuple(sorted(self.progress.items()))
+        return self.life, self.worker and _frozen(self.worker), tuple(sorted(self.progress.items())), self.pending
 
 
-def _copy(worker: Worker | None) -> Worker | None:
-    if worker is None:
-        return None
-    other = object.__new__(type(worker))
-    for name, value in worker.__dict__.items():
-        other.__dict__[name] = value.copy() if type(value) in (list, dict, set, deque) else value
+def _copy(worker: AnyWorker) -> AnyWorker:
+    if isinstance(worker, Worker):
+        return _copy_part(worker)
+    other = _copy_values(worker)
+    other.parts = [_copy_part(part) for part in worker.parts]
+    other._waiting = [(dict(behind), waiting) for behind, waiting in worker._waiting]
+    return other
+
+
+def _copy_part(worker: Worker) -> Worker:
+    other = _copy_values(worker)
     other.repeats = object.__new__(type(worker.repeats))
     other.repeats.__dict__.update(worker.repeats.__dict__)
     other.repeats._young, other.repeats._old = worker.repeats._young.copy(), worker.repeats._old.copy()
     return other
 
 
-def _frozen(worker: Worker | None) -> Any:
-    if worker is None:
-        return None
+def _copy_values(worker: WorkerT) -> WorkerT:
+    other: WorkerT = object.__new__(type(worker))
+    for name, value in worker.__dict__.items():
+        other.__dict__[name] = value.copy() if type(value) in (list, dict, set, deque) else value
+    return other
+
+
+def _frozen(worker: AnyWorker) -> Any:
+    if isinstance(worker, Worker):
+        return _frozen_part(worker)
     w = worker
+    return (
+        tuple(
+            (_frozen_part(p), p.waiting > 0, p.quiet, p.is_stale, p.is_gone, p.is_deleted, p.is_last_chance, p.origin)
+            for p in w.parts
+        ),
+        w.is_stopping,
+        w._next,
+        tuple((member, tuple(counts)) for member, counts in w._began.items()),
+        tuple((tuple(behind.items()), waiting) for behind, waiting in w._waiting),
+        tuple(w._unsettled),
+        w._is_settling,
+        tuple(w._ends),
+        frozenset(w._to_confirm),
+        frozenset(w._visits),
+        tuple(w._quiet),
+        w._is_quiet,
+        w._leaves_as,
+    )
+
+
+def _frozen_part(w: Worker) -> Any:
     return (
         w.phase,
         w.crawl,
