@@ -35,7 +35,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter
 from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
 from scrapy_bloom.queue.heartbeat import Heartbeat
-from scrapy_bloom.queue.keys import partition_keys
+from scrapy_bloom.queue.keys import another_count, partition_keys
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Offer, Outcome
@@ -503,10 +503,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             except MismatchError as error:
                 return error
         if status == b"PARTITIONS":
-            return ConfigError(
-                f"BLOOMFILTER_PARTITIONS = {self._config.partitions}: the crawl in the queue {queue!r} has "
-                f"{details[0].decode()}; set that number, or delete the crawl by `scrapy bloom clear`"
-            )
+            return another_count(self._config.partitions, queue, int(details[0]))
         spider, of_filter = (each.decode() for each in details)
         if of_filter != mine:
             return ConfigError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property, partial, wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from redis import exceptions
 from scrapy.settings import Settings
@@ -109,7 +109,9 @@ class Node(NamedTuple):
 
 
 class Crawl(CrawlTarget):
-    """The examined crawl. A property is None if settings or data do not determine it.
+    """The examined crawl, or a partition of it. A property is None if settings or data do not determine it.
+
+    The cached ones are those of a partition: read them from one of `partitions`.
 
     Attributes:
         leases: workers lease requests.
@@ -130,6 +132,16 @@ class Crawl(CrawlTarget):
         return kind and isinstance(kind, type) and issubclass(kind, base)
 
     @cached_property
+    def count(self) -> int:
+        """The number of partitions, or 1 if the settings do not determine it."""
+        return known(lambda: super(Crawl, self).count) or 1
+
+    @property
+    def partitions(self) -> list[Self]:
+        """The crawl in each partition, or itself if its keys are unknown."""
+        return known(lambda: super(Crawl, self).partitions) or [self]
+
+    @property
     def filter_key(self) -> str | None:
         """The key of the filter; under Scrapy's scheduler each crawl may have its own."""
         return known(lambda: self.key)
@@ -156,8 +168,8 @@ class Crawl(CrawlTarget):
 
     @property
     def waiting(self) -> int:
-        """The number of pending requests."""
-        return sum(state.waiting for state in self.states)
+        """The number of pending requests in all partitions."""
+        return sum(state.waiting for part in self.partitions for state in part.states)
 
     @property
     def start_key(self) -> str | None:
@@ -189,6 +201,23 @@ class Crawl(CrawlTarget):
         return found, ""
 
 
+def in_partitions(examine: Callable[[Crawl], Findings]) -> Callable[[Crawl], Findings]:
+    """Return a check of each partition; where all is well, the text of the first one stands for the others."""
+
+    @wraps(examine)
+    def check(crawl: Crawl) -> Findings:
+        for number, part in enumerate(crawl.partitions):
+            try:
+                found = part.retry(partial(findings_of, examine(part), part.where))
+            except UnavailableError as error:
+                if not part.where:
+                    raise
+                found = [unreachable(error)]
+            yield from (each for each in found if number == 0 or each.level is not Level.OK)
+
+    return check
+
+
 def _nodes_of(cluster: Any) -> dict[str, Any]:
     """Return CLUSTER NODES of the first master that answers."""
     for node in cluster.get_primaries():
@@ -212,6 +241,11 @@ def skipped(error: Exception, where: str = "") -> Finding:
     """Return the finding of a check that the server denied."""
     cause = error.__context__ if isinstance(error.__context__, FAULTS) else error
     return advice(f"{where}not checked: {describe(cause)}", "run it as a user with the permission")
+
+
+def unreachable(error: UnavailableError) -> Finding:
+    """Return the finding of a check of a node that does not answer."""
+    return loss(f"not checked: {error.cause}", "run it again when all nodes of the cluster answer")
 
 
 def server(crawl: Crawl) -> Findings:
@@ -248,7 +282,7 @@ def eviction(crawl: Crawl, node: Node) -> Findings:
     text, harm, remedy = f"maxmemory-policy is {policy(node.info)}", "", "set maxmemory-policy noeviction"
     if evicts(node.info, expires=False):
         harm = "any key: with the queue its pending requests are lost, and with the filter pages are fetched again"
-    elif evicts(node.info, expires=True) and crawl.sized and crawl.sized.ttl:
+    elif evicts(node.info, expires=True) and (sized := crawl.partitions[0].sized) and sized.ttl:
         harm = "keys with a TTL, as BLOOMFILTER_TTL sets one, and pages are fetched again"
     if harm:
         yield loss(f"{text}: a full server evicts {harm}", remedy)
@@ -259,9 +293,10 @@ def eviction(crawl: Crawl, node: Node) -> Findings:
 def memory(crawl: Crawl, node: Node) -> Findings:
     """Check that a new filter has room on the node of its key."""
     limit, used = (int(node.info.get(name, 0)) for name in ("maxmemory", "used_memory"))
-    is_new = crawl.found is None or crawl.found.is_empty
-    is_here = is_new and (not node.where or f"{crawl.client.get_node_from_key(crawl.key).name}: " == node.where)
-    needed = crawl.sized.sizes()[0].memory_bytes if crawl.sized and is_here else 0
+    new = [part for part in crawl.partitions if part.sized and (part.found is None or part.found.is_empty)]
+    if node.where:
+        new = [part for part in new if f"{crawl.client.get_node_from_key(part.key).name}: " == node.where]
+    needed = sum(part.sized.sizes()[0].memory_bytes for part in new if part.sized)
     more = f"; the filter needs {as_size(needed)} more" if needed else ""
     if limit and used + needed > limit:
         remedy = "raise maxmemory, or set a smaller BLOOMFILTER_CAPACITY: without room a crawl waits"
@@ -311,8 +346,10 @@ def replication(_: Crawl, node: Node) -> Findings:
 def permissions(crawl: Crawl) -> Findings:
     """Check the user's permissions for the commands and keys of a crawl."""
     client, rules, unknown = crawl.client, list[str](), list[str]()
-    needed: dict[str, tuple[str, ...]] = {crawl.filter_key or f"{crawl.spider.name}:dupefilter": FILTER_COMMANDS}
-    needed.update(dict.fromkeys(crawl.queues[:1], QUEUE_COMMANDS))
+    needed = dict[str, tuple[str, ...]]()
+    for part in crawl.partitions:
+        needed[part.filter_key or f"{crawl.spider.name}:dupefilter"] = FILTER_COMMANDS
+        needed.update(dict.fromkeys(part.queues[:1], QUEUE_COMMANDS))
     is_list = not any(map(crawl.settings.getbool, ("REDIS_START_URLS_AS_SET", "REDIS_START_URLS_AS_ZSET")))
     if crawl.leases and is_list and (start := known(lambda: crawl.start_key)):
         needed[start] = _LIST_COMMANDS

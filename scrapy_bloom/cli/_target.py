@@ -4,8 +4,9 @@ import argparse
 import re
 import weakref
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from redis.client import NEVER_DECODE
 from scrapy import Spider
@@ -20,12 +21,13 @@ from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._scrapy.components import load_setting
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigError, WrongTypeError
+from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.stored import StoredFilter
-from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, TTL, Option
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, PARTITIONS, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
+from scrapy_bloom.queue.keys import another_count, partition_keys, partition_of
 from scrapy_bloom.settings import PREFIX, BloomSettings
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.retry import retry_until
@@ -38,7 +40,7 @@ _PLACE = "the name of a spider of the project, or --key KEY"
 PARAMETERS: dict[str, Option[Any]] = {
     PREFIX + each.name.upper(): each for each in (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 }
-_ADDON = "scrapy_bloom.Addon"
+_ADDON, _SCHEDULER = "scrapy_bloom.Addon", "scrapy_bloom.BloomScheduler"
 # The place of a setting, by its priority.
 _PLACES = {15: "an add-on", 20: "the project's settings", 30: "the spider", 40: "the command line"}
 # A key with an attribute that only a spider has, see `key_of`.
@@ -80,7 +82,11 @@ class CrawlTarget:
         spider: the spider whose attributes are in the keys: its class, unless it needs arguments or an instance.
         wait: seconds for which an unreachable server is retried.
         refusal: the error of the spider or of an add-on, or None.
+        where: the beginning of texts about one of several partitions, or "".
     """
+
+    where = ""
+    _whole: "CrawlTarget | None" = None  # of a partition
 
     def __init__(
         self, options: argparse.Namespace, settings: Settings, *, waits: bool = False, may_be_refused: bool = False
@@ -114,8 +120,12 @@ class CrawlTarget:
                 raise ConfigError(f"{kind.__name__}: {error}: give its arguments by -a") from None
 
     def retry(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which may call Redis."""
-        return retry_until(work, self.wait)
+        """Return the result of `work`, which may call Redis. If a partition is away, the error names it."""
+        try:
+            return retry_until(work, self.wait)
+        except UnavailableError as error:
+            error.cause = self.where + error.cause
+            raise
 
     def send(self, *command: str | bytes | int) -> Any:
         """Return the reply to a command, with text as bytes; an unreachable server is retried."""
@@ -142,7 +152,12 @@ class CrawlTarget:
     @property
     def is_shared(self) -> bool:
         """True if the scheduler's workers share a queue."""
-        return issubclass(load_setting(self.settings, "SCHEDULER", "scrapy_bloom.BloomScheduler"), Scheduler)
+        return issubclass(self._scheduler, Scheduler)
+
+    @property
+    def _scheduler(self) -> type:
+        kind: type = load_setting(self.settings, "SCHEDULER", _SCHEDULER)
+        return kind
 
     @cached_property
     def key(self) -> str:
@@ -167,6 +182,32 @@ class CrawlTarget:
         if self._named_queue is not None:
             return str(self._named_queue)
         return queue_of(self.settings, self.spider) if self.has_spider and self.is_shared else None
+
+    @cached_property
+    def count(self) -> int:
+        """The number of partitions; only BloomScheduler has several."""
+        given = PARTITIONS.read(self.settings.get(PARTITIONS.setting, PARTITIONS.default))
+        is_ours = not self.has_spider or issubclass(self._scheduler, load_object(_SCHEDULER))
+        return given if is_ours else 1
+
+    @property
+    def partitions(self) -> list[Self]:
+        """The target in each partition: each is a target with keys of its own. The first one has the crawl's."""
+        return [self] if self.count == 1 else self._partitions
+
+    @cached_property
+    def _partitions(self) -> list[Self]:
+        return self.partitions_at(self.queue, self.key)
+
+    def partitions_at(self, queue: str | None, key: str) -> list[Self]:
+        """Return the partitions of the crawl with this queue, if it is known, and this filter."""
+        parts = []
+        for number, (own, of_filter) in enumerate(partition_keys(queue or key, key, self.count)):
+            part, where = copy(self), f"partition {number}: " if self.count > 1 else ""
+            keys = {"key": of_filter, "_named_queue": own if queue else None}
+            vars(part).update(client=self.client, where=where, _whole=self, **keys)
+            parts.append(part)
+        return parts
 
     @cached_property
     def uses_filter(self) -> bool:
@@ -206,12 +247,19 @@ class CrawlTarget:
         return dupefilter
 
     def parameters(self) -> FilterParameters:
-        """Return the filter's parameters according to the settings."""
-        return self.dupefilter.parameters()
+        """Return the parameters of a filter, or of each partition's, according to the settings."""
+        return (self._whole or self).dupefilter.parameters().of_partition(self.count)
 
     def read_filter(self) -> StoredFilter | None:
-        """Return the stored filter, or None if the key is empty."""
-        return self.retry(lambda: stored.read(self.client, self.key))
+        """Return the stored filter, or None if the key is empty.
+
+        Raises:
+            ConfigError: its crawl has another number of partitions.
+        """
+        found = self.retry(lambda: stored.read(self.client, self.key))
+        for name in found.info.users if found else ():
+            self.inspect_queue(name)
+        return found
 
     def require_filter(self, *, is_complete: bool = False) -> StoredFilter:
         """Return the stored filter.
@@ -233,12 +281,33 @@ class CrawlTarget:
         return found
 
     def inspect_queue(self, key: str) -> QueueState:
-        """Return the state of a queue."""
-        return self.retry(lambda: inspect(self.client, key))
+        """Return the state of a queue.
+
+        Raises:
+            ConfigError: its crawl has another number of partitions.
+        """
+        state = self.retry(lambda: inspect(self.client, key))
+        if state.partitions not in (0, self.count):
+            raise another_count(self.count, key, state.partitions)
+        return state
+
+    def inspect_queues(self, users: Iterable[str]) -> list[list[QueueState]]:
+        """Return the states of the queue, if it is known, and of the users of the filter, each in all partitions."""
+        parts = self.partitions
+        keys = (partition_keys(name, self.key, len(parts)) for name in self.queues_of(users))
+        return [[part.inspect_queue(key) for part, (key, _) in zip(parts, each, strict=True)] for each in keys]
 
     def queues_of(self, users: Iterable[str]) -> list[str]:
         """Return the keys of the queue, if it is known, and of the users of the filter."""
         return list(dict.fromkeys([*([self.queue] if self.queue else []), *users]))
+
+
+def by_partition(items: Iterable[bytes], count: int) -> list[list[bytes]]:
+    """Return the fingerprints of each partition."""
+    found: list[list[bytes]] = [[] for _ in range(count)]
+    for item in items:
+        found[partition_of(item, count)].append(item)
+    return found
 
 
 def spider_loader(settings: Settings) -> Any:

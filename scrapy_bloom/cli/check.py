@@ -22,6 +22,7 @@ from scrapy_bloom.cli import _console, _requests
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.stored import look_up
+from scrapy_bloom.queue.keys import partition_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +38,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if not urls:
         raise ConfigError("give a URL")
     target = CrawlTarget(options, settings)
-    stored = target.require_filter()
-    item_of = _requests.item_maker(target, stored, options)
+    parts = [(part, part.require_filter()) for part in target.partitions]
+    item_of = _requests.item_maker(target, parts[0][1], options)
     checked = []
     for url in urls:
         item, request = item_of(url)
-        places, is_forgotten = target.retry(partial(look_up, target.client, stored, item))
+        part, stored = parts[partition_of(item, len(parts))]
+        places, is_forgotten = part.retry(partial(look_up, target.client, stored, item))
         is_new = target.dupefilter.is_always_new(request)
         is_seen = any(place.is_seen for place in places) and not (is_new or is_forgotten)
         names = {
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         checked.append({**names, **answer, "places": [asdict(place) for place in places]})
     all_seen = all(each["is_seen"] for each in checked)
     same = len({each["fingerprint"] for each in checked}) == 1 if len(checked) > 1 else None
-    report = {"key": stored.key, "all_seen": all_seen, "same": same, "requests": checked}
+    report = {"key": target.key, "all_seen": all_seen, "same": same, "requests": checked}
     texts = [_text(each) for each in checked]
     if same is not None:
         texts.append(f"The filter takes them for {'the same request' if same else 'different requests'}.")

@@ -11,6 +11,8 @@ for example:
 """
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
@@ -22,7 +24,7 @@ from scrapy_bloom.cli._requests import FINGERPRINT
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import stored
-from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.queue.inspection import QueueState, sum_of
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scripts import Script
 
@@ -55,17 +57,24 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     target = CrawlTarget(options, settings)
     if options.with_queue and target.queue is None:
         raise ConfigError("--with-queue: give --queue KEY, or the name of a spider")
-    contents = target.retry(lambda: _read(target.client, target.key))
-    queues = [target.inspect_queue(name) for name in target.queues_of(contents.figures["users"] if contents else ())]
-    doomed = next((queue for queue in queues if options.with_queue and queue.key == target.queue), None)
-    is_empty = contents is None and (doomed is None or doomed.is_empty)
-    # Before any output, whose reader may be gone.
-    is_deleted = options.yes and not is_empty and _delete(target, contents, doomed)
-    left = [target.key, *([doomed.key] if doomed else [])] if options.yes and not is_empty and not is_deleted else []
+    parts = target.partitions
+    filters = [part.retry(partial(_read, target.client, part.key)) for part in parts]
+    states = target.inspect_queues(filters[0].figures["users"] if filters[0] else ())
+    queues = [*map(sum_of, states)]
+    doomed = queues[0] if options.with_queue else None
+    each_doomed: Sequence[QueueState | None] = states[0] if doomed else [None] * len(parts)
+    is_empty = not any(filters) and all(queue is None or queue.is_empty for queue in each_doomed)
+    going = [*zip(parts, filters, each_doomed, strict=True)]
+    # The first partition goes last, since it has the number of all. Before any output, whose reader may be gone.
+    while options.yes and not is_empty and going and _delete(*going[-1]):
+        del going[-1]
+    left = [key for part, _, queue in going for key in (part.key, *([queue.key] if queue else []))]
+    left, is_deleted = left if options.yes and not is_empty else [], not going
     report: dict[str, Any] = {"server": target.server, "key": target.key}
-    report |= {"filters": [contents.figures] if contents else [], "deleted": is_deleted, "left": left}
+    report |= {"filters": [each.figures for each in filters if each], "deleted": is_deleted, "left": left}
     report["queues"] = [_figures(queue, goes=queue is doomed) for queue in queues]
-    lines = [f"server: {target.server}", f"key: {target.key}: {contents.text if contents else 'empty'}"]
+    lines = [f"server: {target.server}"]
+    lines += [f"key: {part.key}: {each.text if each else 'empty'}" for part, each in zip(parts, filters, strict=True)]
     lines += _queue_lines(queues, doomed, is_deleted=options.yes, is_empty=is_empty)
     if not is_empty and not left:
         lines.append("deleted" if is_deleted else "nothing was deleted: run it with --yes to delete this")

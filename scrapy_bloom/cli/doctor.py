@@ -30,7 +30,7 @@ from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
 from scrapy_bloom._scrapy.components import require_request_seen
 from scrapy_bloom.cli import _console, _examined
-from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, known, loss, refused
+from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, in_partitions, known, loss, refused
 from scrapy_bloom.cli._target import UNREADABLE, add_target_options, crawler_of, spider_loader
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
@@ -200,6 +200,7 @@ def _limits(name: str, seconds: float, limits: tuple[float, float], short: str, 
     yield text
 
 
+@in_partitions
 def slots(crawl: Crawl) -> Findings:
     """Check that a cluster has the filter in the slot of its queues."""
     if crawl.filter_key and crawl.queues and is_cluster(crawl.client):
@@ -211,6 +212,7 @@ def slots(crawl: Crawl) -> Findings:
         yield "the filter and the queue are in one slot, and so on one node"
 
 
+@in_partitions
 def filter_(crawl: Crawl) -> Findings:
     """Check the stored filter, or the place of a new one."""
     if (key := crawl.filter_key) is None:
@@ -258,9 +260,10 @@ def _stored(crawl: Crawl, found: StoredFilter) -> Findings:
 
 def error_rate(crawl: Crawl) -> Findings:
     """Check the expected number of missed pages."""
-    if sized := crawl.sized:
-        missed, bound = make_plan(sized)["expected_false_positives"], "at most" if sized.ttl else "expected"
-        text = f"{as_number(sized.error_rate)}: {as_expected_pages(missed)} of {sized.capacity:,} are missed, {bound}"
+    if sized := crawl.partitions[0].sized:
+        missed = crawl.count * make_plan(sized)["expected_false_positives"]
+        number, bound = f"{crawl.count * sized.capacity:,}", "at most" if sized.ttl else "expected"
+        text = f"{as_number(sized.error_rate)}: {as_expected_pages(missed)} of {number} are missed, {bound}"
         if missed > 1:
             remedy = "set a smaller BLOOMFILTER_ERROR_RATE for the next crawl; `scrapy bloom plan --compare` lists them"
             yield advice(text, remedy)
@@ -269,9 +272,10 @@ def error_rate(crawl: Crawl) -> Findings:
 
 def capacity(crawl: Crawl) -> Findings:
     """Check the capacity for the pending requests."""
-    if sized := crawl.sized:
-        text = f"{plural(crawl.waiting, 'pending request')}, capacity {sized.capacity:,}"
-        if crawl.waiting > sized.capacity:
+    if sized := crawl.partitions[0].sized:
+        waiting, of_all = crawl.waiting, crawl.count * sized.capacity
+        text = f"{plural(waiting, 'pending request')}, capacity {of_all:,}"
+        if waiting > of_all:
             harm = "it grows, and each check takes longer" if sized.expansion else "it cannot grow, and misses pages"
             yield advice(f"{text}: {harm}", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
         yield text
@@ -279,10 +283,11 @@ def capacity(crawl: Crawl) -> Findings:
 
 def ttl(crawl: Crawl) -> Findings:
     """Check the TTL for the pending requests."""
-    if crawl.sized and crawl.sized.ttl:
-        alive = sum(not worker.is_silent for state in crawl.states for worker in state.workers)
-        pace = crawl.waiting / crawl.sized.ttl
-        text = f"{plural(crawl.waiting, 'pending request')}, forgotten by the filter after {crawl.sized.ttl:g} s"
+    first, waiting = crawl.partitions[0], crawl.waiting
+    if first.sized and first.sized.ttl:
+        alive = sum(not worker.is_silent for state in first.states for worker in state.workers)
+        pace = waiting / first.sized.ttl
+        text = f"{plural(waiting, 'pending request')}, forgotten by the filter after {first.sized.ttl:g} s"
         if pace > _PACE * max(1, alive):
             harm = f"at less than {pace:,.0f} pages a second some are found and fetched again"
             yield advice(f"{text}: {harm}", "set a longer BLOOMFILTER_TTL for the next crawl, or start more workers")
@@ -295,6 +300,11 @@ def queue(crawl: Crawl) -> Findings:
         harm = "After them a crawl takes their requests, and beside them none starts"
         text = f"other spiders ({_some(others)}) have the same queue, {crawl.queue!r}. {harm}"
         yield advice(text, "put %(spider)s into the SCHEDULER_QUEUE_KEY, unless you only ever run one of these spiders")
+    yield from _queues(crawl)
+
+
+@in_partitions
+def _queues(crawl: Crawl) -> Findings:
     for name in crawl.queues:
         try:
             yield from _queue(crawl, crawl.inspect_queue(name))
@@ -357,7 +367,8 @@ def serializer(crawl: Crawl) -> Findings:
     elif setting != _JSON and not crawl.server.startswith(_LOCAL):
         text = f"{name}: anybody who can write to this Redis can execute code in the workers"
         yield advice(text, f"set SCHEDULER_SERIALIZER = {_JSON!r} when the queue is empty")
-    first = first_request(crawl.client, crawl.queues[0]) if crawl.queues else None
+    requests = [first_request(crawl.client, name) for part in crawl.partitions for name in part.queues[:1]]
+    first = next((request for request in requests if request is not None), None)
     if first is not None and setting in (None, _JSON) and first.startswith(b"\x80") != (setting is None):
         written, read = ("JSON", "pickles") if setting is None else ("pickles", "JSON")
         text = f"the pending requests are {written}, but this crawl reads {read}: all would become dead letters"
@@ -371,6 +382,7 @@ def serializer(crawl: Crawl) -> Findings:
         yield f"{name}, on this machine; {_JSON!r} is safer if others can write to Redis"
 
 
+@in_partitions
 def leases(crawl: Crawl) -> Findings:
     """Check that all leases are those of registered workers, and that none is missing."""
     number = 0
@@ -505,7 +517,7 @@ def _run(crawl: Crawl, table: Iterable[Check]) -> Iterator[tuple[str, Finding]]:
         except UnavailableError as error:
             if not is_cluster(crawl.client):
                 raise
-            found = [loss(f"not checked: {error.cause}", "run it again when all nodes of the cluster answer")]
+            found = [_examined.unreachable(error)]
         except BloomError as error:
             found = [refused(error)]
         yield from ((name_of(check), each) for each in found)

@@ -27,6 +27,8 @@ from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
+from scrapy_bloom.filter.stored import server_time
+from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import tagged
 
 # The member of the zip archive that describes the filter, behind one for each shard.
@@ -87,9 +89,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target, path = CrawlTarget(options, settings, waits=True), options.file
-    found = target.require_filter(is_complete=True)
-    with _console.advise_on_ctrl_c("no file was written"), _new_file(path, overwrite=options.overwrite) as file:
-        done = _export(target, file)
+    found = [part.require_filter(is_complete=True) for part in target.partitions]
+    with (
+        _console.advise_on_ctrl_c("no file was written"),
+        _new_file(path, overwrite=options.overwrite) as file,
+        ZipFile(file, "w", ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        parts = [_export(part, archive, folder_of(number)) for number, part in enumerate(target.partitions)]
+    done = {name: sum(part[name] for part in parts) for name in parts[0]}
     done["file_bytes"] = path.stat().st_size
     text = (
         f"wrote {path} ({as_size(done['file_bytes'])}): the filter at {target.key!r} on {target.server}, "
@@ -99,7 +106,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         text += f"\nof these {done['forgotten']:,} forgotten: each is new once more"
     report = {"server": target.server, "key": target.key, "file": str(path), **done}
     code = _console.report(options, report, text)
-    for state in map(target.inspect_queue, target.queues_of(found.info.users)):
+    for state in map(sum_of, target.inspect_queues(found[0].info.users)):
         if number := state.waiting + state.leased + state.dead_letters + state.failed:
             _console.note(
                 f"the filter knows {plural(number, 'unfetched request')} of the queue {state.key!r}, which is not "
@@ -129,8 +136,13 @@ def _new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
             raise
 
 
-def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
-    """Write the filter to a file, and return the numbers of the report.
+def folder_of(partition: int) -> str:
+    """Return the folder of a partition's filter in the archive."""
+    return f"{partition}/" if partition else ""
+
+
+def _export(target: CrawlTarget, archive: ZipFile, folder: str) -> dict[str, int]:
+    """Write the filter to a folder of an archive, and return the numbers of the report.
 
     A layer only gains bits. The hash is read again after the last one, so its counts cover all bits of the file, and it
     has all items that were forgotten by then. Layers that were appended or have ended meanwhile are left out.
@@ -138,33 +150,33 @@ def _export(target: CrawlTarget, file: IO[bytes]) -> dict[str, int]:
     before = _read(target, None)
     layers = SavedLayer.all_of(before[b"layers"].decode())
     prefix, cut = f"{tagged(target.key)}:{before[b'id'].decode()}:", set()
-    with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=1) as archive:
-        with _console.progress("exporting", sum(layer.bytes for layer in layers)) as advance:
-            for layer in layers:
-                for shard, size in layer.shards:
-                    with archive.open(shard, "w") as member:
-                        for start in range(0, size, PIECE_BYTES):
-                            end = min(start + PIECE_BYTES, size)
-                            piece = target.send("GETRANGE", prefix + shard, start, end - 1)
-                            member.write(piece)
-                            advance(len(piece))
-                            if len(piece) < end - start:
-                                cut.add(layer.number)
-        after = _read(target, before[b"id"])
-        ttl, time = int(after[b"ttl"]), now(target)
-        found = SavedLayer.all_of(after[b"layers"].decode())
-        found[-1:] = [newest._replace(items=int(after[b"count"])) for newest in found[-1:]]
-        numbers = {layer.number for layer in layers}
-        kept = [layer for layer in found if layer.number in numbers and not layer.has_ended(ttl, time)]
-        if after[b"lost"] != before[b"lost"] or cut & {layer.number for layer in kept}:
-            raise MismatchError(
-                f"the filter at {target.key!r} has lost a shard (evicted?), and the file would call its requests new: "
-                "run it again when a worker has replaced the shard"
-            )
-        forgotten = {name[1:].hex(): int(after[name]) for name in after if _FORGOTTEN.fullmatch(name)}
-        copied = {name: after[name.encode()].decode() for name in ("secret", "parameters", "sizes", "ttl", "lost")}
-        described = {"layers": "".join(layer.text for layer in kept), "forgotten": forgotten}
-        archive.writestr(DESCRIPTION, json.dumps({"format": FORMAT, "key": target.key, **copied, **described}))
+    with _console.progress("exporting", sum(layer.bytes for layer in layers)) as advance:
+        for layer in layers:
+            for shard, size in layer.shards:
+                with archive.open(folder + shard, "w") as member:
+                    for start in range(0, size, PIECE_BYTES):
+                        end = min(start + PIECE_BYTES, size)
+                        piece = target.send("GETRANGE", prefix + shard, start, end - 1)
+                        member.write(piece)
+                        advance(len(piece))
+                        if len(piece) < end - start:
+                            cut.add(layer.number)
+    after = _read(target, before[b"id"])
+    ttl, time = int(after[b"ttl"]), target.retry(lambda: server_time(target.client, target.key))
+    found = SavedLayer.all_of(after[b"layers"].decode())
+    found[-1:] = [newest._replace(items=int(after[b"count"])) for newest in found[-1:]]
+    numbers = {layer.number for layer in layers}
+    kept = [layer for layer in found if layer.number in numbers and not layer.has_ended(ttl, time)]
+    if after[b"lost"] != before[b"lost"] or cut & {layer.number for layer in kept}:
+        raise MismatchError(
+            f"the filter at {target.key!r} has lost a shard (evicted?), and the file would call its requests new: "
+            "run it again when a worker has replaced the shard"
+        )
+    forgotten = {name[1:].hex(): int(after[name]) for name in after if _FORGOTTEN.fullmatch(name)}
+    copied = {name: after[name.encode()].decode() for name in ("secret", "parameters", "sizes", "ttl", "lost")}
+    of_crawl = {"format": FORMAT, "key": target.key, "partitions": target.count}
+    described = {"layers": "".join(layer.text for layer in kept), "forgotten": forgotten}
+    archive.writestr(folder + DESCRIPTION, json.dumps({**of_crawl, **copied, **described}))
     count, read = (sum(getattr(layer, name) for layer in kept) for name in ("items", "bytes"))
     return {"layers": len(kept), "forgotten": len(forgotten), "count": count, "read": read}
 
@@ -177,9 +189,3 @@ def _read(target: CrawlTarget, expected: bytes | None) -> dict[bytes, bytes]:
             f"the filter at {target.key!r} was replaced or cleared while it was read; run it again for the present one"
         )
     return fields
-
-
-def now(target: CrawlTarget) -> int:
-    """Return the server's time in ms."""
-    seconds, microseconds = target.retry(target.client.time)
-    return int(seconds) * 1000 + int(microseconds) // 1000

@@ -23,7 +23,7 @@ from scrapy.settings import Settings
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console, _requests
 from scrapy_bloom.cli._requests import Line, read_lines
-from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.cli._target import CrawlTarget, add_target_options, by_partition
 from scrapy_bloom.errors import ConfigError, WrongTypeError
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.stored import StoredFilter
@@ -59,19 +59,21 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         with Path(name).open("rb") as file:
             lines = list(read_lines(name, file))
     target = CrawlTarget(options, settings, waits=True)
-    stored = target.require_filter(is_complete=True)
+    parts = [(part, part.require_filter(is_complete=True)) for part in target.partitions]
     items = [line.text for line in lines]
     if any(line.is_url for line in lines):
-        item_of = _requests.item_maker(target, stored, options)
+        item_of = _requests.item_maker(target, parts[0][1], options)
         items = [item_of(line.text.decode())[0] if line.is_url else line.text for line in lines]
-    found = _forget(target, stored, [*dict.fromkeys(items)])
+    found: set[bytes] = set()
+    for (part, stored), each in zip(parts, by_partition(dict.fromkeys(items), len(parts)), strict=True):
+        found |= _forget(part, stored, each)
     states = ["forgotten" if item in found else "absent" for item in items]
     numbers = {state: states.count(state) for state in _TEXTS}
     texts = [f"{url}: {_TEXTS[state]}" for url, state in zip(urls, states, strict=False)]
     texts += [f"{plural(number, 'page')} {_TEXTS[state]}" for state, number in numbers.items() if number and not urls]
     texts += [_ADVICE] if numbers["forgotten"] else []
     requests = [{"url": url, "state": state} for url, state in zip(urls, states, strict=False)]
-    report = {"server": target.server, "key": stored.key, **numbers, "requests": requests}
+    report = {"server": target.server, "key": target.key, **numbers, "requests": requests}
     return _console.report(options, report, "\n".join(texts), answer=not numbers["absent"])
 
 

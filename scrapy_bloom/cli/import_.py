@@ -24,7 +24,7 @@ from scrapy_bloom._format import as_text, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._filling import Filling, place_of_set
 from scrapy_bloom.cli._requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
-from scrapy_bloom.cli._target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options
+from scrapy_bloom.cli._target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options, by_partition
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.hashing import new_secret
@@ -90,15 +90,20 @@ def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) 
             f"{parameters.fingerprint!r} and would find none of them. Set REQUEST_FINGERPRINTER_CLASS = "
             f"{SCRAPYS_SCHEME!r}"
         )
+    target.read_filter()  # it refuses another number of partitions
     members = added = end = 0
-    bloom, item_of, options = None, target.dupefilter.fingerprint_of, {"cache_size": 0, "retry_timeout": target.wait}
+    parts, blooms = target.partitions, list[BloomFilter]()
+    item_of, options = target.dupefilter.fingerprint_of, {"cache_size": 0, "retry_timeout": target.wait}
     with path.open("rb") as file, _console.progress(path.name, path.stat().st_size) as advance:
         lines = read_lines(str(path), file)
-        while batch := list(islice(lines, _BATCH)):
+        while batch := list(islice(lines, _BATCH * len(parts))):
             items = [item_of(Request(text.decode())) if is_url else text for text, is_url, _ in batch]
             # A file with a wrong first line creates no filter.
-            bloom = bloom or BloomFilter.with_parameters(target.client, target.key, parameters, **options)
-            added += sum(bloom.add_many(items))
+            blooms = blooms or [
+                BloomFilter.with_parameters(part.client, part.key, parameters, **options) for part in parts
+            ]
+            for bloom, each in zip(blooms, by_partition(items, len(parts)), strict=True):
+                added += sum(bloom.add_many(each))
             members += len(batch)
             advance(batch[-1].end - end)
             end = batch[-1].end
@@ -126,24 +131,37 @@ def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_se
         if deletes_set:
             target.send("UNLINK", source)
         return source, members, members, not target.send("EXISTS", source)
-    _examine(target, key if found == "set" else source, parameters)
+    _examine(target, key if found == "set" else source, target.dupefilter.parameters().capacity)
     sizes = "".join("{} {} {} {};".format(*size) for size in parameters.sizes())
-    filling = Filling(target, "import", parameters.to_json(), sizes, new_secret(), found=found)
-    filling.allocate()
-    members, read, cursor = target.send("SCARD", source), 0, None
+    fillings = [
+        Filling(part, "import", parameters.to_json(), sizes, new_secret(), found=each)
+        for part, each in [(target, found), *_find_others(target, is_begun=isinstance(found, StoredFilter))]
+    ]
+    for filling in fillings:
+        filling.allocate()
+    members = _copy(target, source, fillings)
+    # The first partition is completed last: until then no worker joins, and an interrupted import begins again.
+    added = sum(filling.complete() for filling in fillings[1:])
+    return source, members, added + fillings[0].complete(members, deletes_set=deletes_set), deletes_set
+
+
+def _copy(target: CrawlTarget, source: str, fillings: list[Filling]) -> int:
+    """Add each member of a SET to the filter of its partition, and return their number."""
+    members, read, cursor = int(target.send("SCARD", source)), 0, None
     with _console.progress("importing", members, " members") as advance:
         while cursor != 0:
             # The server returns a small SET at once, and a member of any SET perhaps twice.
-            cursor, part = target.send("SSCAN", source, cursor or 0, "COUNT", _BATCH)
-            for start in range(0, len(part), _BATCH):
-                filling.add(part[start : start + _BATCH])
+            cursor, part = target.send("SSCAN", source, cursor or 0, "COUNT", _BATCH * len(fillings))
+            for filling, items in zip(fillings, by_partition(part, len(fillings)), strict=True):
+                for start in range(0, len(items), _BATCH):
+                    filling.add(items[start : start + _BATCH])
             advance(len(part))
             read += len(part)
     if read < members:
         raise RefusedError(
             f"the server returned {read:,} of {members:,} members of the SET at {source!r}: run this again"
         )
-    return source, members, filling.complete(members, deletes_set=deletes_set), deletes_set
+    return members
 
 
 def _require_same(target: CrawlTarget, stored: FilterParameters, given: FilterParameters, source: str) -> None:
@@ -183,7 +201,22 @@ def _find(target: CrawlTarget, source: str) -> StoredFilter | str:
     return found or kind
 
 
-def _examine(target: CrawlTarget, place: str, parameters: FilterParameters) -> None:
+def _find_others(target: CrawlTarget, *, is_begun: bool) -> list[tuple[CrawlTarget, StoredFilter | str]]:
+    """Return the partitions behind the first one, each with the filter that an import finds there, or `none`.
+
+    Raises:
+        WrongTypeError: there are filters already, and no import has begun.
+    """
+    found = [(part, part.read_filter() or "none") for part in target.partitions[1:]]
+    if others := [part.key for part, each in found if each != "none" and not is_begun]:
+        raise WrongTypeError(
+            f"the keys {', '.join(others)} hold filters of other partitions already: run `scrapy bloom clear` first, "
+            "and this again"
+        )
+    return found
+
+
+def _examine(target: CrawlTarget, place: str, capacity: int) -> None:
     """Refuse a SET that workers use, or that has other members than fingerprints; warn of a SET above the capacity."""
     workers = target.inspect_queue(target.queue).workers if target.queue else ()
     if leases := [worker.lease for worker in workers if not worker.is_silent]:
@@ -198,11 +231,11 @@ def _examine(target: CrawlTarget, place: str, parameters: FilterParameters) -> N
                 f"the SET at {place!r} has the member {member.decode(errors='replace')!r}, which is not a fingerprint "
                 "of scrapy-redis (40 hexadecimal digits): is it the key of the dupefilter?"
             )
-    if (members := target.send("SCARD", place)) > parameters.capacity:
+    if (members := target.send("SCARD", place)) > capacity:
         harm = "the filter grows, and takes more memory than one layer with enough capacity"
-        if not parameters.expansion:
+        if not target.parameters().expansion:
             harm = "a filter that cannot grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate"
         _console.note(
-            f"BLOOMFILTER_CAPACITY = {parameters.capacity:_}, but the SET at {place!r} has {members:,} members: "
+            f"BLOOMFILTER_CAPACITY = {capacity:_}, but the SET at {place!r} has {members:,} members: "
             f"{harm}. To avoid that, stop this, set a capacity above {members:_}, and run it again"
         )

@@ -10,7 +10,7 @@ for example:
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from scrapy.settings import Settings
@@ -20,7 +20,9 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import duration
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.filter.describe import sum_of
 from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.queue import inspection
 from scrapy_bloom.queue.heartbeat import BEATS_PER_LEASE
 from scrapy_bloom.queue.inspection import QueueState
 
@@ -54,17 +56,40 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.json and options.prometheus:
         raise ConfigError("--json: not beside --prometheus")
     target = CrawlTarget(options, settings)
-    found = target.read_filter()
-    queues = [target.inspect_queue(name) for name in target.queues_of(found.info.users if found else ())]
+    filters = [part.read_filter() for part in target.partitions]
+    states = target.inspect_queues(filters[0].info.users if filters[0] else ())
+    found, queues = _sum_of(filters), [*map(inspection.sum_of, states)]
     if options.prometheus:
         print(_exposition(target.key, found, queues), end="")
         # A metric reports a missing filter; the output must be published in any case.
         return 0
     report = {"server": target.server, "key": target.key, "exists": found is not None}
+    partitions = [_partition(*each, states) for each in enumerate(zip(target.partitions, filters, strict=True))]
     report |= {**(_as_dict(found) if found else {}), "queues": [asdict(queue) for queue in queues]}
-    stored = _filter_text(found) if found else f"\nThere is no filter at {target.key!r}."
+    report |= {"partitions": partitions}
+    stored = _filter_text(found, partitions) if found else f"\nThere is no filter at {target.key!r}."
     text = "\n".join([f"{target.key} on {target.server}", stored, *map(_queue_text, queues)])
     return _console.report(options, report, text, answer=found is not None)
+
+
+def _sum_of(filters: Sequence[StoredFilter | None]) -> StoredFilter | None:
+    """Return the filters of all partitions as one, which has the users of the first."""
+    there = [each for each in filters if each]
+    if not there:
+        return None
+    info = replace(sum_of([each.info for each in there]), users=there[0].info.users)
+    return replace(there[0], info=info, unfinished=next((each.unfinished for each in there if each.unfinished), None))
+
+
+def _partition(
+    number: int, part: tuple[CrawlTarget, StoredFilter | None], states: Sequence[Sequence[QueueState]]
+) -> dict[str, Any]:
+    """Return the figures of a partition."""
+    target, found = part
+    queues = [each[number] for each in states]
+    figures = {name: getattr(found.info, name) if found else 0 for name in ("count", "memory_bytes")}
+    figures |= {name: sum(getattr(queue, name) for queue in queues) for name in ("waiting", "leased")}
+    return {"number": number, "key": target.key, "exists": found is not None, **figures}
 
 
 def _as_dict(found: StoredFilter) -> dict[str, Any]:
@@ -100,7 +125,7 @@ def _exposition(key: str, found: StoredFilter | None, queues: Sequence[QueueStat
     return generate_latest(registry).decode()
 
 
-def _filter_text(found: StoredFilter) -> str:
+def _filter_text(found: StoredFilter, partitions: Sequence[dict[str, Any]]) -> str:
     info, parameters = found.info, found.parameters
     ttl = f", each kept for at least {duration(parameters.ttl)}" if parameters.ttl else ""
     rows = [
@@ -119,7 +144,17 @@ def _filter_text(found: StoredFilter) -> str:
         rows.append(("INCOMPLETE", f"`scrapy bloom {found.unfinished}` is filling it, or was stopped"))
     empty = "No request was added yet. The memory is that of the first layer, which the first worker allocates."
     layers = empty if found.is_empty else _layer_table(found)
+    if len(partitions) > 1:
+        layers = _partition_table(partitions)
     return f"\n{_console.pairs(rows)}\n\n{layers}"
+
+
+def _partition_table(partitions: Sequence[dict[str, Any]]) -> str:
+    rows = [["partition", "holds", "memory", "pending", "leased", "filter"]]
+    for each in partitions:
+        counts = [f"{each['count']:,}", as_size(each["memory_bytes"]), f"{each['waiting']:,}", f"{each['leased']:,}"]
+        rows.append([f"{each['number']}", *counts, each["key"] if each["exists"] else "none"])
+    return _console.table(rows)
 
 
 def _layer_table(found: StoredFilter) -> str:

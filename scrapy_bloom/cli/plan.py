@@ -33,43 +33,46 @@ _SAMPLES = 200
 _LEAST_CHEAP_RATE = 1e-9
 
 
-def make_plan(parameters: FilterParameters) -> dict[str, Any]:
+def make_plan(parameters: FilterParameters, partitions: int = 1) -> dict[str, Any]:
     """Return the plan of a filter at its capacity, as JSON has it; with a TTL, of all layers that live at once.
+
+    The filters of several partitions, each with its share of the requests, are summed.
 
     `expected_false_positives` sums the error rates that new requests meet while the filter fills.
     """
-    sizes, capacity, ttl = parameters.sizes(), parameters.capacity, parameters.ttl
+    sizes, capacity, ttl = parameters.of_partition(partitions).sizes(), parameters.capacity, parameters.ttl
     first, layers = sizes[0], LIVE_GENERATIONS if ttl else 1
-    memory_bytes = layers * first.memory_bytes
-    loads = (capacity / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))
+    memory_bytes = partitions * layers * first.memory_bytes
+    loads = (capacity / partitions / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))
     missed = capacity * sum(error_rate(load, first.hashes)[0] for load in loads) / _SAMPLES
     given = parameters.arguments()
     del given["fingerprint"]
     return {
         **given,
+        "partitions": partitions,
         "memory_bytes": memory_bytes,
-        "bits": layers * first.blocks * BLOCK_BITS,
+        "bits": partitions * layers * first.blocks * BLOCK_BITS,
         "hashes": first.hashes,
-        "shards": layers * first.shards,
+        "shards": partitions * layers * first.shards,
         "layers": layers,
         "bytes_a_request": memory_bytes / capacity,
         "set_memory_bytes": SET_BYTES_PER_MEMBER * capacity,
         # With a TTL the number depends on the spread of the requests over time: an upper bound.
         "expected_false_positives": capacity * parameters.error_rate if ttl else missed,
-        "growth": [] if ttl else [_grown(parameters, sizes, factor * capacity) for factor in _GROWTH_FACTORS],
+        "growth": [] if ttl else [_grown(parameters, sizes, each * capacity, partitions) for each in _GROWTH_FACTORS],
     }
 
 
-def _grown(parameters: FilterParameters, sizes: list[LayerSize], requests: int) -> dict[str, Any]:
+def _grown(parameters: FilterParameters, sizes: list[LayerSize], requests: int, partitions: int) -> dict[str, Any]:
     """Return the size of a filter beyond its capacity, after so many distinct requests."""
     layers: list[LayerSize] = []
-    while sum(layer.room for layer in layers) < requests:
+    while sum(layer.room for layer in layers) < requests / partitions:
         layers.append(sizes[min(len(layers), len(sizes) - 1)])
-    full = error_rate(requests / layers[0].blocks, layers[0].hashes)[0]
+    full = error_rate(requests / partitions / layers[0].blocks, layers[0].hashes)[0]
     return {
         "requests": requests,
         "layers": len(layers),
-        "memory_bytes": sum(layer.memory_bytes for layer in layers),
+        "memory_bytes": partitions * sum(layer.memory_bytes for layer in layers),
         "error_rate": parameters.error_rate if parameters.expansion else full,
     }
 
@@ -85,11 +88,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     crawler = crawler_of(options.spider, settings, is_optional=True)
     crawler.addons.load_settings(crawler.settings)
-    parameters = BloomSettings.from_settings(crawler.settings).parameters()
+    config = BloomSettings.from_settings(crawler.settings)
+    parameters, partitions = config.parameters(), config.partitions
     if not options.compare:
-        plan = make_plan(parameters)
+        plan = make_plan(parameters, partitions)
         return _console.report(options, plan, _text(plan))
-    plans = [make_plan(replace(parameters, error_rate=rate)) for rate in COMPARED_ERROR_RATES]
+    plans = [make_plan(replace(parameters, error_rate=rate), partitions) for rate in COMPARED_ERROR_RATES]
     return _console.report(options, {"capacity": parameters.capacity, "plans": plans}, _comparison(plans))
 
 
@@ -107,6 +111,9 @@ def _text(plan: dict[str, Any]) -> str:
         ("bits", f"{plan['bits']:,}; each request sets {plan['hashes']}"),
         ("keys", f"{plural(plan['shards'], 'shard')} in {plural(plan['layers'], 'layer')}, and a hash"),
     ]
+    if (partitions := plan["partitions"]) > 1:
+        text = f"{as_size(memory // partitions)} in each of {partitions:,}, as room on its node, besides its requests"
+        rows.append(("partitions", text))
     if ttl:
         text = "The memory is the sum of all layers that live at once; a request is kept for at most 1.25 TTLs."
         return f"{_console.pairs(rows)}\n\n{text}"

@@ -22,6 +22,7 @@ from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scripts import Script
@@ -48,11 +49,33 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     # The filter of the queue's workers, or else the crawl's; if none is known, an absent one.
     key = target.inspect_queue(name).filter
     if not key:
-        key = target.key if options.key or target.has_spider else QueueKeys(name).dupefilter
-    queue = RequestQueue(target.client, name, key)
-    # Each request with its fingerprint: that of a dead letter is not known, and a failed one may bypass the filter.
+        is_known = options.key or target.has_spider or target.count > 1
+        key = target.key if is_known else QueueKeys(name).dupefilter
+    kept = matching = 0
+    states = []
+    for part in target.partitions_at(name, key):
+        queue = RequestQueue(target.client, str(part.queue), part.key)
+        found = _read(part, queue, failed=options.failed)
+        chosen = {member: fingerprint for member, fingerprint in found.items() if options.match.encode() in member}
+        if not options.dry_run:
+            _requeue(part, queue, chosen)
+        kept, matching = kept + len(found), matching + len(chosen)
+        states.append(part.inspect_queue(queue.keys.queue))
+    state = sum_of(states)
+    kind, count = ("failed request", "failed") if options.failed else ("dead letter", "dead_letters")
+    report = {"queue": name, "dead_letters": state.dead_letters, "failed": state.failed, count: kept}
+    report |= {"matching": matching, "dry_run": options.dry_run}
+    verb = "would requeue" if options.dry_run else "requeued"
+    return _console.report(options, report, f"{verb} {matching:,} of {plural(kept, kind)} of {name}")
+
+
+def _read(target: CrawlTarget, queue: RequestQueue, *, failed: bool) -> dict[bytes, bytes | None]:
+    """Return the dead letters, or failed requests, with their fingerprints.
+
+    The fingerprint of a dead letter is not known, and a failed request may bypass the filter.
+    """
     found: dict[bytes, bytes | None] = {}
-    if options.failed:
+    if failed:
         cursor = None
         while cursor != 0:
             cursor, portion = target.retry(partial(queue.read_failed, cursor or 0))
@@ -62,15 +85,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         parts = (target.send("ZRANGE", letters, first, first + _BATCH - 1) for first in count(0, _BATCH))
         for part in takewhile(bool, parts):
             found |= dict.fromkeys(part)
-    matching = {member: fingerprint for member, fingerprint in found.items() if options.match.encode() in member}
-    if not options.dry_run:
-        _requeue(target, queue, matching)
-    state = target.inspect_queue(name)
-    kind, kept = ("failed request", "failed") if options.failed else ("dead letter", "dead_letters")
-    report = {"queue": name, "dead_letters": state.dead_letters, "failed": state.failed, kept: len(found)}
-    report |= {"matching": len(matching), "dry_run": options.dry_run}
-    verb = "would requeue" if options.dry_run else "requeued"
-    return _console.report(options, report, f"{verb} {len(matching):,} of {plural(len(found), kind)} of {name}")
+    return found
 
 
 def _requeue(target: CrawlTarget, queue: RequestQueue, found: dict[bytes, bytes | None]) -> None:

@@ -10,6 +10,7 @@ for example:
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -20,10 +21,11 @@ from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._filling import Filling
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.export import DESCRIPTION, PIECE_BYTES, SavedLayer, now
+from scrapy_bloom.cli.export import DESCRIPTION, PIECE_BYTES, SavedLayer, folder_of
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import LayerSize
+from scrapy_bloom.filter.stored import server_time
 from scrapy_bloom.transport.server_info import evicts, is_cluster
 
 _BATCH = 500
@@ -40,13 +42,18 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target, warnings = CrawlTarget(options, settings, waits=True), list[str]()
     with options.file.open("rb") as file, _console.advise_on_ctrl_c("run it again"):
-        archive, description = _read(options.file, file)
+        archive, descriptions = _read(options.file, file)
+        if target.count != len(descriptions):
+            raise ConfigError(
+                f"BLOOMFILTER_PARTITIONS = {target.count}: the filter in {options.file} has {len(descriptions)}; set "
+                "that number, or import the SET or the URLs again into a filter with yours"
+            )
         try:
             if target.has_spider:
-                target.parameters().verify(target.key, description["parameters"])
+                target.parameters().verify(target.key, descriptions[0]["parameters"])
         except MismatchError as error:
             warnings.append(f"workers with these settings will be refused: {error}")
-        done = _restore(target, archive, description, overwrite=options.overwrite)
+        done = _restore(target, archive, descriptions, overwrite=options.overwrite)
     text = (
         f"restored {plural(done['layers'], 'layer')} of {as_size(done['written'])} at {target.key!r} on "
         f"{target.server}, with {plural(done['count'], 'request')}; the bits are as many as those of the file"
@@ -61,19 +68,24 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return _console.report(options, report, text)
 
 
-def _read(path: Path, file: Any) -> tuple[ZipFile, dict[str, Any]]:
-    """Read the whole file; return the archive, and the description of the filter.
+def _read(path: Path, file: Any) -> tuple[ZipFile, list[dict[str, Any]]]:
+    """Read the whole file; return the archive, and the description of the filter in each partition.
 
     Raises:
         ConfigError: it is damaged, has a newer format, or is no export.
     """
     try:
         archive = ZipFile(file)
-        description = json.loads(archive.read(DESCRIPTION))
-        if description["format"] > FORMAT:
-            raise ConfigError(f"{path}: has format {description['format']}, newer than {FORMAT}: upgrade scrapy-bloom")
-        shards = [shard for layer in SavedLayer.all_of(description["layers"]) for shard in layer.shards]
-        if any(archive.getinfo(name).file_size != size for name, size in shards) or archive.testzip():
+        first = json.loads(archive.read(DESCRIPTION))
+        if first["format"] > FORMAT:
+            raise ConfigError(f"{path}: has format {first['format']}, newer than {FORMAT}: upgrade scrapy-bloom")
+        folders = [folder_of(number) for number in range(first["partitions"])]
+        descriptions = [json.loads(archive.read(folder + DESCRIPTION)) for folder in folders]
+        for folder, description in zip(folders, descriptions, strict=True):
+            shards = [shard for layer in SavedLayer.all_of(description["layers"]) for shard in layer.shards]
+            if any(archive.getinfo(folder + name).file_size != size for name, size in shards):
+                raise ValueError("a shard is damaged")
+        if archive.testzip():
             raise ValueError("a shard is damaged")
     except ConfigError:
         raise
@@ -81,46 +93,77 @@ def _read(path: Path, file: Any) -> tuple[ZipFile, dict[str, Any]]:
         raise ConfigError(
             f"{path}: must be a file of `scrapy bloom export`; it is truncated or altered, or another file ({error!r})"
         ) from None
-    return archive, description
+    return archive, descriptions
 
 
-def _restore(target: CrawlTarget, archive: ZipFile, description: dict[str, Any], *, overwrite: bool) -> dict[str, int]:
-    """Write the filter to the key, and return the numbers of the report."""
-    found, saved = target.read_filter(), SavedLayer.all_of(description["layers"])
-    if found is not None and not overwrite and found.unfinished != "restore":
-        raise ConfigError(
-            f"the key {target.key!r} holds a filter: give another key by --key, or --overwrite, which deletes it first"
-        )
-    time, ttl = now(target), int(description["ttl"])
-    layers = [layer for layer in saved if not layer.has_ended(ttl, time)]
-    size = sum(layer.bytes for layer in layers)
-    freed = found.info.memory_bytes if found else 0
-    _require_room(target, sum(LayerSize(0, layer.blocks, 0, layer.span).memory_bytes for layer in layers) - freed)
+def _restore(
+    target: CrawlTarget, archive: ZipFile, descriptions: list[dict[str, Any]], *, overwrite: bool
+) -> dict[str, int]:
+    """Write the filter to the key, and return the numbers of the report.
+
+    All partitions are begun before one is complete, and the first one is completed last: until then no worker joins,
+    and an interrupted restore begins again.
+    """
+    parts, time = target.partitions, target.retry(lambda: server_time(target.client, target.key))
+    found = [part.read_filter() for part in parts]
+    overwrite = overwrite or (found[0] is not None and found[0].unfinished == "restore")
+    for each in found:
+        if each is not None and not overwrite:
+            raise ConfigError(
+                f"the key {each.key!r} holds a filter: give another key by --key, or --overwrite, which deletes it "
+                "first"
+            )
+    saved = [SavedLayer.all_of(description["layers"]) for description in descriptions]
+    ttl = int(descriptions[0]["ttl"])
+    layers = [[layer for layer in each if not layer.has_ended(ttl, time)] for each in saved]
+    flat = [layer for each in layers for layer in each]
+    freed = sum(each.info.memory_bytes for each in found if each)
+    _require_room(target, sum(LayerSize(0, layer.blocks, 0, layer.span).memory_bytes for layer in flat) - freed)
+    fillings = [
+        Filling(part, "restore", *(each[name] for name in ("parameters", "sizes", "secret")), found=old or "none")
+        for part, each, old in zip(parts, descriptions, found, strict=True)
+    ]
+    forgotten = 0
+    size = sum(layer.bytes for layer in flat)
+    with _console.progress("restoring", size) as advance:
+        for number, filling in enumerate(fillings):
+            forgotten += _write_hash(filling, descriptions[number], layers[number])
+            shards = [shard for layer in layers[number] for shard in layer.shards]
+            _write_shards(filling, archive, folder_of(number), shards, advance)
+    for filling in reversed(fillings):
+        filling.complete()
+    done = {"layers": len(flat), "left_out": sum(map(len, saved)) - len(flat), "forgotten": forgotten}
+    return done | {"written": size, "count": sum(layer.items for layer in flat)}
+
+
+def _write_hash(filling: Filling, description: dict[str, Any], layers: list[SavedLayer]) -> int:
+    """Write the fields of a filter, and return the number of its forgotten items."""
     forgotten = {name: at for name, at in description["forgotten"].items() if layers and at >= layers[0].number}
-    text, sizes, secret = (description[name] for name in ("parameters", "sizes", "secret"))
-    filling = Filling(target, "restore", text, sizes, secret, found=found or "none")
     count = layers[-1].items if layers else 0
     fields = ["layers", "".join(layer.text for layer in layers), "count", count, "lost", description["lost"]]
     fields += ["forgotten", len(forgotten)]
     fields += [part for name, at in forgotten.items() for part in (b"f" + bytes.fromhex(name), at)]
     for start in range(0, len(fields), 2 * _BATCH):
         filling.write("", *fields[start : start + 2 * _BATCH])
-    with _console.progress("restoring", size) as advance:
-        for shard, shard_size in (shard for layer in layers for shard in layer.shards):
-            filling.write(shard, shard_size - 1, b"\0")  # allocates the string at once
-            ones = 0
-            with archive.open(shard) as member:
-                for start in range(0, shard_size, PIECE_BYTES):
-                    piece = member.read(PIECE_BYTES)
-                    ones += int.from_bytes(piece).bit_count()
-                    if any(piece):
-                        filling.write(shard, start, piece)
-                    advance(len(piece))
-            if filling.bits(shard) != ones:
-                raise RefusedError(f"the server has other bits in shard {shard!r} than the file: run it again")
-    filling.complete()
-    done = {"layers": len(layers), "left_out": len(saved) - len(layers), "forgotten": len(forgotten)}
-    return done | {"written": size, "count": sum(layer.items for layer in layers)}
+    return len(forgotten)
+
+
+def _write_shards(
+    filling: Filling, archive: ZipFile, folder: str, shards: list[tuple[str, int]], advance: Callable[[int], object]
+) -> None:
+    """Write the bits of a filter, and compare their number with the file."""
+    for shard, size in shards:
+        filling.write(shard, size - 1, b"\0")  # allocates the string at once
+        ones = 0
+        with archive.open(folder + shard) as member:
+            for start in range(0, size, PIECE_BYTES):
+                piece = member.read(PIECE_BYTES)
+                ones += int.from_bytes(piece).bit_count()
+                if any(piece):
+                    filling.write(shard, start, piece)
+                advance(len(piece))
+        if filling.bits(shard) != ones:
+            raise RefusedError(f"the server has other bits in shard {shard!r} than the file: run it again")
 
 
 def _require_room(target: CrawlTarget, needed: int) -> None:

@@ -13,6 +13,7 @@ from scrapy_bloom.filter.describe import FilterInfo, describe_reply
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.server_info import is_cluster
 
 _INFO, _PLACES = Script("info", "filter"), Script("places", "filter")
 
@@ -79,11 +80,17 @@ def read(client: Any, key: str) -> StoredFilter | None:
         parameters, unfinished = _parameters(key, json.loads(text))
         status, *reply = _INFO.call(client, [key], [name])
         if status == b"OK":  # otherwise another filter has replaced it
-            left, (seconds, microseconds) = client.pttl(key), client.time()
-            now = int(seconds) + int(microseconds) / 1e6
+            left, now = client.pttl(key), server_time(client, key) / 1000
             info = describe_reply(parameters, reply)
             expiry = left / 1000 if left >= 0 else None
             return StoredFilter(key, name.decode(), secret, parameters, unfinished, info, expiry, now)
+
+
+def server_time(client: Any, key: str) -> int:
+    """Return the time in ms of the server that has a key: another node of a cluster may be away."""
+    options = {"target_nodes": client.get_node_from_key(key)} if is_cluster(client) else {}
+    seconds, microseconds = client.time(**options)
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[Place], bool]:

@@ -1,6 +1,9 @@
 """Inspect a queue, its losses and its workers without changing anything."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Self
 
 from redis.client import NEVER_DECODE
@@ -64,6 +67,7 @@ class QueueState:
             detected.
         crawl: the id of the crawl, or "".
         filter: the key of the workers' filter, or "".
+        partitions: partitions of the crawl, or 0.
         workers: registered workers.
     """
 
@@ -77,6 +81,7 @@ class QueueState:
     is_shared: bool
     crawl: str
     filter: str
+    partitions: int
     workers: tuple[RegisteredWorker, ...]
 
     @property
@@ -132,12 +137,32 @@ def inspect(client: Any, queue: str) -> QueueState:
         is_shared=audited < 0,
         crawl=crawl_id,
         filter=filter_key,
+        partitions=int(fields.get("partitions", 0)),
         workers=tuple(
             RegisteredWorker.of(name.removeprefix("@"), text, spider, now)
             for name, text in sorted(fields.items())
             if name.startswith("@")
         ),
     )
+
+
+def sum_of(states: Sequence[QueueState]) -> QueueState:
+    """Return the sum of a queue's partitions, with the key of the first one; a worker is registered with each."""
+    registered = sorted((each for state in states for each in state.workers), key=attrgetter("name"))
+    counts = ("waiting", "dead_letters", "failed", "lost")
+    return replace(
+        states[0],
+        has_losses=any(state.has_losses for state in states),
+        is_shared=any(state.is_shared for state in states),
+        workers=tuple(_sum_of_workers([*each]) for _, each in groupby(registered, attrgetter("name"))),
+        **{name: sum(getattr(state, name) for state in states) for name in counts},
+    )
+
+
+def _sum_of_workers(registered: Sequence[RegisteredWorker]) -> RegisteredWorker:
+    """Return the sum of one worker's registrations, with the longest silence."""
+    silent, holds = max(each.silent for each in registered), sum(each.holds for each in registered)
+    return replace(registered[0], silent=silent, holds=holds)
 
 
 def first_request(client: Any, queue: str) -> bytes | None:

@@ -1,6 +1,7 @@
 """Keys of a queue and of start URLs, and the spider's attributes in the names that the settings give."""
 
 from typing import Any
+from zlib import crc32
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
@@ -96,6 +97,19 @@ def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, s
         numbers.setdefault(slot * count // REDIS_CLUSTER_HASH_SLOTS, number)
         number += 1
     return [(_in_partition(queue, each), _in_partition(filter_key, each)) for each in numbers.values()]
+
+
+def partition_of(item: bytes, count: int) -> int:
+    """Return the number of a request's partition, by its fingerprint, or by its bytes in the queue without one."""
+    return (crc32(item) >> 16) % count
+
+
+def another_count(count: int, queue: str, stored: int) -> ConfigError:
+    """Return the error for a crawl with another number of partitions than `count`."""
+    return ConfigError(
+        f"BLOOMFILTER_PARTITIONS = {count}: the crawl in the queue {queue!r} has {stored}; set that number, also to "
+        "delete the crawl by `scrapy bloom clear`"
+    )
 
 
 def _in_partition(key: str, number: int) -> str:

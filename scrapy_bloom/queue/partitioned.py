@@ -20,8 +20,8 @@ partition that is due; all replies of a round are received before the next one.
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
-from zlib import crc32
 
+from scrapy_bloom.queue.keys import partition_of
 from scrapy_bloom.queue.values import Call, Entry, Offer, Orders, Outcome, Page, Phase, Trouble
 from scrapy_bloom.queue.worker import Worker
 
@@ -72,7 +72,7 @@ class PartitionedWorker:
         return self._part_of(fingerprint).is_repeat(fingerprint)
 
     def _part_of(self, item: bytes) -> Worker:
-        return self.parts[(crc32(item) >> 16) % len(self.parts)]
+        return self.parts[partition_of(item, len(self.parts))]
 
     def take(self) -> Entry | None:
         """Return the next request for the engine, running from now on, or None. Local ones come first."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import pytest
 from devtools import spiders
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong
@@ -36,24 +38,27 @@ def nothing(client: Any) -> None:
     """Leave the server as it is."""
 
 
-def fill(count: int, **parameters: Any) -> Callable[[Any], None]:
+def fill(count: int, key: str = KEY, queue: str = QUEUE, **parameters: Any) -> Callable[[Any], None]:
     """Return a function that creates the crawl's filter with `count` requests."""
 
     def prepare(client: Any) -> None:
-        bloom = BloomFilter(client, KEY, fingerprint=SCHEME, **parameters)
+        bloom = BloomFilter(client, key, fingerprint=SCHEME, **parameters)
         bloom.add_many([f"{number}" for number in range(count)])
-        bloom.add_user(QUEUE)
+        bloom.add_user(queue)
 
     return prepare
 
 
-def at_work(client: Any) -> None:
-    """Create a queue of JSON requests, a live worker with leases, and failed requests for the next run."""
-    fill(500)(client)
-    client.zadd(QUEUE, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
-    register(client, QUEUE, KEY, "ShopSpider")
-    client.zadd(QueueKeys(QUEUE).of_worker("worker-1")[0], {"a": 1})
-    client.hset(QueueKeys(QUEUE).failed, "b", "1 0 c")
+def at_work(client: Any, count: int = 1) -> None:
+    """Create queues of JSON requests, a live worker with leases, and failed requests for the next run."""
+    share = FilterParameters().of_partition(count).capacity
+    for queue, key in partition_keys(QUEUE, KEY, count):
+        fill(500, key, queue, capacity=share)(client)
+        client.zadd(queue, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
+        register(client, queue, key, "ShopSpider")
+        client.hset(QueueKeys(queue).crawl, "partitions", count)
+        client.zadd(QueueKeys(queue).of_worker("worker-1")[0], {"a": 1})
+        client.hset(QueueKeys(queue).failed, "b", "1 0 c")
 
 
 def register(client: Any, queue: str, key: str, spider: str) -> None:
@@ -107,6 +112,10 @@ HEALTHY = {
     "a large one": Setup(nothing, {"BLOOMFILTER_CAPACITY": 10**8, "BLOOMFILTER_ERROR_RATE": 1e-9}),
     "with a TTL": Setup(fill(100, ttl=604_800), {"BLOOMFILTER_TTL": 604_800}),
     "at work": Setup(at_work, {**JSON, "BLOOMFILTER_RETRY_FAILED": True}),
+    "in five partitions": Setup(
+        partial(at_work, count=5), {**JSON, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_PARTITIONS": 5}
+    ),
+    "five empty partitions": Setup(nothing, {"BLOOMFILTER_PARTITIONS": 5}),
     "fed": Setup(feed, spider="fed"),
     "kept": Setup(fill(500), {"SCHEDULER_PERSIST": True}),
     "appendfsync always": Setup(configure(appendfsync="always")),
@@ -148,12 +157,19 @@ def test_no_alarm(name: str, own: Server, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.crawl
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)
 def test_no_alarm_in_a_crawl(
-    own: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own: Server, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crawl whose workers join, grow the filter and leave has no finding at any moment."""
-    settings = {**OURS, "BLOOMFILTER_CAPACITY": 60, "REDIS_URL": own.url, "TELNETCONSOLE_ENABLED": False}
+    settings: dict[str, Any] = {
+        **OURS,
+        "BLOOMFILTER_CAPACITY": 60,
+        "BLOOMFILTER_PARTITIONS": count,
+        "REDIS_URL": own.url,
+        "TELNETCONSOLE_ENABLED": False,
+    }
     at_work = 0
     # The workers run a file, so their spider has no package.
     monkeypatch.syspath_prepend(str(Path(spiders.__file__).parent))

@@ -52,6 +52,25 @@ def test_growth() -> None:
     assert with_ttl["memory_bytes"] > plan["memory_bytes"]
 
 
+def test_partitions(capsys: pytest.CaptureFixture[str]) -> None:
+    """The filters of all partitions are summed, as they will be created; a request is in one of them."""
+    one = planned(capsys, "--capacity", "3e5")
+    plan = planned(capsys, "--capacity", "3e5", BLOOMFILTER_PARTITIONS=4)
+    share = make_plan(FilterParameters(300_000).of_partition(4))
+    for name in ("memory_bytes", "bits", "shards"):
+        assert plan[name] == 4 * share[name]
+    assert (one["partitions"], plan["partitions"], plan["capacity"]) == (1, 4, 300_000)
+    assert [each["requests"] for each in plan["growth"]] == [each["requests"] for each in one["growth"]]
+    assert all(
+        1 < big["memory_bytes"] / small["memory_bytes"] < 1.1
+        for big, small in zip(plan["growth"], one["growth"], strict=True)
+    )
+    assert 0.5 < plan["expected_false_positives"] / one["expected_false_positives"] < 1
+    assert command.call("plan", BLOOMFILTER_PARTITIONS=4) == 0
+    printed = capsys.readouterr().out
+    assert "in each of 4, as room on its node, besides its requests" in printed
+
+
 def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
     """The table compares error rates by size; a lower rate takes more."""
     plans = planned(capsys, "--compare", BLOOMFILTER_CAPACITY=10_000)["plans"]
